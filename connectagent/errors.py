@@ -1,0 +1,93 @@
+"""Every exception that connectagent raises, drawn as one tree.
+
+    ConnectAgentError
+    |- ConfigError (ValueError)         a setting, a model name, a system prompt, a tree of agents
+    |- HandlerError (TypeError)         a function that cannot be a handler
+    |- HookResultError (TypeError)      a handler returned, or left behind, what its hook does not take
+    |- PluginError                      a plugin that cannot be found, loaded or registered
+    |- ToolDefinitionError (TypeError)  a function or schema that cannot be a tool
+    |- ToolNotFound (LookupError)       the model asked for a tool that does not exist
+    |- ToolArgumentsError (ValueError)  the model's arguments do not fit the tool
+    |- ToolRejected                     raised by handlers to refuse a tool call
+    |- OutputError (ValueError)         a structured answer that does not fit its model
+    `- ProviderError                    a model call that failed, whichever SDK it went through
+"""
+
+from __future__ import annotations
+
+
+class ConnectAgentError(Exception):
+    """The root of all errors of this package."""
+
+
+class ConfigError(ConnectAgentError, ValueError):
+    """A setting, a model name, a system prompt or an agent's name cannot be used."""
+
+
+class HandlerError(ConnectAgentError, TypeError):
+    """A function cannot be a handler of the hook that it is marked for."""
+
+
+class HookResultError(ConnectAgentError, TypeError):
+    """A handler returned, or left in the session, something that its hook does not take."""
+
+
+class PluginError(ConnectAgentError):
+    """A plugin cannot be found, loaded or registered."""
+
+
+class ToolDefinitionError(ConnectAgentError, TypeError):
+    """A function, class or schema cannot be made into a tool."""
+
+
+class ToolNotFound(ConnectAgentError, LookupError):
+    """The model asked for a tool that the agent does not have."""
+
+
+class ToolArgumentsError(ConnectAgentError, ValueError):
+    """The arguments that the model sent do not fit the tool's parameters."""
+
+
+class ToolRejected(ConnectAgentError):
+    """Raise it in `before_tools` or `before_each_tool` to refuse a call; the model reads the reason."""
+
+
+class OutputError(ConnectAgentError, ValueError):
+    """A structured answer does not fit the output model, after the model was told so once."""
+
+
+class ProviderError(ConnectAgentError):
+    """A model call failed. One class for every provider, so that handlers need to know one.
+
+    Attributes:
+        kind: `auth`, `permission`, `not_found`, `rate_limit`, `overloaded`, `context_length`,
+            `bad_request`, `tool_use_failed`, `content_filter`, `refusal`, `length`, `connection`,
+            `timeout`, `stream`, `server`, `bad_response`.
+        provider: the provider's name, for example `openai`.
+        model: the model that was asked, if known.
+        status: the HTTP status of the failed response, or None where there was none.
+        retry_after_s: seconds that the provider asked to wait, or None.
+        body: what the provider sent, as it was parsed, for those who need more than the message.
+        retries: the attempts that the SDK made before giving up, one dict each.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: str,
+        provider: str,
+        model: str | None = None,
+        status: int | None = None,
+        retry_after_s: float | None = None,
+        body: object = None,
+        retries: list[dict[str, object]] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.provider = provider
+        self.model = model
+        self.status = status
+        self.retry_after_s = retry_after_s
+        self.body = body
+        self.retries = retries or []
