@@ -1,0 +1,280 @@
+"""The check of the arguments that a model sends, and what the model is told where they do not fit."""
+
+from __future__ import annotations
+
+import functools
+import json
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from connectagent.errors import ToolArgumentsError
+from connectagent.tool_schema import target
+
+Check = Callable[[str, dict[str, Any]], dict[str, Any]]
+"""Takes a tool's name and the model's arguments; returns the keyword arguments or raises `ToolArgumentsError`."""
+
+
+def signature_check(
+    annotations: dict[str, Any],
+    required: set[str],
+    extra: Any,
+    fill: dict[str, Callable[[], Any]],
+    refuse: Callable[[str, str], typing.NoReturn],
+) -> tuple[dict[str, Any], SignatureCheck]:
+    """The schema of annotated parameters, and the check that validates and coerces arguments for them.
+
+    Args:
+        annotations: parameter to type, resolved.
+        required: the parameters without a default.
+        extra: the type of `**kwargs`, or None where there are none.
+        fill: makes the values of parameters that the model left out and the function cannot fill in.
+        refuse: raises the error for an annotation that has no schema, given what is wrong and a remedy.
+    """
+    try:
+        schema, validate = _pydantic_check(annotations, required)
+        validate_extra = None
+        if extra is not None:
+            more, validate_extra = _pydantic_check({"kwargs": dict[str, extra]}, {"kwargs"})
+            schema["additionalProperties"] = more["properties"]["kwargs"]["additionalProperties"]
+            schema.setdefault("$defs", {}).update(more.get("$defs", {}))
+    except Exception as error:
+        _refuse_culprit({**annotations, "kwargs": extra}, refuse, error)
+    return schema, SignatureCheck(schema, validate, validate_extra, tuple(fill.items()))
+
+
+def _pydantic_check(annotations: dict[str, Any], required: set[str]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
+    # A TypedDict, as its keys may be any names ("schema", "_x", "copy") and left-out ones stay left out: the
+    # function's own defaults apply. Extra keys are forbidden in dataclasses below as well.
+    import typing_extensions
+    from pydantic import ConfigDict, TypeAdapter
+
+    maybe: Any = typing_extensions.NotRequired
+    fields = {name: kind if name in required else maybe[kind] for name, kind in annotations.items()}
+    typed_dict: Any = typing_extensions.TypedDict
+    shape = typed_dict("arguments", fields)
+    shape.__pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
+    adapter: TypeAdapter[Any] = TypeAdapter(shape)
+    return adapter.json_schema(schema_generator=_generator()), adapter.validate_python
+
+
+@functools.lru_cache(maxsize=1)
+def _generator() -> Any:
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Quiet(GenerateJsonSchema):
+        """A default inside somebody's model that JSON cannot hold is left out of the schema without a warning."""
+
+    Quiet.ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
+    return Quiet
+
+
+def _refuse_culprit(
+    annotations: dict[str, Any], refuse: Callable[[str, str], typing.NoReturn], error: Exception
+) -> typing.NoReturn:
+    """Find the parameter whose type pydantic does not take, and refuse it by name."""
+    remedy = "Take text, numbers, lists, dicts, dataclasses or pydantic models, and make the object inside the function"
+    for name, kind in annotations.items():
+        try:
+            _pydantic_check({name: kind}, {name})
+        except Exception as found:
+            shown = getattr(kind, "__qualname__", None) or str(kind)
+            reason = str(found).partition("\n")[0].partition(". Set `arbitrary")[0]
+            refuse(f"parameter {name!r} is of type {shown}, which cannot be described to a model: {reason}", remedy)
+    refuse(f"its parameters cannot be described to a model: {error}", remedy)
+
+
+@dataclass(slots=True)
+class SignatureCheck:
+    """Validates arguments with pydantic, in its lax mode: "3" is an int, 3 is a str, "three" is neither."""
+
+    schema: dict[str, Any]
+    validate: Callable[[Any], Any]
+    validate_extra: Callable[[Any], Any] | None
+    fill: tuple[tuple[str, Callable[[], Any]], ...]
+
+    def __call__(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return self._values(arguments)
+        except Exception as error:  # validators of users' models may raise anything
+            unquoted = _unquoted(arguments, error)
+            if unquoted is not None:
+                try:
+                    return self._values(unquoted)
+                except Exception:
+                    unquoted = None  # what was sent is reported, not what was made of it
+            raise misfit(name, self.schema, _problems(error, arguments, self.schema)) from error
+
+    def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        values: dict[str, Any]
+        if self.validate_extra is None:
+            values = self.validate(arguments)
+        else:
+            own = self.schema["properties"]
+            values = self.validate({key: value for key, value in arguments.items() if key in own})
+            extra = {key: value for key, value in arguments.items() if key not in own}
+            values |= self.validate_extra({"kwargs": extra})["kwargs"]
+        for key, make in self.fill:
+            if key not in values:
+                values[key] = make()
+        return values
+
+
+def _unquoted(arguments: dict[str, Any], error: Exception) -> dict[str, Any] | None:
+    """The arguments with lists and objects read that came as JSON inside a string, as some models send them."""
+    made = dict(arguments)
+    for item in _errors(error):
+        name = item["loc"][0] if item["loc"] else None
+        sent = arguments.get(name) if isinstance(name, str) else None
+        if isinstance(name, str) and isinstance(sent, str) and sent.lstrip()[:1] in ("[", "{"):
+            try:
+                made[name] = json.loads(sent)
+            except (ValueError, RecursionError):
+                continue
+    return made if made != arguments else None
+
+
+def _errors(error: Exception) -> list[Any]:
+    return error.errors(include_url=False, include_context=False) if hasattr(error, "errors") else []
+
+
+def _problems(error: Exception, arguments: dict[str, Any], schema: dict[str, Any]) -> list[str]:
+    """One line for each place that is wrong: where, what was sent, what is accepted."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for item in _errors(error):
+        at = item["loc"][1:] if item["loc"][:1] == ("kwargs",) and "kwargs" not in arguments else item["loc"]
+        path = _path(at, arguments)
+        sent = f" (you sent {short(item['input'])})"
+        if item["type"] == "missing":
+            path, text, sent = _joined(path, at[-1]), "missing, but required", ""
+        elif item["type"] == "extra_forbidden" and len(at) == 1:
+            text, sent = _unknown(str(at[0]), arguments, schema), ""
+        elif item["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            text = "there is no such key"
+        else:
+            text = _for_a_model(item["msg"])
+        found.setdefault(path, (sent, []))[1].append(text)
+    lines = [f"{path}: {'; or '.join(dict.fromkeys(texts))}{sent}" for path, (sent, texts) in found.items()]
+    return lines or [f"they were refused: {type(error).__name__}: {error}"]
+
+
+def _for_a_model(message: str) -> str:
+    """Pydantic's message in JSON's words, and without Python's."""
+    for python, plain in (("a dictionary", "an object"), ("valid dictionary", "object"), ("valid list", "list")):
+        message = message.replace(python, plain)
+    return message.partition(" or an instance of ")[0].removeprefix("Value error, ")
+
+
+def _path(location: tuple[Any, ...], value: Any) -> str:
+    """A pydantic location as a path into what was sent; the names of union branches, which it holds too, fall out."""
+    path = ""
+    for step in location:
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            continue
+        path = _joined(path, step)
+    return path
+
+
+def _joined(path: str, step: Any) -> str:
+    return f"{path}[{step}]" if isinstance(step, int) else f"{path}.{step}" if path else str(step)
+
+
+def _unknown(key: str, arguments: dict[str, Any], schema: dict[str, Any]) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(key, [name for name in schema.get("properties", {}) if name not in arguments], 1)
+    return "there is no such parameter" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def misfit(name: str, schema: dict[str, Any], problems: list[str]) -> ToolArgumentsError:
+    """The error for arguments that do not fit, as a model reads it."""
+    required = schema.get("required", ())
+    takes = [
+        f"{key} ({_kind(value, schema)}{', required' if key in required else ''})"
+        for key, value in schema.get("properties", {}).items()
+    ]
+    more = [f"- and {len(problems) - 10} more"] if len(problems) > 10 else []
+    lines = [f"The arguments of {name!r} do not fit.", *(f"- {problem}" for problem in problems[:10]), *more]
+    return ToolArgumentsError("\n".join([*lines, f"It takes: {', '.join(takes) or 'no arguments'}."]))
+
+
+def _kind(schema: Any, root: dict[str, Any]) -> str:
+    """A schema in few words: `integer`, `"a" or "b"`, `list of string`."""
+    if not isinstance(schema, dict):
+        return "any"
+    if "$ref" in schema:
+        found = target(root, schema["$ref"])
+        return _kind({k: v for k, v in found.items() if k != "$ref"}, root) if isinstance(found, dict) else "any"
+    if "enum" in schema or "const" in schema:
+        return " or ".join(short(value) for value in schema.get("enum", [schema.get("const")]))
+    branches = schema.get("anyOf") or schema.get("oneOf")
+    if branches:
+        return " or ".join(dict.fromkeys(_kind(branch, root) for branch in branches))
+    kinds = schema.get("type", "any")
+    if kinds == "array":
+        return f"list of {_kind(schema['items'], root)}" if schema.get("items") else "list"
+    return " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
+
+
+def short(value: Any) -> str:
+    """A value in JSON, at most 80 characters of it, safe to put into a message."""
+    if isinstance(value, str):
+        value = value[:100]
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, TypeError, RecursionError):
+        text = f"a {type(value).__name__}"
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+# -- arguments against a given schema ------------------------------------------------------------
+
+_INSTANCES: dict[str, Callable[[Any], bool]] = {
+    "string": lambda value: isinstance(value, str),
+    "integer": lambda value: isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1,
+    "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
+    "boolean": lambda value: isinstance(value, bool),
+    "array": lambda value: isinstance(value, list | tuple),
+    "object": lambda value: isinstance(value, dict),
+    "null": lambda value: value is None,
+}
+
+
+@dataclass(slots=True)
+class GivenCheck:
+    """Checks names and JSON types of the top level. The rest is for whoever wrote the schema; nothing is changed."""
+
+    schema: dict[str, Any]
+
+    def __call__(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        problems = list(self._problems(arguments))
+        if problems:
+            raise misfit(name, self.schema, problems)
+        return dict(arguments)
+
+    def _problems(self, arguments: dict[str, Any]) -> Iterator[str]:
+        properties = self.schema["properties"]
+        closed = self.schema.get("additionalProperties") is False and not self.schema.get("patternProperties")
+        for key in self.schema.get("required", ()):
+            if key not in arguments:
+                yield f"{key}: missing, but required"
+        for key, value in arguments.items():
+            if key not in properties:
+                if closed:
+                    yield f"{key}: {_unknown(key, arguments, self.schema)}"
+            elif not self._fits(properties[key], value):
+                yield f"{key}: must be {_kind(properties[key], self.schema)} (you sent {short(value)})"
+
+    @staticmethod
+    def _fits(schema: dict[str, Any], value: Any) -> bool:
+        kinds = schema.get("type", ())
+        kinds = kinds if isinstance(kinds, list) else [kinds] if kinds else []
+        return (
+            (not kinds or any(_INSTANCES[kind](value) for kind in kinds))
+            and ("enum" not in schema or value in schema["enum"])
+            and ("const" not in schema or value == schema["const"])
+        )
