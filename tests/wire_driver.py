@@ -1,0 +1,247 @@
+"""Drives recorded conversations of `shared/wire` through an `LLM`: a tool loop by hand, and what to expect of it.
+
+The recordings are not part of this repository. Where they are missing, the tests that need them are skipped.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from connectagent.errors import ProviderError
+from connectagent.providers import AnthropicLLM, OpenAILLM
+from connectagent.session import LLMResponse, TokenUsage
+
+WIRE = Path(__file__).resolve().parents[2] / "shared" / "wire"
+MODES = ("plain", "stream")
+
+# What each recorded failure is.
+ERROR_KINDS = {
+    "anthropic-400-missing-tool-result": ["bad_request"],
+    "anthropic-400-prompt-too-long": ["context_length"],
+    "anthropic-401-invalid-key": ["auth"],
+    "anthropic-404-model": ["not_found"],
+    "anthropic-stream-overloaded-midway": ["overloaded"],
+    "azure-chat-content-filter": ["content_filter"],
+    "groq-chat-400-tool-use-failed": ["tool_use_failed"],
+    "openai-chat-400-missing-tool-message": ["bad_request"],
+    "openai-chat-400-unsupported-parameter": ["bad_request"],
+    "openai-chat-401-invalid-key": ["auth"],
+    "openai-chat-404-model": ["not_found"],
+    "openrouter-chat-429-three-times": ["rate_limit"],
+    "openrouter-chat-stream-error-in-200": ["bad_request"],
+}
+# The attempts that the SDK made again, in conversations that went well.
+RETRIED = {
+    "anthropic-429-retry-after-then-ok": [429],
+    "anthropic-529-then-ok": [529],
+    "openai-chat-429-tpm-then-ok": [429],
+    "openai-chat-500-then-ok": [500],
+}
+
+
+def recordings() -> list[Path]:
+    """The recorded conversations of the two wires; [] where there are none here."""
+    paths = sorted(WIRE.glob("*.json"))
+    return [path for path in paths if not path.name.startswith("openai-responses")]
+
+
+def replay_server(path: Path) -> Any:
+    """A `ReplayServer` for one recording, to be entered."""
+    name = "connectagent_replay_server"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, WIRE / "replay_server.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        sys.modules[name] = module
+    return sys.modules[name].ReplayServer(load(path))
+
+
+def load(path: Path) -> dict[str, Any]:
+    """One recording."""
+    data: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return data
+
+
+@dataclass
+class Recording:
+    """One recorded conversation: what a harness needs to drive it, and what must come of it."""
+
+    data: dict[str, Any]
+
+    @property
+    def is_anthropic(self) -> bool:
+        return bool(self.data["wire"] == "anthropic-messages")
+
+    @property
+    def provider(self) -> str:
+        name = str(self.data["id"]).split("-")[0]
+        return "openai" if name == "azure" else name
+
+    @property
+    def model(self) -> str:
+        return str(self.data["exchanges"][0]["request"]["body"].get("model") or "gpt-4o")
+
+    @property
+    def system(self) -> str | None:
+        system: str | None = self.data["drive"].get("system")
+        return system
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        return [
+            {"type": "function", "function": {key: tool.get(key) for key in ("name", "description", "parameters")}}
+            for tool in self.data["drive"].get("tools") or []
+        ]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The parameters that the recording client set, its provider's own tools among them."""
+        body = self.data["exchanges"][0]["request"]["body"]
+        unset = ("model", "messages", "system", "tools", "stream", "stream_options")
+        options = {key: value for key, value in body.items() if key not in unset}
+        native = [tool for tool in body.get("tools") or [] if not {"function", "input_schema"} & tool.keys()]
+        return {**options, "tools": native} if native else options
+
+    def llm(self, base_url: str) -> OpenAILLM | AnthropicLLM:
+        """The LLM that talks to a replay server of this recording."""
+        adapter = AnthropicLLM if self.is_anthropic else OpenAILLM
+        return adapter(
+            self.model, provider=self.provider, api_key="test-key-1", base_url=base_url, options=self.options
+        )
+
+    def prompt(self, turn: dict[str, Any]) -> Any:
+        """The user's message of a turn, with the image that the recorded one has."""
+        for message in reversed(self.data["exchanges"][turn["exchanges"][0]]["request"]["body"]["messages"]):
+            parts = message.get("content")
+            if message["role"] == "user" and isinstance(parts, list):
+                images = [part for part in parts if part.get("type") == "image_url"]
+                if images:
+                    return [{"type": "text", "text": turn["user"]}, *images]
+        return turn["user"]
+
+    def result(self, call_id: str) -> Any:
+        """What the recording client's tool returned, as content of a `tool` message."""
+        content = self.data["drive"]["tool_results"].get(call_id, {}).get("content", "no result was recorded")
+        if isinstance(content, str):
+            return content
+        return [
+            part
+            if part["type"] == "text"
+            else {
+                "type": "image_url",
+                "image_url": {"url": f"data:{part['source']['media_type']};base64,{part['source']['data']}"},
+            }
+            for part in content
+        ]
+
+    @property
+    def calls(self) -> list[tuple[str, dict[str, Any]]]:
+        """Name and arguments of the calls that the recording says, in order."""
+        return [
+            (call["name"], json.loads(call["arguments"] or "{}") if isinstance(call["arguments"], str)
+             else call["arguments"])
+            for call in self.data["expect"]["tool_calls"]
+        ]  # fmt: skip
+
+    @property
+    def text(self) -> str | None:
+        """The final text; a refusal's words are the text of a refusal."""
+        last = self.data["expect"]["last"]
+        if self.data["id"] == "openai-chat-refusal":
+            return str(self.data["exchanges"][0]["response"]["body"]["choices"][0]["message"]["refusal"])
+        return (last or {}).get("text") or None
+
+    @property
+    def usages(self) -> list[tuple[int, int]]:
+        """Input and output tokens of each answer; the recorded input of Anthropic leaves the cached ones out."""
+        usages = [tuple(usage) for usage in self.data["expect"]["usage_per_exchange"]]
+        if self.data["id"] == "azure-chat-content-filter":
+            return []  # the usage of an answer that was held back
+        if self.data["id"] == "anthropic-cached-usage-with-tools":
+            bodies = [exchange["response"]["body"]["usage"] for exchange in self.data["exchanges"]]
+            cached = [body["cache_read_input_tokens"] + body["cache_creation_input_tokens"] for body in bodies]
+            return [(usage[0] + more, usage[1]) for usage, more in zip(usages, cached, strict=True)]
+        return [(usage[0], usage[1]) for usage in usages]
+
+    @property
+    def error_kinds(self) -> list[str]:
+        return ERROR_KINDS.get(self.data["id"], [])
+
+
+@dataclass
+class Driven:
+    """What came of a conversation."""
+
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    usages: list[TokenUsage | None] = field(default_factory=list)
+    errors: list[ProviderError] = field(default_factory=list)
+    retried: list[int | None] = field(default_factory=list)
+    last: LLMResponse | None = None
+    streamed: str = ""
+
+
+def assistant_message(response: LLMResponse) -> dict[str, Any]:
+    """A response as the message that an agent stores."""
+    message: dict[str, Any] = {"role": "assistant", "content": response.content}
+    if response.tool_calls:
+        message["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in response.tool_calls
+        ]
+    if response.provider_data:
+        message["provider_data"] = response.provider_data
+    return message
+
+
+def drive(recording: Recording, server: Any, mode: str) -> Driven:
+    """Go through a recorded conversation by hand: each turn's prompt, its calls, their recorded results."""
+    llm = recording.llm(server.base_url)
+    driven = Driven()
+    messages: list[Any] = []
+    for turn in recording.data["drive"]["turns"]:
+        if not messages or turn.get("new_conversation"):
+            messages = [{"role": "system", "content": recording.system}] if recording.system else []
+        messages.append({"role": "user", "content": recording.prompt(turn)})
+        while server.n <= turn["exchanges"][-1]:
+            before = server.n
+            try:
+                response = ask(llm, messages, recording.tools, mode, driven)
+            except ProviderError as error:
+                driven.errors.append(error)
+                assert server.n > before, f"the server refused the request: {error}"
+                continue
+            note(driven, response)
+            messages.append(assistant_message(response))
+            messages.extend(
+                {"role": "tool", "tool_call_id": call.id, "content": recording.result(call.id)}
+                for call in response.tool_calls or []
+            )
+    return driven
+
+
+def ask(llm: Any, messages: list[Any], tools: list[dict[str, Any]], mode: str, driven: Driven) -> LLMResponse:
+    """One call, plain or streamed; the streamed text is noted."""
+    if mode == "plain":
+        response: LLMResponse = llm.complete(messages, tools)
+        return response
+    pieces: list[str] = []
+    response = llm.stream(messages, tools, on_text=pieces.append)
+    driven.streamed = "".join(pieces)
+    return response
+
+
+def note(driven: Driven, response: LLMResponse) -> None:
+    driven.last = response
+    driven.usages.append(response.usage)
+    driven.calls += [(call.name, call.arguments) for call in response.tool_calls or []]
+    driven.retried += [attempt["status"] for attempt in response.retries or []]
