@@ -1,0 +1,130 @@
+"""An agent framework that is a host for plugins, as pytest is: see `Agent` and the markers.
+
+Names are loaded when they are first used, so that importing this package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from connectagent.agent import Agent
+    from connectagent.builtin.xray import xray
+    from connectagent.errors import (
+        ConfigError,
+        ConnectAgentError,
+        HandlerError,
+        HookResultError,
+        OutputError,
+        PluginError,
+        ProviderError,
+        ToolArgumentsError,
+        ToolDefinitionError,
+        ToolNotFound,
+        ToolRejected,
+    )
+    from connectagent.hooks import (
+        after_each_tool,
+        after_llm,
+        after_tools,
+        after_user_input,
+        around_llm,
+        around_tool,
+        around_turn,
+        before_each_tool,
+        before_llm,
+        before_tools,
+        on_agent_ready,
+        on_complete,
+        on_error,
+        on_text,
+        on_trace,
+        register_commands,
+        register_models,
+    )
+    from connectagent.providers import llm_do
+    from connectagent.session import Continue, Image, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall
+    from connectagent.tools import Tool, tool
+
+_HOME = {
+    "agent": "Agent",
+    "builtin.xray": "xray",
+    "errors": "ConfigError ConnectAgentError HandlerError HookResultError OutputError PluginError ProviderError "
+    "ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
+    "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
+    "before_each_tool before_llm before_tools on_agent_ready on_complete on_error on_text on_trace "
+    "register_commands register_models",
+    "providers": "llm_do",
+    "session": "Continue Image LLMRequest LLMResponse Retry TokenUsage ToolCall",
+    "tools": "Tool tool",
+}
+_MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
+
+__all__ = [
+    "Agent",
+    "ConfigError",
+    "ConnectAgentError",
+    "Continue",
+    "HandlerError",
+    "HookResultError",
+    "Image",
+    "LLMRequest",
+    "LLMResponse",
+    "OutputError",
+    "PluginError",
+    "ProviderError",
+    "Retry",
+    "TokenUsage",
+    "Tool",
+    "ToolArgumentsError",
+    "ToolCall",
+    "ToolDefinitionError",
+    "ToolNotFound",
+    "ToolRejected",
+    "after_each_tool",
+    "after_llm",
+    "after_tools",
+    "after_user_input",
+    "around_llm",
+    "around_tool",
+    "around_turn",
+    "before_each_tool",
+    "before_llm",
+    "before_tools",
+    "llm_do",
+    "on_agent_ready",
+    "on_complete",
+    "on_error",
+    "on_text",
+    "on_trace",
+    "register_commands",
+    "register_models",
+    "tool",
+    "xray",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("connectagent")
+    if name in _MODULES:
+        from importlib import import_module
+
+        value = getattr(import_module(f"connectagent.{_MODULES[name]}"), name)
+        globals()[name] = value
+        return value
+    if name.startswith("_"):
+        raise AttributeError(f"module 'connectagent' has no attribute {name!r}")
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, __all__, 1, 0.8)
+    if near:
+        # An ImportError: `from connectagent import ...` would hide the text of an AttributeError.
+        raise ImportError(f"connectagent has no {name!r}. Did you mean {near[0]!r}?", name=name)
+    raise AttributeError(f"module 'connectagent' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

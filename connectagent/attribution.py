@@ -1,0 +1,211 @@
+"""Who changed the session: a shadow of it that is compared at the boundaries of handlers and tools.
+
+The shadow is equal to the session whenever code of others is about to run. Afterwards one comparison
+tells whether anything changed (about 0.1 microseconds a message, since unchanged strings are the same
+objects), and the shadow is what a handler's half-done changes are rolled back to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectagent.errors import HookResultError
+from connectagent.messages import message_problem
+from connectagent.session import Message, TraceEntry
+
+By = dict[str, Any]
+
+
+def clone(value: Any) -> Any:
+    """A copy of the containers in a value; everything else is shared, so that it compares by identity."""
+    kind = type(value)
+    if kind is dict:
+        return {key: clone(item) if type(item) in (dict, list) else item for key, item in value.items()}
+    if kind is list:
+        return [clone(item) if type(item) in (dict, list) else item for item in value]
+    return value
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are equal; False where they cannot be compared, as arrays cannot."""
+    try:
+        return bool(left == right)
+    except Exception:
+        return False
+
+
+class Shadow:
+    """A copy of the session as it was when the loop last had it in its own hands.
+
+    The loop changes messages through `insert`, and everything else freely: `sync` takes that over before
+    code of others runs. The trace is only followed from `mark_round` on, so that its cost does not grow.
+    """
+
+    def __init__(self, session: dict[str, Any]) -> None:
+        self.session = session
+        self.messages: list[Message] = session["messages"]  # the lists themselves, whose identity is kept
+        self.trace: list[TraceEntry] = session["trace"]
+        self.copy: dict[str, Any] = {}
+        self.take()
+
+    def take(self) -> None:
+        """Take the session as it is."""
+        self.originals = list(self.messages)
+        self.copy = {"messages": clone(self.messages), "state": clone(self.session["state"])}
+        self.mark_round()
+        self.sync()
+
+    def mark_round(self) -> None:
+        """Follow changes of the trace from here on only."""
+        self.start = len(self.trace)
+        self.tail: list[TraceEntry] = []
+
+    def insert(self, message: Message, index: int | None = None) -> None:
+        """Add a message to the conversation and to the shadow, at the end or before `index`."""
+        index = len(self.messages) if index is None else index
+        self.messages.insert(index, message)
+        self.originals.insert(index, message)
+        self.copy["messages"].insert(index, clone(message))
+
+    def set_content(self, message: Message, content: Any) -> None:
+        """Change the content of a message that is in the conversation."""
+        message["content"] = content
+        for index in range(len(self.originals) - 1, -1, -1):
+            if self.originals[index] is message:
+                self.copy["messages"][index]["content"] = clone(content)
+                return
+
+    def append(self, entry: TraceEntry) -> None:
+        """Add an entry to the trace."""
+        self.trace.append(entry)
+        self.tail.append(clone(entry))
+
+    def amend(self, entry: TraceEntry, **changed: Any) -> None:
+        """Change an entry of the trace; of an older round, it is no longer followed."""
+        entry.update(changed)
+        for index, followed in enumerate(self.trace[self.start :]):
+            if followed is entry and index < len(self.tail):
+                self.tail[index] = clone(entry)
+
+    def sync(self) -> None:
+        """Take over what the loop changed, apart from messages and state, which it changes by other doors."""
+        copy, session = self.copy, self.session
+        if len(copy) != len(session):
+            for key in [key for key in copy if key not in session]:
+                del copy[key]
+        for key, value in session.items():
+            if key != "messages" and key != "state" and key != "trace":
+                copy[key] = clone(value) if type(value) in (dict, list) else value
+        copy["trace"] = self.trace
+
+    def unchanged(self) -> bool:
+        """Whether the session is what it was at the last `sync`."""
+        trace, start = self.trace, self.start
+        if len(trace) != start + len(self.tail):
+            return False
+        return same(self.session, self.copy) and same(trace[start:], self.tail)
+
+    def restore(self) -> None:
+        """Put the session back to what it was at the last `sync`; lists and messages stay the same objects."""
+        for original, copy in zip(self.originals, self.copy["messages"], strict=True):
+            if not same(original, copy):
+                original.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict at run time
+                original.update(clone(copy))
+        self.messages[:] = self.originals
+        del self.trace[self.start + len(self.tail) :]
+        for entry, copy in zip(self.trace[self.start :], self.tail, strict=False):
+            if not same(entry, copy):
+                entry.clear()
+                entry.update(clone(copy))
+        kept = {key: clone(value) for key, value in self.copy.items()}
+        state = self.session.get("state")
+        self.session.clear()
+        self.session.update(kept, messages=self.messages, trace=self.trace)
+        if isinstance(state, dict):
+            state.clear()
+            state.update(kept["state"])
+            self.session["state"] = state
+
+    def changes(self, by: By) -> list[TraceEntry]:
+        """The trace entries that tell what has changed since the last `sync`; the shadow takes it over.
+
+        Raises:
+            HookResultError: the session is left in a form that no provider would take.
+        """
+        session, copy = self.session, self.copy
+        self._check_containers(by)
+        entries = self._message_changes(by)
+        if not same(session["state"], copy["state"]):
+            delta = state_delta(copy["state"], session["state"])
+            copy["state"] = clone(session["state"])
+            if delta:
+                entries.append({"type": "state_delta", "by": by, "delta": delta})
+        keys = {*session, *copy} - {"messages", "state", "trace"}
+        changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
+        if changed:
+            entries.append({"type": "session_delta", "by": by, "delta": changed})
+        added = self.trace[self.start + len(self.tail) :]
+        self.tail = [clone(entry) for entry in self.trace[self.start :]]
+        self.sync()
+        return [*added, *entries]
+
+    def _message_changes(self, by: By) -> list[TraceEntry]:
+        """Entries that, applied in order to the old messages, give the new ones."""
+        old, new = self.copy["messages"], self.messages
+        first, shorter = 0, min(len(old), len(new))
+        while first < shorter and same(old[first], new[first]):
+            first += 1
+        last = 0
+        while last < shorter - first and same(old[-1 - last], new[-1 - last]):
+            last += 1
+        gone, come = old[first : len(old) - last], new[first : len(new) - last]
+        for message in come:
+            if problem := message_problem(message):
+                raise HookResultError(f"{_who(by)} left a message that no model takes, {message!r}: {problem}")
+        come = clone(come)
+        edits = min(len(gone), len(come))
+        entries: list[TraceEntry] = []
+        for index in range(edits):
+            if not same(gone[index], come[index]):
+                entries.append({"type": "message_edited", "by": by, "index": first + index, "message": come[index]})
+        for index in range(len(gone) - 1, edits - 1, -1):
+            entries.append({"type": "message_removed", "by": by, "index": first + index})
+        for index in range(edits, len(come)):
+            entries.append({"type": "message", "by": by, "index": first + index, "message": come[index]})
+        old[first : len(old) - last] = clone(come)
+        self.originals = list(new)
+        return entries
+
+    def _check_containers(self, by: By) -> None:
+        session, who = self.session, _who(by)
+        messages = session.get("messages")
+        if messages is not self.messages:
+            if not isinstance(messages, list):
+                raise HookResultError(f"{who} left current_session['messages'] as {messages!r}; it must stay a list")
+            self.messages[:] = messages
+            session["messages"] = self.messages
+        if session.get("trace") is not self.trace:
+            raise HookResultError(f"{who} replaced current_session['trace']; append to it instead")
+        if not isinstance(session.get("state"), dict):
+            state = session.get("state")
+            raise HookResultError(f"{who} left current_session['state'] as {state!r}; it must stay a dict")
+        for key in ("turn", "iteration"):
+            if type(session.get(key)) is not int:
+                value = session.get(key)
+                raise HookResultError(f"{who} left current_session[{key!r}] as {value!r}; it must stay an int")
+        for entry in self.trace[self.start + len(self.tail) :]:
+            if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
+                raise HookResultError(f"{who} left a trace entry that is not a dict with a 'type': {entry!r}")
+
+
+def _who(by: By) -> str:
+    return f"{by.get('handler') or by.get('tool') or by.get('plugin')} ({by.get('file')}:{by.get('line')})"
+
+
+def state_delta(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """The keys of `state` that changed, with their new values; None for a key that is gone.
+
+    Keys that begin with `temp:` are left out: they live for one turn and are never recorded.
+    """
+    keys = [key for key in {**old, **new} if not str(key).startswith("temp:")]
+    return {key: clone(new.get(key)) for key in keys if key not in old or not same(old[key], new.get(key))}

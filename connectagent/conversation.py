@@ -1,0 +1,134 @@
+"""The conversation as the loop changes it: each change is in the session, the shadow and the trace at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from connectagent.attribution import By, Shadow, clone
+from connectagent.host import PluginHost
+from connectagent.messages import NOT_RUN, mend, place_of_result
+from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
+
+
+class Conversation:
+    """One session, and the doors through which the loop changes it.
+
+    Args:
+        agent: what handlers of `on_trace` receive.
+        host: runs these handlers.
+        system_prompt: the first message; "" for none.
+    """
+
+    def __init__(self, agent: Any, host: PluginHost, system_prompt: str) -> None:
+        self.agent = agent
+        self.host = host
+        self.session: dict[str, Any] = {
+            "messages": [{"role": "system", "content": system_prompt}] if system_prompt else [],
+            "trace": [],
+            "turn": 0,
+            "iteration": 0,
+            "user_prompt": "",
+            "pending_tool": None,
+            "pending_tools": None,
+            "result": None,
+            "outcome": None,
+            "state": {},
+        }
+        self.shadow = Shadow(self.session)
+
+    def begin_turn(self, prompt: str) -> None:
+        """Take over what the program changed between turns, and start the next one."""
+        self.shadow.mark_round()
+        self.end_turn()
+        if not self.shadow.unchanged():
+            for entry in self.shadow.changes({"plugin": "(program)", "file": "?", "line": 0}):
+                self.announce(entry)
+        self.session["turn"] += 1
+        self.session.update(iteration=0, user_prompt=prompt, result=None, outcome=None)
+
+    def end_turn(self) -> None:
+        """Leave nothing of the turn behind: no pending calls, no `temp:` state."""
+        self.session.update(pending_tool=None, pending_tools=None)
+        state = self.session.get("state")
+        if isinstance(state, dict) and any(str(key).startswith("temp:") for key in state):
+            for key in [key for key in state if str(key).startswith("temp:")]:
+                del state[key]
+            self.shadow.copy["state"] = clone(state)
+        self.shadow.sync()
+
+    def append(self, message: Message, by: By | None = None) -> None:
+        """Add a message at the end; `by` tells whose it is, where it is not the user's or the model's."""
+        self.host.settle()
+        self.shadow.insert(message)
+        if by is not None:
+            index = len(self.session["messages"]) - 1
+            self.trace({"type": "message", "by": by, "index": index, "message": clone(message)})
+
+    def trace(self, entry: TraceEntry) -> None:
+        """Add an entry to the trace and announce it."""
+        self.host.settle()
+        entry.setdefault("timestamp", time.time())
+        self.shadow.append(entry)
+        self.host.observe("on_trace", agent=self.agent, entry=entry)
+
+    def trace_quietly(self, entry: TraceEntry) -> None:
+        """Trace on the way out of a turn, where no handler's error may hide the one that ended it."""
+        with contextlib.suppress(Exception):
+            self.trace(entry)
+
+    def announce(self, entry: TraceEntry) -> None:
+        """Trace what code of others changed; an entry that it added to the trace itself stays where it is."""
+        if any(entry is known for known in self.session["trace"][self.shadow.start :]):
+            self.host.observe("on_trace", agent=self.agent, entry=entry)
+        else:
+            self.trace(entry)
+
+    def place(self, call: ToolCall, entry: TraceEntry) -> None:
+        """Put a call's result behind its assistant message, and its entry into the trace."""
+        self.answer(call, entry["result"])
+        self.trace(entry)
+
+    def answer(self, call: ToolCall, content: Any) -> None:
+        """Put a result behind the assistant message that asked for it, or in the place of the one that is there."""
+        self.host.settle()
+        index, there = place_of_result(self.session["messages"], call.id)
+        if there is not None:
+            self.shadow.set_content(there, content)
+        elif index is not None:
+            self.shadow.insert({"role": "tool", "tool_call_id": call.id, "content": content}, index)
+
+    def amend(self, call: ToolCall, entry: TraceEntry, **changed: Any) -> None:
+        """Change a call's entry that is in the trace already, and its result with it."""
+        self.host.settle()
+        self.shadow.amend(entry, **changed)
+        if "result" in changed:
+            self.answer(call, changed["result"])
+
+    def close_round(self, calls: list[ToolCall], reason: str) -> list[ToolCall]:
+        """Answer the calls of a round that have no result; what is left of a round is always valid.
+
+        Returns:
+            The calls that had none.
+        """
+        without = []
+        for call in calls:
+            index, there = place_of_result(self.session["messages"], call.id)
+            if there is None and index is not None:
+                self.answer(call, NOT_RUN.format(reason=reason))
+                without.append(call)
+        return without
+
+    def mend(self, request: LLMRequest | None = None) -> None:
+        """Make the conversation one that every provider takes, whatever was done to it."""
+        messages = self.session["messages"]
+        if request is not None and request.messages is not messages:
+            request.messages = mend(request.messages) or request.messages
+            return
+        mended = mend(messages)
+        if mended is not None:
+            before = len(messages)
+            messages[:] = mended
+            self.shadow.take()
+            self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})

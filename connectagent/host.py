@@ -1,0 +1,344 @@
+"""The host: which handlers there are, in which order they run, and whose doing everything is.
+
+pluggy keeps the specs, the registrations and the order; the host runs the handlers itself, because it
+watches each one: its time, what it changes (see `attribution`), and the errors that it raises.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import pluggy
+
+from connectagent import hookspecs
+from connectagent.attribution import By, Shadow, clone, same
+from connectagent.errors import HookResultError, PluginError, ToolRejected
+from connectagent.hooks import Handler, name_of
+from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
+from connectagent.session import Continue, LLMRequest, LLMResponse, ToolCall, TraceEntry
+from connectagent.tools import Tool
+
+_OWNER = "__connectagent_owner__"  # set on an exception: the host whose handler raised it, and the handler
+_MAY_REJECT = ("before_tools", "before_each_tool")
+
+
+class Decision(NamedTuple):
+    """A value that a handler supplied, and whose it is."""
+
+    value: Any
+    by: By
+
+
+class PluginHost(pluggy.PluginManager):
+    """The handlers of one agent.
+
+    Args:
+        agent: what handlers receive as `agent`.
+        announce: takes the trace entries that tell what a handler changed.
+    """
+
+    def __init__(self, agent: Any, announce: Callable[[TraceEntry], None]) -> None:
+        super().__init__(PROJECT)
+        self.add_hookspecs(hookspecs)
+        self.agent = agent
+        self.announce = announce
+        self.shadow: Shadow | None = None
+        self.handlers: dict[str, tuple[Handler, ...]] = dict.fromkeys(HOOKS, ())
+        self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
+
+    # -- registration --------------------------------------------------------------------------
+
+    def load(self, handlers: Iterable[Handler]) -> None:
+        """Register handlers so that they run in the order in which they are given.
+
+        Raises:
+            PluginError: the same function is listed twice for one hook.
+        """
+        listed = list(handlers)
+        for index, handler in enumerate(listed):
+            for other in listed[:index]:
+                if handler.hook == other.hook and handler.function == other.function:
+                    raise PluginError(
+                        f"{name_of(handler.function)!r} ({handler.by['file']}:{handler.by['line']}) is listed twice: "
+                        f"by {other.plugin!r} and by {handler.plugin!r}; list it once"
+                    )
+        # pluggy calls the last registered first, and the last registered wrapper is the outermost.
+        for index, handler in reversed(list(enumerate(listed))):
+            self.register(handler, f"{handler.plugin}:{handler.hook}:{index}")
+        for hook in HOOKS:
+            implementations = getattr(self.hook, hook).get_hookimpls()
+            self.handlers[hook] = tuple(implementation.plugin for implementation in reversed(implementations))
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
+        """pluggy asks for each attribute of a plugin; ours are handlers, with one function each."""
+        return plugin.opts if name == "function" and isinstance(plugin, Handler) else None
+
+    # -- dispatch ------------------------------------------------------------------------------
+
+    def first(self, hook: str, **arguments: Any) -> Decision | None:
+        """Call handlers until one returns a value."""
+        for handler in self.handlers[hook]:
+            value = self._call(handler, arguments)
+            if value is not None:
+                return Decision(value, handler.by)
+        return None
+
+    def chain(self, hook: str, convert: Callable[[Any], Any] | None = None, **arguments: Any) -> tuple[Any, Any]:
+        """Call every handler; each sees the value that those before it left.
+
+        Returns:
+            The value, and the last `Continue` as a `Decision`, if there was one.
+        """
+        name, going_on = CONTRACTS[hook].chained, None
+        for handler in self.handlers[hook]:
+            value = self._call(handler, arguments)
+            if isinstance(value, Continue):
+                going_on = Decision(value, handler.by)
+            elif value is not None:
+                arguments[name] = convert(value) if convert else value
+                self._announce_value(handler, name, arguments)
+        return arguments[name], going_on
+
+    def observe(self, hook: str, **arguments: Any) -> None:
+        """Call every handler; none may return a value."""
+        for handler in self.handlers[hook]:
+            self._call(handler, arguments)
+
+    def collect(self, hook: str, **arguments: Any) -> list[Any]:
+        """Call every handler and return the values, without None."""
+        values = [self._call(handler, arguments) for handler in self.handlers[hook]]
+        return [value for value in values if value is not None]
+
+    def around(
+        self, hook: str, operation: Callable[[], Any], convert: Callable[[Any], Any] | None = None, **arguments: Any
+    ) -> Any:
+        """Run an operation inside the hook's handlers, the first of them outermost."""
+        if not self.handlers[hook]:
+            return operation()
+        entered: list[tuple[Handler, Any]] = []
+        result, error = None, None
+        try:
+            for handler in self.handlers[hook]:
+                generator = handler(arguments)
+                if not self._watched(handler, arguments, _resume, handler, generator, None, None)[0]:
+                    raise self._blame(HookResultError(f"{_who(handler)} returned before its yield"), handler)
+                entered.append((handler, generator))
+            result = operation()
+        except BaseException as raised:
+            error = raised
+        while entered:
+            handler, generator = entered.pop()
+            try:
+                yielded, value = self._watched(
+                    handler, arguments, _resume, handler, generator, error, result, expected=error
+                )
+                if yielded:
+                    generator.close()
+                    raise self._blame(HookResultError(f"{_who(handler)} yields more than once"), handler)
+                if value is not None and (error is None or isinstance(error, Exception)):
+                    result, error = convert(value) if convert else value, None
+                    self._announce_value(handler, "result", {**arguments, "result": result})
+            except BaseException as raised:
+                error = raised
+        if error is not None:
+            raise error
+        return result
+
+    def owner_of(self, error: BaseException) -> By | None:
+        """The handler of this host that raised an error, or None where it was not one."""
+        owner = getattr(error, _OWNER, None)
+        return owner[1].by if owner is not None and owner[0] is self else None
+
+    def _call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        return self._watched(handler, arguments, _run, handler, arguments)
+
+    def _watched(
+        self,
+        handler: Handler,
+        arguments: dict[str, Any],
+        function: Callable[..., Any],
+        *given: Any,
+        expected: BaseException | None = None,
+    ) -> Any:
+        """Run a handler, or a half of one; what it changes is traced, or rolled back when it raises.
+
+        Args:
+            expected: an error that passes through the handler and is not its own.
+        """
+        shadow = None if handler.trusted else self.shadow
+        before = None
+        if shadow is not None:
+            self.settle()
+            shadow.sync()
+            before = _peek(arguments)
+        self._running.append(None if handler.trusted else handler.by)
+        started = time.perf_counter()
+        try:
+            value = function(*given)
+        except BaseException as error:
+            decided = error is expected or _is_rejection(error, handler)
+            if shadow is not None:
+                self._take_changes(handler, arguments, before) if decided else self._roll_back(shadow)
+            if error is not expected:
+                self._blame(error, handler)
+            raise
+        else:
+            if shadow is not None:
+                self._take_changes(handler, arguments, before)
+            return value
+        finally:
+            self._running.pop()
+            handler.calls += 1
+            handler.seconds += time.perf_counter() - started
+
+    def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+        """Run a tool; what it changes in the session is traced as its own."""
+        file, _, line = tool.origin.rpartition(":")
+        shadow, by = self.shadow, {"tool": tool.name, "file": file, "line": line}
+        self.settle()
+        if shadow is not None:
+            shadow.sync()
+        self._running.append(by)
+        try:
+            return tool.run(arguments)
+        finally:
+            self._running.pop()
+            if shadow is not None and not shadow.unchanged():
+                self._announce_changes(shadow, by)
+
+    def running(self) -> By | None:
+        """Whose code is running now: the innermost handler or tool."""
+        return self._running[-1] if self._running else None
+
+    def settle(self) -> None:
+        """Before the loop or another handler changes the session inside a handler: take what that one did.
+
+        What a handler changed before it made the agent act stays, even if the handler raises later.
+        """
+        by = self._running[-1] if self._running else None
+        if by is not None and self.shadow is not None and not self.shadow.unchanged():
+            self._announce_changes(self.shadow, by)
+
+    def _take_changes(self, handler: Handler, arguments: dict[str, Any], before: dict[str, Any] | None) -> None:
+        shadow = self.shadow
+        if shadow is None:
+            return
+        try:
+            if self.agent.current_session is not shadow.session:
+                raise HookResultError(f"{_who(handler)} replaced agent.current_session; change it in place")
+            if not shadow.unchanged():
+                self._announce_changes(shadow, handler.by)
+        except HookResultError as error:
+            self._roll_back(shadow)
+            self._blame(error, handler)
+            raise
+        for name, then in (before or {}).items():
+            if not same(then, _peek_one(arguments[name])):
+                self._announce_value(handler, name, arguments)
+
+    def _announce_changes(self, shadow: Shadow, by: By) -> None:
+        try:
+            entries = shadow.changes(by)
+        except HookResultError:
+            shadow.restore()
+            raise
+        for entry in entries:
+            self.announce(entry)
+
+    def _roll_back(self, shadow: Shadow) -> None:
+        self.agent.current_session = shadow.session
+        if not shadow.unchanged():
+            shadow.restore()
+
+    def _announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
+        """Trace that a handler changed or replaced what its hook is about."""
+        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": _shown(arguments[name])}
+        if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
+            entry["call_id"] = arguments["tool_call"].id
+        self.announce(entry)
+
+    def _blame(self, error: BaseException, handler: Handler) -> BaseException:
+        """Name the handler in a note of its error, once; the error itself is left as it is."""
+        if getattr(error, _OWNER, None) is None:
+            setattr(error, _OWNER, (self, handler))
+            if not _is_rejection(error, handler):
+                version = f" {handler.version}" if handler.version else ""
+                error.add_note(
+                    f"raised by {_who(handler)}, of plugin {handler.plugin!r}{version}; "
+                    f"without it: plugins=['no:{handler.plugin}']"
+                )
+        return error
+
+
+def _run(handler: Handler, arguments: dict[str, Any]) -> Any:
+    value = handler(arguments)
+    if value is not None:
+        _check_value(handler, value)
+    return value
+
+
+def _resume(handler: Handler, generator: Any, error: BaseException | None, value: Any) -> tuple[bool, Any]:
+    """Let an around handler go on; whether it yielded, and what it yielded or returned."""
+    try:
+        return True, generator.throw(error) if error is not None else generator.send(value)
+    except StopIteration as stop:
+        _check_value(handler, stop.value)
+        return False, stop.value
+    except RuntimeError as raised:
+        if isinstance(error, StopIteration) and raised.__cause__ is error:  # Python's rule for generators
+            raise error from None
+        raise
+
+
+def _is_rejection(error: BaseException, handler: Handler) -> bool:
+    return isinstance(error, ToolRejected) and handler.hook in _MAY_REJECT
+
+
+def _check_value(handler: Handler, value: Any) -> None:
+    """Hold a handler's value against its hook's contract."""
+    contract = CONTRACTS[handler.hook]
+    if value is None:
+        return
+    if contract.kind == "observe":
+        raise HookResultError(f"{_who(handler)} returned {_short(value)}; {handler.hook} takes no value: return None")
+    if contract.takes and not isinstance(value, contract.takes):
+        accepted = ", ".join(kind.__name__ for kind in contract.takes)
+        raise HookResultError(f"{_who(handler)} returned {_short(value)}; {handler.hook} takes None, {accepted}")
+
+
+def _short(value: Any) -> str:
+    text = f"{type(value).__name__} {value!r}"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _who(handler: Handler) -> str:
+    by = handler.by
+    return f"{handler.hook} handler {by['handler']!r} ({by['file']}:{by['line']})"
+
+
+def _peek(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What is comparable of the arguments that a handler may edit."""
+    return {name: _peek_one(arguments[name]) for name in ("tool_call", "request", "response") if name in arguments}
+
+
+def _peek_one(value: Any) -> Any:
+    if isinstance(value, ToolCall):
+        return value.name, clone(value.arguments)
+    if isinstance(value, LLMResponse):
+        return value.content, [(call.id, call.name, clone(call.arguments)) for call in value.tool_calls or ()]
+    if isinstance(value, LLMRequest):
+        return id(value.messages), value.model, list(value.tools)
+    return None
+
+
+def _shown(value: Any) -> Any:
+    """A value as a trace entry shows it."""
+    if isinstance(value, ToolCall):
+        return {"id": value.id, "name": value.name, "arguments": clone(value.arguments)}
+    if isinstance(value, LLMResponse):
+        return {"content": value.content, "tool_calls": [_shown(call) for call in value.tool_calls or ()]}
+    if isinstance(value, LLMRequest):
+        return {"model": value.model, "messages": len(value.messages), "tools": len(value.tools)}
+    return clone(value)
