@@ -110,11 +110,12 @@ class Agent:
             )
         try:
             text = text_of(message["content"])
-            self._begin_turn(text)
+            self._take_session()
+            self.conversation.begin_turn(text)
             turn = partial(self._turn, message, text, limit)
             return str(self.hooks.around("around_turn", turn, agent=self, prompt=text))
         finally:
-            self.conversation.end_turn()
+            self.ended = None
             self._turning.release()
 
     def _turn(self, message: Message, prompt: str, limit: int) -> str:
@@ -133,6 +134,8 @@ class Agent:
             by = self.hooks.owner_of(error)
             talk.trace_quietly({"type": "error", "by": by, "error": str(error), "error_type": type(error).__name__})
             raise
+        finally:
+            talk.end_turn()
 
     def _iterate(self, limit: int) -> tuple[str, str]:
         talk = self.conversation
@@ -209,6 +212,8 @@ class Agent:
         """
         if not self._turning.locked():
             raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
+        if result is not None and not isinstance(result, str):
+            raise TypeError(f"end_turn() takes the turn's result, a str or None, not {type(result).__name__}")
         self.ended = Decision(result, self.hooks.running() or {"plugin": "(program)"})
 
     def execute_tool(self, name: str, arguments: dict[str, Any] | None = None) -> TraceEntry:
@@ -217,6 +222,9 @@ class Agent:
         Returns:
             The call's trace entry: `status`, `result`, `timing` and so on.
         """
+        if not self._turning.locked():
+            self._take_session()
+            self.conversation.take_over()
         self._executed += 1
         return run_call(self, ToolCall(f"executed_{self._executed}", name, dict(arguments or {})))
 
@@ -265,16 +273,17 @@ class Agent:
     @property
     def conversation(self) -> Conversation:
         """The doors through which the loop changes `current_session`."""
-        if self._conversation is None or self.current_session is None:
+        if self._conversation is None:
             self._conversation = Conversation(self, self.hooks, self.system_prompt)
-            self.hooks.shadow = self._conversation.shadow
             self.current_session = self._conversation.session
         return self._conversation
 
-    def _begin_turn(self, prompt: str) -> None:
-        self.ended = None
-        self.conversation.begin_turn(prompt)
-        self.conversation.mend()
+    def _take_session(self) -> None:
+        """Go on with the session that the program left in `current_session`: the same, another one, or none."""
+        if self.current_session is None:
+            self._conversation = None
+        elif self._conversation is None or self.current_session is not self._conversation.session:
+            self._conversation = Conversation(self, self.hooks, self.system_prompt, self.current_session)
 
     def _ending(self, ended: Decision) -> str:
         """The result of a turn that a handler or tool ended; the conversation tells it too."""

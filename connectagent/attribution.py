@@ -42,6 +42,8 @@ class Shadow:
     """
 
     def __init__(self, session: dict[str, Any]) -> None:
+        if problem := session_problem(session):
+            raise HookResultError(f"current_session cannot be used: {problem}")
         self.session = session
         self.messages: list[Message] = session["messages"]  # the lists themselves, whose identity is kept
         self.trace: list[TraceEntry] = session["trace"]
@@ -51,6 +53,7 @@ class Shadow:
     def take(self) -> None:
         """Take the session as it is."""
         self.originals = list(self.messages)
+        self.valid = 0  # so many messages from the start are known to be in order: see `Conversation.mend`
         self.copy = {"messages": clone(self.messages), "state": clone(self.session["state"])}
         self.mark_round()
         self.sync()
@@ -172,6 +175,8 @@ class Shadow:
             entries.append({"type": "message_removed", "by": by, "index": first + index})
         for index in range(edits, len(come)):
             entries.append({"type": "message", "by": by, "index": first + index, "message": come[index]})
+        if gone or come:
+            self.valid = min(self.valid, first)
         old[first : len(old) - last] = clone(come)
         self.originals = list(new)
         return entries
@@ -196,6 +201,17 @@ class Shadow:
         for entry in self.trace[self.start + len(self.tail) :]:
             if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
                 raise HookResultError(f"{who} left a trace entry that is not a dict with a 'type': {entry!r}")
+
+
+def session_problem(session: dict[str, Any]) -> str | None:
+    """Why a dict cannot be a session, or None if it can."""
+    for key, kind in (("messages", list), ("trace", list), ("state", dict), ("turn", int), ("iteration", int)):
+        if type(session.get(key)) is not kind:
+            return f"its {key!r} must be a {kind.__name__}, not {session.get(key)!r:.80}"
+    for message in session["messages"]:
+        if problem := message_problem(message):
+            return f"{problem}, not {message!r:.80}"
+    return None
 
 
 def _who(by: By) -> str:

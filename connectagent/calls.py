@@ -27,7 +27,6 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
     """
     llm = agent.llm
     for attempt in range(MAX_RETRIES + 1):
-        agent.conversation.mend(request)
         started, by = time.perf_counter(), None
         response: LLMResponse | None = None
         try:
@@ -41,6 +40,7 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
             answer = agent.hooks.first("on_error", agent=agent, error=error, tool_call=None)
             retry = answer.value if answer is not None and isinstance(answer.value, Retry) else None
             if answer is not None:
+                agent.hooks.require(answer, LLMResponse, str, Retry)
                 by = answer.by
                 response = None if retry else as_response(answer.value)
             trace_model_call(agent, request, response, "recovered" if response else "error", started, error, by)
@@ -56,6 +56,7 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
 
 
 def _request(agent: Agent, llm: LLM, request: LLMRequest) -> LLMResponse:
+    agent.conversation.mend(request)
     messages, tools = request.messages, request.tools or None
     stream = getattr(llm, "stream", None) if agent.streaming else None
     if stream is not None:
@@ -111,6 +112,7 @@ def trace_model_call(
         "retries": getattr(response or error, "retries", None),
         "error": None if error is None else str(error),
         "error_type": None if error is None else type(error).__name__,
+        "error_kind": getattr(error, "kind", None),
         "by": by,
     }
     entry.update({key: value for key, value in more.items() if value})
@@ -129,6 +131,7 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
         The call's trace entry.
     """
     talk, entry = agent.conversation, new_entry(agent, call)
+    outer = talk.session["pending_tool"]  # where a handler or tool calls execute_tool()
     talk.session["pending_tool"] = shown_call(call)
     try:
         error = _decide(agent, call, entry, rejection)
@@ -148,7 +151,7 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
             talk.trace_quietly(entry)
         raise
     finally:
-        talk.session["pending_tool"] = None
+        talk.session["pending_tool"] = outer
 
 
 def new_entry(agent: Agent, call: ToolCall) -> TraceEntry:

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 from connectagent.attribution import By, Shadow, clone
+from connectagent.errors import HookResultError
 from connectagent.host import PluginHost
 from connectagent.messages import NOT_RUN, mend, place_of_result
 from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
@@ -19,34 +20,45 @@ class Conversation:
         agent: what handlers of `on_trace` receive.
         host: runs these handlers.
         system_prompt: the first message; "" for none.
+        session: a session to go on with, for example one that was stored; what it lacks is filled in.
     """
 
-    def __init__(self, agent: Any, host: PluginHost, system_prompt: str) -> None:
+    def __init__(
+        self, agent: Any, host: PluginHost, system_prompt: str, session: dict[str, Any] | None = None
+    ) -> None:
         self.agent = agent
         self.host = host
-        self.session: dict[str, Any] = {
-            "messages": [{"role": "system", "content": system_prompt}] if system_prompt else [],
-            "trace": [],
-            "turn": 0,
-            "iteration": 0,
-            "user_prompt": "",
-            "pending_tool": None,
-            "pending_tools": None,
-            "result": None,
-            "outcome": None,
-            "state": {},
-        }
-        self.shadow = Shadow(self.session)
+        self.session: dict[str, Any] = {} if session is None else session
+        messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
+        fresh |= {"pending_tools": None, "result": None, "outcome": None, "state": {}}
+        for key, value in fresh.items():
+            self.session.setdefault(key, value)
+        self.shadow = host.shadow = Shadow(self.session)
 
-    def begin_turn(self, prompt: str) -> None:
-        """Take over what the program changed between turns, and start the next one."""
+    def take_over(self) -> None:
+        """Trace what the program changed since the last turn.
+
+        Raises:
+            HookResultError: it left what no provider takes; the change is undone.
+        """
         self.shadow.mark_round()
         self.end_turn()
         if not self.shadow.unchanged():
-            for entry in self.shadow.changes({"plugin": "(program)", "file": "?", "line": 0}):
+            try:
+                entries = self.shadow.changes({"plugin": "(program)", "file": "?", "line": 0})
+            except HookResultError:
+                self.shadow.restore()
+                raise
+            for entry in entries:
                 self.announce(entry)
+
+    def begin_turn(self, prompt: str) -> None:
+        """Start the next turn."""
+        self.take_over()
         self.session["turn"] += 1
         self.session.update(iteration=0, user_prompt=prompt, result=None, outcome=None)
+        self.mend()
 
     def end_turn(self) -> None:
         """Leave nothing of the turn behind: no pending calls, no `temp:` state."""
@@ -126,9 +138,10 @@ class Conversation:
         if request is not None and request.messages is not messages:
             request.messages = mend(request.messages) or request.messages
             return
-        mended = mend(messages)
+        mended, before = mend(messages, self.shadow.valid), len(messages)
         if mended is not None:
-            before = len(messages)
             messages[:] = mended
             self.shadow.take()
-            self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})
+        self.shadow.valid = len(messages)
+        if mended is not None:
+            self.trace({"type": "mended", "messages_before": before, "messages": len(messages)})

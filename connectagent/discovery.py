@@ -66,7 +66,8 @@ def handlers_of(thing: Any, plugin: str | None = None, *, trusted: bool = False)
         return
     if isinstance(thing, str):
         plugin, version, thing = installed_plugin(thing)
-    for function in [thing] if marks_of(thing) else _members(thing):
+    functions: list[Any] = [thing] if marks_of(thing) else list(_members(thing))
+    for function in functions:
         called = function if _is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
             yield Handler(hook, called, opts, plugin or plugin_name(thing), version, trusted)

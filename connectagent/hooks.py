@@ -189,7 +189,7 @@ def _check_parameter(parameter: inspect.Parameter, hook: str, place: str) -> Non
         raise HandlerError(f"{place} takes {parameter}: handlers name what they take; {accepted}")
     if parameter.name in PARAMETERS[hook]:
         if parameter.default is not parameter.empty:
-            raise HandlerError(f"{place} has a default on {parameter.name!r}: the hook always gives it; drop the default")
+            raise HandlerError(f"{place} has a default on {parameter.name!r}, which the hook always gives; drop it")
     elif parameter.default is parameter.empty:
         import difflib
 

@@ -146,6 +146,22 @@ class PluginHost(pluggy.PluginManager):
             raise error
         return result
 
+    def require(self, decision: Decision, *kinds: type) -> None:
+        """Refuse a value that the hook takes in other cases only.
+
+        Raises:
+            HookResultError: the value is none of the kinds.
+        """
+        if not isinstance(decision.value, kinds):
+            by, accepted = decision.by, ", ".join(kind.__name__ for kind in kinds)
+            raise self._blame(
+                HookResultError(
+                    f"{by['hook']} handler {by['handler']!r} ({by['file']}:{by['line']}) returned "
+                    f"{_short(decision.value)}; here it takes None, {accepted}"
+                ),
+                next(handler for handler in self.handlers[by["hook"]] if handler.by is by),
+            )
+
     def owner_of(self, error: BaseException) -> By | None:
         """The handler of this host that raised an error, or None where it was not one."""
         owner = getattr(error, _OWNER, None)
@@ -205,6 +221,8 @@ class PluginHost(pluggy.PluginManager):
             return tool.run(arguments)
         finally:
             self._running.pop()
+            if shadow is not None:
+                self.agent.current_session = shadow.session  # a tool may change the session, not replace it
             if shadow is not None and not shadow.unchanged():
                 self._announce_changes(shadow, by)
 

@@ -6,6 +6,8 @@ directly behind it and before anything else (OpenAI answers 400 otherwise, and s
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
@@ -73,16 +75,22 @@ def _arguments(call: ToolCall) -> str:
 
 
 def tidy_calls(response: LLMResponse) -> LLMResponse:
-    """The response with tool calls that can be answered: each has an id of its own, a name and a dict."""
-    calls, seen = response.tool_calls or [], set()
-    for call in calls:
-        if not isinstance(call.id, str) or not call.id or call.id in seen:
-            call.id = next(f"call_{n}" for n in itertools.count(1) if f"call_{n}" not in seen)
-        seen.add(call.id)
-        if not isinstance(call.arguments, dict):
-            call.error = call.error or f"the arguments must be a JSON object, not {type(call.arguments).__name__}"
-            call.arguments = {}
-    return response
+    """A copy of a response whose calls can be answered: each has an id of its own, a name and a dict.
+
+    A copy, because a handler may supply the same response twice, and others edit the arguments of its calls.
+    """
+    calls: list[ToolCall] = []
+    taken = {call.id for call in response.tool_calls or () if isinstance(call.id, str)}
+    for call in response.tool_calls or ():
+        id, error, arguments = call.id, call.error, call.arguments
+        if not isinstance(id, str) or not id or any(id == other.id for other in calls):
+            id = next(made for made in (f"call_{n}" for n in itertools.count(1)) if made not in taken)
+            taken.add(id)
+        if not isinstance(arguments, dict):
+            error = error or f"the arguments must be a JSON object, not {type(arguments).__name__}"
+            arguments = {}
+        calls.append(ToolCall(id, str(call.name), copy.deepcopy(arguments), error))
+    return dataclasses.replace(response, tool_calls=calls)
 
 
 def find_round(messages: Sequence[Message], call_id: str) -> int | None:
@@ -113,13 +121,19 @@ def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | No
     return index, None
 
 
-def mend(messages: Sequence[Message]) -> list[Message] | None:
+def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
     """The same conversation with every result at its place, or None if it is valid as it is.
+
+    Args:
+        messages: the conversation.
+        valid: so many messages from the start are known to be in order, and are not looked at again.
 
     A result that stands elsewhere is moved behind its call, a missing one is made up, and one without a
     call is dropped. Handlers and callers may edit messages freely; this runs before each model call.
     """
-    if _is_valid(messages):
+    while valid and (messages[valid - 1]["role"] == "tool" or messages[valid - 1].get("tool_calls")):
+        valid -= 1  # back to where no round is open
+    if _is_valid(messages[valid:]):
         return None
     mended: list[Message] = []
     for index, message in enumerate(messages):

@@ -102,6 +102,10 @@ class Retry:
     after_s: float = 0
     model: str | None = None
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.after_s, (int, float)) or not 0 <= self.after_s < 86_400:
+            raise ValueError(f"Retry(after_s=...) takes seconds, from 0 to a day, not {self.after_s!r}")
+
 
 @dataclass(slots=True)
 class Continue:

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 import pytest
-from wire_driver import assistant_message
 from wire_server import (
     Answer,
     WireServer,
@@ -19,6 +18,7 @@ from wire_server import (
 )
 
 from connectagent.errors import ProviderError
+from connectagent.messages import assistant_message
 from connectagent.providers import AnthropicLLM
 from connectagent.providers.anthropic_messages import to_wire, tools_to_wire
 from connectagent.session import LLMResponse

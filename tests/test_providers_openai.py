@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wire_driver import assistant_message
 from wire_server import Answer, WireServer, chat, chat_stream, completion, finish, usage_chunk
 
 from connectagent.errors import ProviderError
+from connectagent.messages import assistant_message
 from connectagent.providers import OpenAILLM
 from connectagent.providers.openai_messages import to_wire
 from connectagent.session import LLMResponse

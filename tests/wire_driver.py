@@ -1,4 +1,4 @@
-"""Drives recorded conversations of `shared/wire` through an `LLM`: a tool loop by hand, and what to expect of it.
+"""The recorded conversations of `shared/wire`: what a test needs to drive one, and what to expect of it.
 
 The recordings are not part of this repository. Where they are missing, the tests that need them are skipped.
 """
@@ -8,13 +8,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from connectagent.errors import ProviderError
-from connectagent.providers import AnthropicLLM, OpenAILLM
-from connectagent.session import LLMResponse, TokenUsage
 
 WIRE = Path(__file__).resolve().parents[2] / "shared" / "wire"
 MODES = ("plain", "stream")
@@ -108,13 +104,6 @@ class Recording:
         native = [tool for tool in body.get("tools") or [] if not {"function", "input_schema"} & tool.keys()]
         return {**options, "tools": native} if native else options
 
-    def llm(self, base_url: str) -> OpenAILLM | AnthropicLLM:
-        """The LLM that talks to a replay server of this recording."""
-        adapter = AnthropicLLM if self.is_anthropic else OpenAILLM
-        return adapter(
-            self.model, provider=self.provider, api_key="test-key-1", base_url=base_url, options=self.options
-        )
-
     def prompt(self, turn: dict[str, Any]) -> Any:
         """The user's message of a turn, with the image that the recorded one has."""
         for message in reversed(self.data["exchanges"][turn["exchanges"][0]]["request"]["body"]["messages"]):
@@ -172,76 +161,3 @@ class Recording:
     @property
     def error_kinds(self) -> list[str]:
         return ERROR_KINDS.get(self.data["id"], [])
-
-
-@dataclass
-class Driven:
-    """What came of a conversation."""
-
-    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    usages: list[TokenUsage | None] = field(default_factory=list)
-    errors: list[ProviderError] = field(default_factory=list)
-    retried: list[int | None] = field(default_factory=list)
-    last: LLMResponse | None = None
-    streamed: str = ""
-
-
-def assistant_message(response: LLMResponse) -> dict[str, Any]:
-    """A response as the message that an agent stores."""
-    message: dict[str, Any] = {"role": "assistant", "content": response.content}
-    if response.tool_calls:
-        message["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
-            }
-            for call in response.tool_calls
-        ]
-    if response.provider_data:
-        message["provider_data"] = response.provider_data
-    return message
-
-
-def drive(recording: Recording, server: Any, mode: str) -> Driven:
-    """Go through a recorded conversation by hand: each turn's prompt, its calls, their recorded results."""
-    llm = recording.llm(server.base_url)
-    driven = Driven()
-    messages: list[Any] = []
-    for turn in recording.data["drive"]["turns"]:
-        if not messages or turn.get("new_conversation"):
-            messages = [{"role": "system", "content": recording.system}] if recording.system else []
-        messages.append({"role": "user", "content": recording.prompt(turn)})
-        while server.n <= turn["exchanges"][-1]:
-            before = server.n
-            try:
-                response = ask(llm, messages, recording.tools, mode, driven)
-            except ProviderError as error:
-                driven.errors.append(error)
-                assert server.n > before, f"the server refused the request: {error}"
-                continue
-            note(driven, response)
-            messages.append(assistant_message(response))
-            messages.extend(
-                {"role": "tool", "tool_call_id": call.id, "content": recording.result(call.id)}
-                for call in response.tool_calls or []
-            )
-    return driven
-
-
-def ask(llm: Any, messages: list[Any], tools: list[dict[str, Any]], mode: str, driven: Driven) -> LLMResponse:
-    """One call, plain or streamed; the streamed text is noted."""
-    if mode == "plain":
-        response: LLMResponse = llm.complete(messages, tools)
-        return response
-    pieces: list[str] = []
-    response = llm.stream(messages, tools, on_text=pieces.append)
-    driven.streamed = "".join(pieces)
-    return response
-
-
-def note(driven: Driven, response: LLMResponse) -> None:
-    driven.last = response
-    driven.usages.append(response.usage)
-    driven.calls += [(call.name, call.arguments) for call in response.tool_calls or []]
-    driven.retried += [attempt["status"] for attempt in response.retries or []]

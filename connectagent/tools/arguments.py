@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectagent.errors import ToolArgumentsError
-from connectagent.tool_schema import target
+from connectagent.tools.schema import target
 
 Check = Callable[[str, dict[str, Any]], dict[str, Any]]
 """Takes a tool's name and the model's arguments; returns the keyword arguments or raises `ToolArgumentsError`."""

@@ -10,11 +10,11 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any, overload
 
 from connectagent.errors import ToolDefinitionError, ToolNotFound
-from connectagent.tool_arguments import Check, GivenCheck, misfit, short
-from connectagent.tool_results import error_content, harmless, result_content
-from connectagent.tool_running import settled
-from connectagent.tool_schema import check_name, given_schema
-from connectagent.tool_signature import (
+from connectagent.tools.arguments import Check, GivenCheck, misfit, short
+from connectagent.tools.results import error_content, harmless, result_content
+from connectagent.tools.running import settled
+from connectagent.tools.schema import check_name, given_schema
+from connectagent.tools.signature import (
     Interface,
     function_name,
     interface,

@@ -15,9 +15,9 @@ from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from connectagent.errors import ToolDefinitionError
-from connectagent.tool_arguments import Check, short, signature_check
-from connectagent.tool_docstring import call_method, docstring
-from connectagent.tool_schema import check_name, wire_schema
+from connectagent.tools.arguments import Check, short, signature_check
+from connectagent.tools.docstring import call_method, docstring
+from connectagent.tools.schema import check_name, wire_schema
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -1,0 +1,89 @@
+"""A real model server, llama.cpp's, with a tiny model that calls four tools: `pip install -e '.[engine]'`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent
+
+ENGINE = Path(__file__).resolve().parents[2] / "shared" / "engine"
+PROMPTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "add 17 and 25": [("add", {"a": 17, "b": 25})],
+    "multiply 12 by 9": [("multiply", {"a": 12, "b": 9})],
+    "add 3 and 4, then multiply by 5": [("add", {"a": 3, "b": 4}), ("multiply", {"a": 7, "b": 5})],
+    "add 10 and 20; add 30 and 45": [("add", {"a": 10, "b": 20}), ("add", {"a": 30, "b": 45})],
+    "weather in Zürich": [("get_weather", {"city": "Zürich"})],
+    "what time is it": [("now", {})],
+    "hello": [],
+}
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(not ENGINE.is_dir(), reason=f"the model server is not here: {ENGINE}"),
+    pytest.mark.skipif(find_spec("xllamacpp") is None, reason="not installed: pip install -e '.[engine]'"),
+]
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def multiply(a: int, b: int) -> int:
+    """Multiply two numbers."""
+    return a * b
+
+
+def get_weather(city: str) -> str:
+    """Tell the weather in a city."""
+    return f"sunny in {city}"
+
+
+def now() -> str:
+    """Tell the time."""
+    return "12:30"
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    port = "18034"
+    server = subprocess.Popen(
+        [sys.executable, str(ENGINE / "serve.py"), str(ENGINE / "tiny-tools.gguf"), port],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stdout is not None
+    lines = (line.strip() for line in server.stdout)
+    yield next(line for line in lines if line.startswith("http"))
+    server.kill()
+    server.stdout.close()
+    server.wait()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_the_model_server_gets_the_right_calls(address: str, provider: str, prompt: str, stream: bool) -> None:
+    agent = Agent(
+        "engine",
+        [add, multiply, get_weather, now],
+        model=f"{provider}/tiny-tools",
+        api_key="k",
+        base_url=f"{address}/v1" if provider == "openai" else address,
+        stream=stream,
+        quiet=True,
+        log=False,
+    )
+    assert agent.input(prompt)
+    entries = [entry for entry in agent.current_session["trace"] if entry["type"] == "tool_execution"]
+    assert [(entry["tool_name"], entry["arguments"]) for entry in entries] == PROMPTS[prompt]
+    assert agent.current_session["outcome"] == "answered"
+    assert all(entry["status"] == "success" for entry in entries)

@@ -1,0 +1,96 @@
+"""Every recorded conversation of the two wires through `Agent`, over the real SDKs, plain and streamed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire_driver import MODES, RETRIED, WIRE, Recording, load, recordings, replay_server
+
+from connectagent import Agent, ProviderError, Retry, Tool, on_error, on_text
+
+pytestmark = pytest.mark.skipif(not WIRE.is_dir(), reason=f"the recordings are not here: {WIRE}")
+
+
+def agent_for(recording: Recording, base_url: str, mode: str, told: list[str]) -> Agent:
+    """An agent whose tools answer what the recording client's tools answered."""
+
+    def recorded(agent: Any, **_: Any) -> Any:
+        return recording.result(agent.current_session["pending_tool"]["id"])
+
+    @on_text
+    def listen(text: str) -> None:
+        told.append(text)
+
+    @on_error
+    def tell_the_model(agent: Any, error: Exception) -> Retry | None:
+        if getattr(error, "kind", "") != "tool_use_failed":
+            return None
+        agent.current_session["messages"].append({"role": "user", "content": f"Call the tool again. {error}"})
+        return Retry()
+
+    tools = []
+    for schema in recording.tools:
+        function = schema["function"]
+        parameters = function["parameters"] or {"type": "object", "properties": {}}
+        tools.append(Tool(function["name"], function["description"] or "", parameters, recorded))
+    return Agent(
+        "recorded",
+        tools,
+        recording.system,
+        model=f"{recording.provider}/{recording.model}",
+        api_key="test-key-1",
+        base_url=base_url,
+        options=recording.options,
+        stream=mode == "stream",
+        quiet=True,
+        log=False,
+        on_events=[listen, tell_the_model],
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
+def test_an_agent_drives_a_recorded_conversation_as_it_was(path: Path, mode: str) -> None:
+    recording = Recording(load(path))
+    told: list[str] = []
+    calls: list[Any] = []
+    models: list[Any] = []
+    errors: list[ProviderError] = []
+    with replay_server(path) as server:
+        agent = agent_for(recording, server.base_url, mode, told)
+        for turn in recording.data["drive"]["turns"]:
+            if turn.get("new_conversation"):
+                agent.reset_conversation()
+            answered = [n for n in turn["exchanges"] if recording.data["exchanges"][n]["response"]["status"] == 200]
+            told.clear()
+            try:
+                agent.input(recording.prompt(turn), max_iterations=len(answered) or 1)
+            except ProviderError as error:
+                errors.append(error)
+            trace = [entry for entry in agent.current_session["trace"] if entry not in calls + models]
+            calls += [entry for entry in trace if entry["type"] == "tool_execution"]
+            models += [entry for entry in trace if entry["type"] == "llm_call"]
+        assert server.n == len(recording.data["exchanges"])
+        assert server.errors == []
+        assert server.warnings == []
+    answers = [entry for entry in models if entry["status"] == "success"]
+    last = answers[-1] if answers else None
+    failed = [entry for entry in models if entry["status"] == "error"]
+    assert [entry["error_kind"] for entry in failed] == recording.error_kinds
+    assert [error.kind for error in errors] == [kind for kind in recording.error_kinds if kind != "tool_use_failed"]
+    assert [(entry["tool_name"], entry.get("original_arguments", entry["arguments"])) for entry in calls] == (
+        recording.calls
+    )
+    assert (last["content"] if last else None) == recording.text
+    usages = [entry["usage"] for entry in answers if entry["usage"]]
+    assert [(usage.input_tokens, usage.output_tokens) for usage in usages] == recording.usages
+    retries = [retry["status"] for entry in answers for retry in entry.get("retries", [])]
+    assert retries == RETRIED.get(path.stem, [])
+    if mode == "stream" and last is not None and not errors:
+        assert "".join(told).endswith(last["content"] or "")
+
+
+def test_every_recording_is_driven() -> None:
+    assert len(recordings()) == 46
