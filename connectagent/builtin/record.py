@@ -1,0 +1,399 @@
+"""The record: one YAML file a session, which grows by whole lines only.
+
+Every write leaves a valid document behind: a trace entry is one line of JSON, which is YAML, and the
+lines of a turn's end are one write. So a turn costs the same however long the session is, and a process
+that is killed leaves at most one torn line, which has no newline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from connectagent.builtin.textlog import new_record, told, warn
+from connectagent.errors import ConfigError
+from connectagent.hooks import around_tool, around_turn, on_trace
+from connectagent.session import TokenUsage, ToolCall, TraceEntry
+from connectagent.settings import enabled
+
+if TYPE_CHECKING:
+    from connectagent.agent import Agent
+
+MAX_DEPTH = 100  # of containers in one line: YAML's loaders recurse and would fail on the whole file
+MAX_KEY = 1000  # characters, escapes included: YAML takes a longer one only after a `?`
+BETWEEN_TURNS = "between_turns"
+
+
+def record_path(agent: Agent) -> Path | None:
+    """The file of the agent's present session; None where nothing is recorded (yet)."""
+    for handler in agent.hooks.handlers["around_turn"]:
+        record = getattr(handler.function, "__self__", None)
+        if isinstance(record, Record):
+            return record.path
+    return None
+
+
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A record as data; a last line that was torn by a kill is left out.
+
+    A turn without `status` was cut off. `messages` of a turn is JSON text.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record.
+    """
+    import yaml
+
+    whole = Path(path).read_bytes().rpartition(b"\n")[0]
+    try:
+        data = yaml.load(whole, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path}: not a record: {error}") from error
+    turns = (data.get("turns") or []) if isinstance(data, dict) else None
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        raise ConfigError(f"{path}: not a record: it has no list of 'turns'")
+    data["turns"] = turns
+    for turn in turns:
+        turn["trace"] = turn.get("trace") or []
+    return data
+
+
+class Record:
+    """Writes what happens to `.co/evals/<agent>_<started>.yaml` while it happens.
+
+    Entries of the trace that come between turns, as `agent.execute_tool()` makes them, stand under
+    `turns` as well, as an item whose `status` is `between_turns`.
+    """
+
+    def __init__(self) -> None:
+        self._session: Any = {}
+        self._file: _File | None = None
+        self._failed = False
+        self._turn: _Turn | None = None
+        self._between = False  # whether the file ends with an item for what came between turns
+        self._waiting: list[str] = []  # lines that came between turns and have no item yet
+        self._messages = 0  # how many of the session's messages are in the file already
+        self._lock = threading.RLock()  # tools may run `execute_tool` in threads of their own
+
+    @property
+    def path(self) -> Path | None:
+        return self._file.path if self._file is not None else None
+
+    @around_turn
+    def turn(self, agent: Agent, prompt: str) -> Generator[None, str, None]:
+        """Write a turn's beginning, and its end before `input()` returns."""
+        self._begin(agent, prompt)
+        try:
+            result = yield
+        except BaseException as error:
+            self._end(agent, None, error)
+            raise
+        self._end(agent, result, None)
+
+    @around_tool
+    def tool(self, agent: Agent, tool_call: ToolCall) -> Generator[None, Any, None]:
+        """Write that a tool starts: after a kill, what may have happened already is known."""
+        entry: TraceEntry = {"type": "tool_started", "call_id": tool_call.id, "tool_name": tool_call.name}
+        entry.update(arguments=tool_call.arguments, timestamp=time.time())
+        self._add(agent, entry)
+        yield
+
+    @on_trace
+    def entry(self, agent: Agent, entry: TraceEntry) -> None:
+        """Write an entry of the trace as one line."""
+        if self._turn is not None:
+            self._turn.count(agent, entry)
+        self._add(agent, entry)
+
+    def _begin(self, agent: Agent, prompt: str) -> None:
+        with self._lock:
+            self._follow(agent)
+            session: Any = agent.current_session
+            turn = _Turn(min(self._messages, len(session["messages"])))
+            head = f"- turn: {session['turn']}\n  input: {_scalar(prompt)}\n  trace:\n"
+            # In this order Ctrl-C between two lines leaves no entry without an item above it.
+            lines, self._waiting, self._between = [head, *self._waiting], [], False
+            self._write(agent, "".join(lines))
+            self._turn = turn
+
+    def _end(self, agent: Agent, result: str | None, error: BaseException | None) -> None:
+        with self._lock:
+            turn, self._turn = self._turn, None
+            if self._file is not None:
+                if turn is not None and agent.current_session is not None:
+                    self._write(agent, turn.summary(agent, result, error))
+                    self._messages = len(agent.current_session["messages"])
+                self._file.close()
+
+    def _add(self, agent: Agent, entry: TraceEntry) -> None:
+        with self._lock:
+            self._follow(agent)
+            if self._failed:
+                return
+            line = f"  - {entry_line(entry)}\n"
+            if self._turn is not None or self._between:
+                self._write(agent, line)
+            elif entry["type"] in ("tool_started", "tool_execution"):
+                item = f"- turn: {self._session['turn']}\n  status: {BETWEEN_TURNS}\n  trace:\n"
+                self._write(agent, "".join([item, *self._waiting, line]))
+                self._waiting, self._between = [], True
+            else:
+                self._waiting.append(line)
+            if self._turn is None and self._file is not None:
+                self._file.close()
+
+    def _follow(self, agent: Agent) -> None:
+        """Leave the file of another session behind: of the one before a reset, or of the process that forked."""
+        forked = self._turn is None and self._file is not None and self._file.process != os.getpid()
+        if self._session is not agent.current_session or forked:
+            self._session, self._file, self._failed = agent.current_session, None, False
+            self._waiting, self._between = [], False
+            first = (self._session["messages"] or [{}])[0]
+            self._messages = int(first.get("role") == "system")  # the header has it
+
+    def _write(self, agent: Agent, text: str) -> None:
+        """Append whole lines. A failure is told once and ends the session's record, never the turn."""
+        if self._failed:
+            return
+        try:
+            if self._file is None:
+                started = time.gmtime()
+                head = _header(agent, started).encode("utf-8", "replace")
+                self._file = _File(new_record(agent.name, started), head, synced=enabled("fsync"))
+            self._file.append(text.encode("utf-8", "replace"))
+        except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
+            self._failed = True
+            warn(agent, "record", error)
+
+
+class _Turn:
+    """What one turn's summary is made of, gathered while the turn runs."""
+
+    def __init__(self, first_message: int) -> None:
+        self.started = time.perf_counter()
+        self.first_message = first_message
+        self.anchor: Any = None  # the message at that place, by which it is found again
+        self.tools: list[Any] = []
+        self.calls = 0
+        self.tokens: int | None = None
+        self.cost: float | None = 0.0
+
+    def count(self, agent: Agent, entry: TraceEntry) -> None:
+        kind = entry["type"]
+        if kind == "tool_execution":
+            self.tools.append(entry.get("tool_name"))
+        elif kind == "user_input":
+            messages: Any = agent.current_session and agent.current_session["messages"]
+            self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
+        elif kind == "llm_call" and entry.get("status") == "success":
+            usage = entry.get("usage")
+            self.calls += 1
+            cost = None
+            if isinstance(usage, TokenUsage):
+                self.tokens = (self.tokens or 0) + (usage.input_tokens or 0) + (usage.output_tokens or 0)
+                cost = usage.cost
+            self.cost = None if cost is None or self.cost is None else self.cost + cost
+
+    def summary(self, agent: Agent, result: str | None, error: BaseException | None) -> str:
+        session: Any = agent.current_session
+        status = session.get("outcome") or "ended"
+        pairs = {
+            "model": _scalar(agent.llm.model),
+            "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
+            "tokens": json_line(self.tokens if self.calls else 0),
+            "cost": json_line(self.cost),
+            "tools_called": json_line(self.tools),
+            "result": json_line(result),
+            "messages": json_line(_json_text(self._own(session["messages"]))),
+        }
+        if error is not None:
+            status = "error" if isinstance(error, Exception) else "interrupted"
+            pairs["error"] = json_line(f"{type(error).__name__}: {told(str, error)}")
+        pairs["status"] = _scalar(status)
+        return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
+
+    def _own(self, messages: list[Any]) -> list[Any]:
+        """The turn's messages, though handlers may have changed how many are before them."""
+        first = min(self.first_message, len(messages))
+        if self.anchor is not None and (first == len(messages) or messages[first] is not self.anchor):
+            found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
+            first = next(found, first)
+        return messages[first:]
+
+
+class _File:
+    """A file of one session alone, appended to in whole lines.
+
+    How much of a write has reached the file is told by the file's size, since Ctrl-C may come after any
+    step: what was interrupted is completed at once, or with the next write.
+    """
+
+    def __init__(self, path: Path, head: bytes, synced: bool) -> None:
+        self.path = path
+        self.process = os.getpid()
+        self._synced = synced
+        self._pending = (0, head)  # where in the file it belongs, and what is not known to be there
+        self._fd: int | None = None
+
+    def append(self, data: bytes) -> None:
+        if os.getpid() != self.process:
+            return  # a fork inside a turn: the file is the parent's
+        if self._fd is None:
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        position, queued = self._pending
+        pending = (position if queued else os.fstat(self._fd).st_size, queued + data)
+        try:
+            self._pending = pending
+            self._flush(self._fd)
+        except KeyboardInterrupt:
+            self._pending = pending
+            self._flush(self._fd)
+            raise
+
+    def _flush(self, fd: int) -> None:
+        position, data = self._pending
+        left = len(data) + 1
+        while True:
+            status = os.fstat(fd)
+            if not status.st_nlink and not self.path.exists():
+                raise FileNotFoundError(2, "it was removed", str(self.path))
+            rest = memoryview(data)[max(0, status.st_size - position) :]
+            if not rest:
+                break
+            if len(rest) >= left:  # else this would go on for ever
+                raise OSError(5, "something else changes it", str(self.path))
+            left = len(rest)
+            try:
+                os.write(fd, rest)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, position)  # no torn line is left
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+        if self._synced:
+            os.fsync(fd)
+        self._pending = (position + len(data), b"")
+
+    def close(self) -> None:
+        """Give the descriptor back: thousands of agents may be alive between their turns."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+# -- YAML that is JSON ---------------------------------------------------------------------------
+
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+_quote = json.encoder.encode_basestring
+# What JSON may hold raw and YAML 1.1 may not, or takes for the end of a line.
+_UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
+_BARE = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[a-z_][\w./-]*\Z", re.IGNORECASE | re.ASCII)
+
+
+def entry_line(entry: TraceEntry) -> str:
+    """An entry of the trace as one line, without keys of the state that live for one turn."""
+    delta = entry.get("delta")
+    if isinstance(delta, dict):
+        entry = {**entry, "delta": {key: item for key, item in delta.items() if not str(key).startswith("temp:")}}
+    return json_line(entry)
+
+
+def json_line(value: Any) -> str:
+    """A value as one line of JSON that YAML 1.1 reads as the same value; what is not data is told by its repr.
+
+    A float that is not finite, and a key of over 1,000 characters, are written in YAML's own way.
+    """
+    try:
+        text = _encode(value) if _is_simple(value, MAX_DEPTH) else _yaml(value, MAX_DEPTH, ())
+    except Exception as error:  # another thread changes it meanwhile: the turn must go on
+        kind = str(value.get("type")) if isinstance(value, dict) else ""
+        text = _encode({"type": kind, "not_recorded": f"{type(error).__name__}: {told(str, error)}"})
+    return _UNSAFE.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return "\ufffd" if "\ud800" <= match[0] <= "\udfff" else f"\\u{ord(match[0]):04x}"
+
+
+def _is_simple(value: Any, depth: int) -> bool:
+    """Whether the C encoder, which is ten times faster, writes it as YAML reads it."""
+    kind = type(value)
+    if kind is str or kind is bool or value is None:
+        return True
+    if kind is int:
+        return bool(-(1 << 63) < value < 1 << 63)
+    if kind is float:
+        return bool(1e-4 <= value < 1e16 or value == 0)  # others may have an exponent
+    if kind is dict and depth:
+        for key, item in value.items():
+            if type(key) is not str or len(key) > MAX_KEY // 6 or not _is_simple(item, depth - 1):
+                return False
+        return True
+    return kind is list and depth > 0 and all([_is_simple(item, depth - 1) for item in value])
+
+
+def _yaml(value: Any, depth: int, above: tuple[int, ...]) -> str:
+    if value is None or isinstance(value, (str, int, float)):
+        return _yaml_scalar(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
+    if not isinstance(value, (dict, list, tuple, set, frozenset, Mapping)):
+        return _quote(str(value) if isinstance(value, os.PathLike) else told(repr, value))
+    if depth == 0 or id(value) in above:
+        return _quote(f"<{type(value).__name__}: {'it contains itself' if depth else 'too many levels'}>")
+    above = (*above, id(value))
+    if not isinstance(value, (dict, Mapping)):
+        return "[" + ", ".join([_yaml(item, depth - 1, above) for item in list(value)]) + "]"
+    return "{" + ", ".join([_yaml_key(key) + _yaml(item, depth - 1, above) for key, item in list(value.items())]) + "}"
+
+
+def _yaml_key(key: Any) -> str:
+    text = _yaml_scalar(key) if key is None or isinstance(key, (str, int, float)) else _quote(told(repr, key))
+    text = text if text[0] == '"' else f'"{text}"'  # as JSON does with numbers
+    return f"{text}: " if len(text) <= MAX_KEY // 6 or len(_UNSAFE.sub(_escape, text)) <= MAX_KEY else f"? {text} : "
+
+
+def _yaml_scalar(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return _quote(value)
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value) if value.bit_length() < 14_000 else _quote(hex(value))  # Python reads 4,300 digits
+    text = float.__repr__(value)
+    if text[-1] in "nf":  # nan, inf, -inf
+        return text.replace("nan", ".nan").replace("inf", ".inf")
+    return text if "." in text else text.replace("e", ".0e")  # YAML takes 1e-05 for text
+
+
+def _json_text(value: Any) -> str:
+    """A value as JSON text, exactly: lone surrogates are escaped."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except Exception:  # objects, circles
+        text = json_line(value)
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _scalar(text: str) -> str:
+    return text if isinstance(text, str) and _BARE.match(text) else json_line(text)
+
+
+def _header(agent: Agent, started: time.struct_time) -> str:
+    handlers = [handler for group in agent.hooks.handlers.values() for handler in group if not handler.trusted]
+    return (
+        f"agent: {_scalar(agent.name)}\n"
+        f"model: {_scalar(agent.llm.model)}\n"
+        f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
+        f"plugins: {json_line({handler.plugin: handler.version for handler in handlers})}\n"
+        f"system_prompt: {json_line(agent.system_prompt)}\n"
+        "turns:\n"
+    )

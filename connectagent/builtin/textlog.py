@@ -1,0 +1,248 @@
+"""The text log, `.co/logs/<agent>.log`, and what all files under `.co` share: folder, names, failures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import reprlib
+import secrets
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from connectagent.hooks import around_turn, on_trace
+from connectagent.session import TokenUsage, TraceEntry
+from connectagent.settings import enabled, setting
+
+if TYPE_CHECKING:
+    from connectagent.agent import Agent
+
+PROMPT = 500  # characters of a prompt, a result or an error that are shown
+SHORT = 200  # of an argument list or a tool's result
+
+# -- the folder and its files --------------------------------------------------------------------
+
+
+def data_folder(name: str) -> Path:
+    """A folder in `.co`, or in what the setting `dir` names instead; it is made where it is missing.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    base = Path(os.path.abspath(os.path.expanduser(str(setting("dir") or ".co"))))
+    made = not base.exists()
+    (base / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if made or base.name == ".co":  # a folder of the user's own must not vanish from git
+        with contextlib.suppress(OSError):
+            fd = os.open(base / ".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with os.fdopen(fd, "wb") as file:
+                file.write(b"*\n")
+    return base / name
+
+
+def safe_name(name: str) -> str:
+    """An agent's name as a part of a file's name: no separators, not hidden, at most 100 bytes."""
+    safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
+    safe = "_" + safe[1:] if safe.startswith(".") else safe
+    return safe.encode()[:100].decode("utf-8", "ignore") or "agent"
+
+
+def new_record(agent: str, started: time.struct_time) -> Path:
+    """Create the file of a new session, which no other thread or process has.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    stem = f"{safe_name(agent)}_{time.strftime('%Y-%m-%dT%H-%M-%S', started)}"
+    folder = data_folder("evals")
+    for number in range(1, 1000):
+        ending = "" if number == 1 else f"-{number}" if number < 100 else f"-{secrets.token_hex(6)}"
+        path = folder / f"{stem}{ending}.yaml"
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            continue
+        if enabled("fsync"):
+            _sync_folder(folder)
+        return path
+    raise FileExistsError(17, "no name is free", str(folder / stem))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Keep a power cut from taking a new file's name."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+_warned: weakref.WeakKeyDictionary[Any, tuple[Any, set[Any]]] = weakref.WeakKeyDictionary()
+
+
+def warn(agent: Agent, what: str, error: Exception) -> None:
+    """Tell on stderr that a file cannot be written: once a session for one reason, whichever files it hits."""
+    session, reasons = _warned.get(agent, (None, set()))
+    if session is not agent.current_session:
+        reasons = set()
+    _warned[agent] = (agent.current_session, reasons)
+    reason = getattr(error, "errno", None) or str(error)
+    if reason in reasons or sys.stderr is None:
+        return
+    reasons.add(reason)
+    text = " ".join(clean(str(error)).split())
+    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
+        print(f"connectagent: the {what} cannot be written: {text}; the agent goes on without it", file=sys.stderr)
+
+
+# -- the log -------------------------------------------------------------------------------------
+
+# Control characters, what turns the direction of text round, line separators, and lone surrogates.
+_UNREADABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Text in which only newlines are left of what a terminal would act upon; the rest is shown as escapes."""
+    text = text.replace("\r\n", "\n").replace("\t", "    ")
+    return _UNREADABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def told(how: Callable[[Any], str], value: Any) -> str:
+    """The `str` or `repr` of a value, or that it has none."""
+    try:
+        return str(how(value))
+    except Exception as error:
+        return f"<{type(value).__name__}, whose {how.__name__}() raised {type(error).__name__}>"
+
+
+def shortened(value: Any, length: int) -> str:
+    """A value as text of at most `length` characters and a mark that tells how much is left out."""
+    value = value if isinstance(value, str) else told(str, value)
+    left_out = len(value) - length
+    return clean(value[:length]) + (f"... ({left_out} more characters)" if left_out > 0 else "")
+
+
+class TextLog:
+    """Appends what happens to a plain text file, one entry a line; lines that go on are indented.
+
+    Args:
+        path: the file, or None for `.co/logs/<agent>.log`. Several agents and processes may share it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
+        self.path = None if path is None else Path(os.path.abspath(os.path.expanduser(path)))
+        self._given = path is not None
+        self._session: Any = None
+        self._failed = False
+        self._fd: int | None = None
+        self._turning = False
+        self._lock = threading.RLock()  # tools may run `execute_tool` in threads of their own
+
+    @around_turn
+    def turn(self, agent: Agent, prompt: str) -> Generator[None, str, None]:
+        """Log a turn's beginning and end; the file is open in between only."""
+        started = time.perf_counter()
+        session: Any = agent.current_session
+        head = f"turn {session['turn']}"
+        self._turning = True
+        self._log(agent, f"{head} > {shortened(prompt, PROMPT)}")
+        try:
+            result = yield
+            took = _took((time.perf_counter() - started) * 1000)
+            self._log(agent, f"{head} < {session.get('outcome')}, {took}: {shortened(result, PROMPT)}")
+        finally:
+            self._turning = False
+            self._close()
+
+    @on_trace
+    def entry(self, agent: Agent, entry: TraceEntry) -> None:
+        """Log a model call, a tool call or an error."""
+        tell = _TELL.get(entry["type"])
+        if tell is None:
+            return
+        try:
+            text = tell(entry)
+        except Exception as error:  # an entry that a handler made up
+            text = f"{shortened(entry['type'], SHORT)} entry that cannot be read: {type(error).__name__}"
+        self._log(agent, "  " + text)
+
+    def _log(self, agent: Agent, text: str) -> None:
+        if self._session is not agent.current_session:
+            self._session, self._failed = agent.current_session, False
+        if self._failed:
+            return
+        now = time.time()
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+        lines = f"{stamp} {clean(agent.name)} {text}".replace("\n", "\n        ") + "\n"
+        with self._lock:
+            try:
+                self._write(agent, lines.encode("utf-8", "replace"))
+            except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
+                self._failed = True
+                warn(agent, "log", error)
+            if self._failed or not self._turning:
+                self._close()
+
+    def _write(self, agent: Agent, data: bytes) -> None:
+        if self._fd is None:
+            if not self._given:
+                self.path = data_folder("logs") / f"{safe_name(agent.name)}.log"
+            assert self.path is not None
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def _close(self) -> None:
+        with self._lock:
+            fd, self._fd = self._fd, None
+            if fd is not None:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
+
+_reprs = reprlib.Repr()  # of a large value it costs no more than what it shows
+_reprs.maxstring = _reprs.maxother = SHORT
+
+
+def _took(ms: Any) -> str:
+    return f"{ms:.0f} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
+
+
+def _llm_call(entry: TraceEntry) -> str:
+    parts = [f"model {shortened(entry['model'], SHORT)}: {entry['status']}", _took(entry["duration_ms"])]
+    usage = entry.get("usage")
+    if isinstance(usage, TokenUsage):
+        parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
+        if usage.cost is not None:
+            parts.append(f"${usage.cost:.6f}")
+    if entry.get("tool_calls"):
+        parts.append("calls " + ", ".join(shortened(call["name"], SHORT) for call in entry["tool_calls"]))
+    return ", ".join(parts) + _error(entry)
+
+
+def _tool_execution(entry: TraceEntry) -> str:
+    arguments = ", ".join(f"{name}={_reprs.repr(value)}" for name, value in entry["arguments"].items())
+    result = shortened(entry.get("result"), SHORT)
+    call = f"{shortened(entry['tool_name'], SHORT)}({shortened(arguments, SHORT)})"
+    return f"tool {call}: {entry['status']}, {_took(entry['timing'])}: {result}"
+
+
+def _error(entry: TraceEntry) -> str:
+    if "error" not in entry:
+        return ""
+    by = entry.get("by") or {}
+    whose = f" ({by['plugin']}, {by.get('file')}:{by.get('line')})" if by.get("plugin") else ""
+    return f"; {shortened(entry.get('error_type'), SHORT)}: {shortened(entry['error'], PROMPT)}{clean(whose)}"
+
+
+_TELL: dict[str, Callable[[TraceEntry], str]] = {
+    "llm_call": _llm_call,
+    "tool_execution": _tool_execution,
+    "error": lambda entry: "error" + _error(entry),
+}

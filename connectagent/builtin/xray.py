@@ -1,0 +1,252 @@
+"""`xray`: what a tool can see of the agent that runs it, and the built-in plugin that lets it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import time
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from connectagent.hooks import around_tool
+from connectagent.session import Message, ToolCall, TraceEntry
+from connectagent.settings import enabled
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from connectagent.builtin.console import Terminal
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NOT_RUN = ("not_found", "rejected", "stand_in", "skipped")
+_HIDDEN = ("self", "cls", "agent")
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The tool call that runs in this context."""
+
+    agent: Any
+    tool_call: ToolCall
+
+
+_running: ContextVar[_Running | None] = ContextVar("connectagent_xray", default=None)
+
+
+class Xray:
+    """What runs this tool, seen from inside it; each thread and each nested agent has its own.
+
+    Outside a tool, `agent` is None, `task` and `user_prompt` are "", `messages` and `previous_tools` are empty
+    and `iteration` is 0. As a decorator, `@xray` shows each call of a tool on the terminal.
+    """
+
+    @property
+    def agent(self) -> Any:
+        """The agent that runs the tool, or None."""
+        running = _running.get()
+        return running.agent if running else None
+
+    @property
+    def task(self) -> str:
+        """The prompt of this turn."""
+        return str(self._session.get("user_prompt", ""))
+
+    @property
+    def user_prompt(self) -> str:
+        """The prompt of this turn, as it is named in the session."""
+        return self.task
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation, the session's own list: what a tool changes in it stays, and is traced as its doing."""
+        messages: list[Message] = self._session.get("messages", [])
+        return messages
+
+    @property
+    def iteration(self) -> int:
+        """Which model call of this turn asked for the tool, from 1."""
+        return int(self._session.get("iteration", 0))
+
+    @property
+    def previous_tools(self) -> list[str]:
+        """The names of the tools that have run in this turn before, in order; those that failed too."""
+        return [
+            str(entry.get("tool_name"))
+            for entry in _this_turn(self._session.get("trace", []))
+            if entry.get("type") == "tool_execution" and entry.get("status") not in _NOT_RUN
+        ]
+
+    @property
+    def _session(self) -> dict[str, Any]:
+        return getattr(self.agent, "current_session", None) or {}
+
+    def trace(self) -> None:
+        """Print the history of the session on stderr, the call that is running at its end."""
+        from connectagent.builtin.console import Terminal
+        from connectagent.builtin.lines import Row, call_text, rows_of
+
+        terminal, running = Terminal(), _running.get()
+        if running is None:
+            hint = "xray.trace(): no tool is running here; call it inside a tool of an agent."
+            terminal.show([Row(0, ((hint, ""),), wrap=True)])
+            return
+        rows = [Row(0, ((f"xray {terminal.glyphs.dot} {running.agent.name}", "bold"),))]
+        for entry in self._session.get("trace", []):
+            try:
+                rows += rows_of(entry, terminal.glyphs)
+            except Exception:  # an entry that a handler made, in a form of its own
+                rows.append(Row(4, ((f"? {entry!r:.200}", "dim"),)))
+        call = call_text(running.tool_call.name, running.tool_call.arguments)
+        rows.append(Row(4, ((f"{terminal.glyphs.more} ", "cyan"), (call, "")), "running"))
+        terminal.show(rows)
+
+    @overload
+    def __call__(self, function: F, /) -> F: ...
+    @overload
+    def __call__(self, /) -> Xray: ...
+    def __call__(self, function: Any = None, /) -> Any:
+        """Show each call of a function on the terminal when it is over: arguments, result and time.
+
+        Goes above or below `@tool`, on functions, methods and async functions.
+
+        Raises:
+            TypeError: what is decorated is not a function.
+        """
+        if function is None:
+            return self
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(self(function.__func__))
+        if isinstance(function, type) or not callable(function):
+            raise TypeError(f"@xray goes on a function or method, not on {function!r}")
+        return _watched_async(function) if inspect.iscoroutinefunction(function) else _watched(function)
+
+    def __repr__(self) -> str:
+        running = _running.get()
+        return f"<xray: {running.agent.name!r} runs {running.tool_call.name!r}>" if running else "<xray: no tool runs>"
+
+
+def _this_turn(trace: list[TraceEntry]) -> list[TraceEntry]:
+    for index in range(len(trace) - 1, -1, -1):
+        if trace[index].get("type") == "user_input":
+            return trace[index:]
+    return trace
+
+
+# -- the table of a call -------------------------------------------------------------------------
+
+
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as error:
+            _show_call(function, args, kwargs, started, error=error)
+            raise
+        _show_call(function, args, kwargs, started, result)
+        return result
+
+    return watched
+
+
+def _watched_async(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def watched(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            result = await function(*args, **kwargs)
+        except BaseException as error:
+            _show_call(function, args, kwargs, started, error=error)
+            raise
+        _show_call(function, args, kwargs, started, result)
+        return result
+
+    return watched
+
+
+def _show_call(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    started: float,
+    result: Any = None,
+    error: BaseException | None = None,
+) -> None:
+    took = (time.perf_counter() - started) * 1000
+    if enabled("quiet"):
+        return
+    from connectagent.builtin.console import Terminal
+    from connectagent.builtin.lines import Row, duration
+
+    terminal, running = Terminal(), _running.get()
+    name = str(getattr(function, "__qualname__", function)).rpartition("<locals>.")[2]
+    parts = [(f"xray {terminal.glyphs.dot} {name}", "bold")]
+    if running is not None:
+        parts.append((f"  {running.agent.name}, iteration {xray.iteration}", "dim"))
+    cells = [(key, _shown(value), "cyan") for key, value in _arguments(function, args, kwargs).items()]
+    if error is None:
+        cells.append(("result", _shown(result), "green"))
+    else:
+        cells.append(("raised", f"{type(error).__name__}: {error}", "red"))
+    terminal.show([Row(0, tuple(parts), duration(took)), _table(terminal, cells)])
+
+
+def _table(terminal: Terminal, cells: list[tuple[str, str, str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2), pad_edge=False)
+    table.add_column(no_wrap=True, max_width=20)
+    table.add_column(overflow="fold", max_width=max(20, min(terminal.width, 100) - 8))
+    for name, value, style in cells:
+        table.add_row(Text(f"  {terminal.text(name, 40)}", style), Text(terminal.text(value, 1000)))
+    return table
+
+
+def _arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults included, without the object and the agent."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return {**{str(index): value for index, value in enumerate(args)}, **kwargs}
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if name not in _HIDDEN}
+
+
+def _shown(value: Any) -> str:
+    """A value as JSON where it is one, else as Python writes it."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except Exception:
+        pass
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr() raised {type(error).__name__}>"
+
+
+# -- the plugin ----------------------------------------------------------------------------------
+
+
+class XrayContext:
+    """The built-in plugin that tells `xray` which agent runs which tool."""
+
+    @around_tool
+    def set_context(self, agent: Any, tool_call: ToolCall) -> Generator[None, Any, None]:
+        """Set the context for the tool; the agent that runs this one, if any, has its own again afterwards."""
+        token = _running.set(_Running(agent, tool_call))
+        try:
+            yield
+        finally:
+            _running.reset(token)
+
+
+xray = Xray()
+"""What runs this tool: see `Xray`."""

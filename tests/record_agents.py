@@ -1,0 +1,96 @@
+"""Agents for the tests of what is written under `.co`, and the script that one of them kills."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from connectagent import Agent, LLMResponse, TokenUsage, ToolCall
+
+
+class Rounds:
+    """A model that asks for `calls` tool calls in each of `rounds` rounds, then answers; the same every turn."""
+
+    model = "test/rounds"
+
+    def __init__(self, rounds: int = 1, calls: int = 1, told: Callable[[list[str]], None] | None = None) -> None:
+        self.rounds, self.calls, self.told = rounds, calls, told
+        self.number = 0
+
+    def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        if self.told:
+            self.told([message["content"] for message in messages if message["role"] == "tool"])
+        usage = TokenUsage(100, 20, cost=1e-05)
+        self.number += 1
+        if self.number % (self.rounds + 1) == 0:
+            return LLMResponse("All of it is done.", usage=usage)
+        calls = [ToolCall(f"c{i}", "work", {"n": i, "x": 1e-05}) for i in range(self.calls)]
+        return LLMResponse(None, calls, usage)
+
+
+def work(n: int, x: float) -> str:
+    """Work."""
+    return f"worked on {n}"
+
+
+def worker(name: str = "worker", rounds: int = 1, calls: int = 1, **more: Any) -> Agent:
+    return Agent(name, [work], llm=Rounds(rounds, calls), quiet=True, **more)
+
+
+def run_until_killed(side_file: str) -> None:
+    """Work for ever; each result that the model has read is in the side file."""
+    side = os.open(side_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    given: set[str] = set()
+    count = 0
+
+    def told(results: list[str]) -> None:
+        new = [result for result in results if result not in given]
+        given.update(new)
+        os.write(side, "".join(json.dumps(result) + "\n" for result in new).encode())
+
+    def step(n: int, x: float) -> str:
+        """Do a step."""
+        nonlocal count
+        count += 1
+        return f"step {count} " + "é\u2028" * (count * 37 % 2000)
+
+    step.__name__ = "work"
+    agent = Agent("killed", [step], llm=Rounds(3, 3, told), quiet=True)
+    while True:
+        agent.input("Go on.")
+        if len(given) > 300:  # a long conversation would slow the run down
+            agent.reset_conversation()
+            given.clear()
+
+
+def run_interrupted() -> None:
+    """Press Ctrl-C in many turns, each time at another moment."""
+
+    def press(signum: int, frame: Any) -> None:
+        while frame is not None and frame.f_code is not Agent.input.__code__:
+            frame = frame.f_back
+        if frame is not None:  # else the turn is over
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGALRM, press)
+    agent = worker("pressed", calls=2)
+    agent.input("The first.")
+    for number in range(300):
+        signal.setitimer(signal.ITIMER_REAL, 0.00005 + number * 0.000005)
+        with contextlib.suppress(KeyboardInterrupt):
+            agent.input("Go on.")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    agent.llm = Rounds()
+    agent.input("The last.")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "kill":
+        run_until_killed(sys.argv[2])
+    else:
+        worker("twin").input("Begin.")

@@ -1,0 +1,527 @@
+"""The record: what is in it, and that nothing that is put into it or happens to its disk breaks it or the turn."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from record_agents import __file__ as helpers
+from record_agents import worker
+
+from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm
+from connectagent.builtin.record import BETWEEN_TURNS, json_line, read_record, record_path
+from connectagent.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("DIR", "FSYNC"):
+        monkeypatch.delenv(f"CONNECTAGENT_{name}", raising=False)
+    return tmp_path
+
+
+def record_of(agent: Agent) -> dict[str, Any]:
+    """The agent's record, which any YAML reader must take as it is."""
+    path = record_path(agent)
+    assert path is not None
+    record = read_record(path)
+    for loader in (yaml.SafeLoader, yaml.CSafeLoader):
+        raw = yaml.load(path.read_bytes(), Loader=loader)
+        raw["turns"] = raw["turns"] or []
+        for turn in raw["turns"]:
+            turn["trace"] = turn["trace"] or []
+        assert raw == record
+    return record
+
+
+def reloaded(value: Any) -> Any:
+    line = json_line(value)
+    assert line.splitlines() == [line]
+    document = f"turns:\n- trace:\n  - {line}\n".encode()
+    results = [yaml.load(document, Loader=loader) for loader in (yaml.SafeLoader, yaml.CSafeLoader)]
+    assert repr(results[0]) == repr(results[1])
+    return results[0]["turns"][0]["trace"][0]
+
+
+# -- what is in it -------------------------------------------------------------------------------
+
+
+def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
+    def approve(agent: Agent) -> None: ...
+
+    agent = worker("my_agent", calls=2, system_prompt="You: # work", plugins=[after_tools(approve)])
+    agent.input("Find: it")
+    record = record_of(agent)
+    (turn,) = record.pop("turns")
+    started = record.pop("started")
+    assert record == {
+        "agent": "my_agent",
+        "model": "test/rounds",
+        "plugins": {"approve": None},
+        "system_prompt": "You: # work",
+    }
+    assert isinstance(started, datetime.datetime)
+    assert started.utcoffset() == datetime.timedelta(0)
+    trace, messages = turn.pop("trace"), json.loads(turn.pop("messages"))
+    assert isinstance(turn.pop("duration_ms"), int)
+    assert turn == {
+        "turn": 1,
+        "input": "Find: it",
+        "model": "test/rounds",
+        "tokens": 240,
+        "cost": 2e-05,
+        "tools_called": ["work", "work"],
+        "result": "All of it is done.",
+        "status": "answered",
+    }
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    kinds = ["user_input", "llm_call", *["tool_started", "tool_execution"] * 2, "llm_call"]
+    assert [entry["type"] for entry in trace] == kinds
+    assert trace[1]["usage"]["cost"] == 1e-05
+    assert trace[2]["arguments"] == {"n": 0, "x": 1e-05}
+
+
+def test_the_file_is_private_named_after_agent_and_time_and_kept_out_of_git(folder: Path) -> None:
+    agent = worker("my_agent")
+    agent.input("Go.")
+    path = record_path(agent)
+    assert path is not None
+    assert path.parent == folder / ".co/evals"
+    assert re.fullmatch(r"my_agent_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.yaml", path.name)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (folder / ".co/.gitignore").read_text() == "*\n"
+
+
+def test_a_gitignore_and_a_folder_of_the_users_are_left_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / ".co").mkdir()
+    (folder / ".co/.gitignore").write_text("mine\n")
+    (folder / "own").mkdir()
+    worker().input("Go.")
+    assert (folder / ".co/.gitignore").read_text() == "mine\n"
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(folder / "own"))
+    worker().input("Go.")
+    assert sorted(path.name for path in (folder / "own").iterdir()) == ["evals", "logs"]
+    monkeypatch.setenv("CONNECTAGENT_DIR", "new")
+    worker().input("Go.")
+    assert (folder / "new/.gitignore").read_text() == "*\n"
+
+
+def test_nothing_is_written_before_the_first_turn_or_without_a_log(folder: Path) -> None:
+    assert record_path(worker()) is None
+    worker(log=False).input("Go.")
+    worker(log=False).execute_tool("work", {"n": 1, "x": 0.5})
+    worker(plugins=["no:record", "no:textlog"]).input("Go.")
+    assert list(folder.iterdir()) == []
+
+
+def test_the_turns_of_a_record_add_up_to_the_conversation() -> None:
+    agent = worker(rounds=2, calls=2, system_prompt="Work.")
+    for number in range(3):
+        agent.input(f"Turn {number}")
+        assert agent.current_session is not None
+        agent.current_session["messages"].append({"role": "user", "content": f"Between {number}"})
+    agent.input("The last.")
+    turns = record_of(agent)["turns"]
+    messages = [message for turn in turns for message in json.loads(turn["messages"])]
+    assert messages == agent.current_session["messages"][1:]
+
+
+def test_a_conversation_that_a_handler_shortens_still_gives_the_turns_own_messages() -> None:
+    @before_llm
+    def forget(agent: Agent, request: Any) -> None:
+        messages = request.messages
+        if len(messages) > 6 and messages[-1]["role"] == "user":
+            del messages[:4]
+
+    agent = worker(plugins=[forget])
+    for number in range(5):
+        agent.input(f"Turn {number}")
+    for number, turn in enumerate(record_of(agent)["turns"]):
+        messages = json.loads(turn["messages"])
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
+        assert messages[0]["content"] == f"Turn {number}"
+
+
+def test_a_reset_begins_another_record() -> None:
+    agent = worker()
+    agent.input("One.")
+    first = record_path(agent)
+    agent.reset_conversation()
+    agent.input("Two.")
+    assert record_path(agent) != first
+    assert [turn["input"] for turn in record_of(agent)["turns"]] == ["Two."]
+
+
+def test_tools_that_run_between_turns_are_recorded_there() -> None:
+    agent = worker()
+    agent.execute_tool("work", {"n": 7, "x": 0.5})
+    agent.input("Go.")
+    agent.execute_tool("work", {"n": 8, "x": 0.5})
+    agent.execute_tool("work", {"n": 9, "x": 0.5})
+    turns = record_of(agent)["turns"]
+    assert [turn["turn"] for turn in turns] == [0, 1, 1]
+    assert [turn["status"] for turn in turns] == [BETWEEN_TURNS, "answered", BETWEEN_TURNS]
+    results = [[entry.get("result") for entry in turn["trace"] if entry["type"] == "tool_execution"] for turn in turns]
+    assert results == [["worked on 7"], ["worked on 0"], ["worked on 8", "worked on 9"]]
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(ValueError("no: # way\x85"), "error"), (KeyboardInterrupt(), "interrupted")]
+)
+def test_a_turn_that_fails_says_so_and_the_next_one_follows(error: BaseException, status: str) -> None:
+    raised = [error]
+
+    @after_llm
+    def fails(agent: Agent) -> None:
+        if raised:
+            raise raised.pop()
+
+    agent = worker(plugins=[fails])
+    with pytest.raises(type(error)):
+        agent.input("One.")
+    agent.input("Two.")
+    one, two = record_of(agent)["turns"]
+    assert (one["status"], one["result"], one["error"]) == (status, None, f"{type(error).__name__}: {error}")
+    assert two["status"] == "answered"
+    assert "error" not in two
+
+
+def test_an_unknown_price_is_not_guessed() -> None:
+    class Unpriced:
+        model = "yes"
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            return LLMResponse("Hi.", usage=TokenUsage(3, 4) if len(messages) == 1 else None)
+
+    agent = Agent("null", llm=Unpriced(), quiet=True)
+    agent.input("One.")
+    agent.input("Two.")
+    record = record_of(agent)
+    assert (record["agent"], record["model"]) == ("null", "yes")
+    assert [(turn["tokens"], turn["cost"]) for turn in record["turns"]] == [(7, None), (None, None)]
+
+
+def test_state_that_lives_for_one_turn_is_never_recorded() -> None:
+    @before_llm
+    def keeps(agent: Agent) -> None:
+        session: Any = agent.current_session
+        session["state"].update({"temp:key": "secret", "kept": 1})
+        session["temp:other"] = "secret"
+        session["other"] = 2
+
+    agent = worker(plugins=[keeps])
+    agent.input("Go.")
+    path = record_path(agent)
+    assert path is not None
+    assert "secret" not in path.read_text()
+    deltas = [entry["delta"] for entry in record_of(agent)["turns"][0]["trace"] if "delta" in entry]
+    assert deltas == [{"kept": 1}, {"other": 2}]
+
+
+# -- it is valid after every write, and does not grow ----------------------------------------------
+
+
+def test_the_record_loads_after_every_write_and_a_torn_line_is_left_out() -> None:
+    agent = worker(rounds=2, calls=2, system_prompt="é" * 50)
+    agent.input("One.")
+    agent.input("Two.")
+    path = record_path(agent)
+    assert path is not None
+    data = path.read_bytes()
+    ends = [index + 1 for index, byte in enumerate(data) if byte == ord("\n")]
+    for end in ends:
+        yaml.load(data[:end], Loader=yaml.CSafeLoader)
+    torn = path.with_name("torn.yaml")
+    for end in (*range(0, len(data), 97), len(data) - 3):
+        torn.write_bytes(data[:end])
+        for turn in read_record(torn)["turns"][:-1]:
+            assert turn["status"] == "answered"
+    assert "status" not in read_record(torn)["turns"][-1]
+
+
+def test_a_turn_takes_as_many_bytes_at_1000_as_at_10() -> None:
+    agent = worker(calls=2)
+    for _ in range(1000):
+        agent.input("Go.")
+    path = record_path(agent)
+    assert path is not None
+    turns = path.read_text().split("\n- turn: ")
+    tenth, last = (re.sub(r"\d+(\.\d+)?(e-\d+)?", "0", turns[number].strip()) for number in (10, 1000))
+    assert turns[1000].startswith("1000\n")
+    assert len(tenth) > 1000
+    assert tenth == last
+
+
+def test_a_file_that_is_no_record_is_told(folder: Path) -> None:
+    for text in ("a: [\n", "- 1\n", "turns: 5\n", "turns: [5]\n"):
+        (folder / "x.yaml").write_text(text)
+        with pytest.raises(ConfigError, match=r"x\.yaml: not a record"):
+            read_record(folder / "x.yaml")
+
+
+def test_synced_records_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTAGENT_FSYNC", "1")
+    agent = worker()
+    agent.input("Go.")
+    assert record_of(agent)["turns"][0]["status"] == "answered"
+
+
+# -- what YAML does to JSON ------------------------------------------------------------------------
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
+    ["\x85", "\u2028\u2029", "\ufeff", "\x7f\x80\x9f", "\ufffe\uffff", "\U0001f600", "a: #", "\t", "\0\x1b", "1e-05"]
+)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
+)
+
+
+@given(VALUES)
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_json_comes_out_of_yaml_as_it_went_in(value: Any) -> None:
+    assert repr(reloaded(value)) == repr(value)
+
+
+@pytest.mark.parametrize("number", [1e-05, 1e16, 1.5e300, -1e-300, 5e-324, 0.0, -0.0, 1e22, math.inf, -math.inf])
+def test_floats_stay_floats(number: float) -> None:
+    assert repr(reloaded({"n": [number]})) == repr({"n": [number]})
+    assert math.isnan(reloaded(math.nan))
+
+
+def test_keys_of_any_length_and_kind_are_read_back() -> None:
+    long = {"k" * length: length for length in (166, 167, 900, 998, 999, 1022, 1023, 5000)}
+    assert reloaded({"a": long, "\u2028" * 300: 1}) == {"a": long, "\u2028" * 300: 1}
+    kinds = {1: "a", None: "b", False: "c", 1.5: "d", (1, 2): "e"}
+    assert reloaded(kinds) == {"1": "a", "null": "b", "false": "c", "1.5": "d", "(1, 2)": "e"}
+
+
+def test_lone_surrogates_are_replaced() -> None:
+    assert reloaded({"\ud800a": ["b\udfff"]}) == {"\ufffda": ["b\ufffd"]}
+
+
+@dataclass
+class Point:
+    x: float
+
+
+class Hostile:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+def test_what_is_not_data_is_told_and_never_raises() -> None:
+    circle: list[Any] = [1]
+    circle.append(circle)
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    told = reloaded([Point(1e-05), {3}, (1,), b"\xff", Path("a"), 10**5000, circle, Hostile(), {Hostile(): 1}])
+    assert told[:5] == [{"x": 1e-05}, [3], [1], "b'\\xff'", "a"]
+    assert told[5] == hex(10**5000)
+    assert told[6] == [1, "<list: it contains itself>"]
+    assert "RuntimeError" in told[7]
+    assert "too many levels" in json_line(reloaded({"a": deep}))
+
+
+def test_prompts_results_and_arguments_of_any_kind_leave_a_record_that_loads() -> None:
+    nasty = "\x85\u2028\x00\x7f'\"\\: #\t- {\r\n\U0001f600\ud800"
+
+    class Nasty:
+        model = nasty
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            return LLMResponse(nasty)
+
+    agent = Agent(nasty, llm=Nasty(), system_prompt=nasty, quiet=True)
+    agent.input(nasty)
+    record = record_of(agent)
+    shown = nasty.replace("\ud800", "\ufffd")
+    (turn,) = record["turns"]
+    assert {record["agent"], record["model"], record["system_prompt"], turn["input"], turn["result"]} == {shown}
+    assert json.loads(turn["messages"])[0]["content"] == nasty
+
+
+def test_an_entry_that_changes_while_it_is_written_costs_that_entry_only() -> None:
+    class Changing(dict[str, Any]):
+        def items(self) -> Any:
+            raise RuntimeError("dictionary changed size during iteration")
+
+    assert "dictionary changed size" in reloaded(Changing(type="x"))["not_recorded"]
+
+
+# -- names, threads, processes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".", "..", ".hidden", "日本 é", "n" * 300, "日" * 300, "a\0b\\c:d"])
+def test_a_hostile_name_stays_in_the_folder(name: str, folder: Path) -> None:
+    agent = worker(name)
+    agent.input("Go.")
+    path = record_path(agent)
+    assert path is not None
+    assert path.parent == folder / ".co/evals"
+    assert not path.name.startswith(".")
+    assert record_of(agent)["agent"] == name
+
+
+def test_twenty_threads_of_the_same_second_write_twenty_whole_records(folder: Path) -> None:
+    barrier = threading.Barrier(20)
+    agents = [worker("twin", rounds=3) for _ in range(20)]
+
+    def run(agent: Agent) -> None:
+        barrier.wait()
+        agent.input("Begin.")
+
+    threads = [threading.Thread(target=run, args=(agent,)) for agent in agents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({record_path(agent) for agent in agents}) == 20
+    for agent in agents:
+        (turn,) = record_of(agent)["turns"]
+        assert turn["tools_called"] == ["work"] * 3
+
+
+def test_tools_that_run_in_threads_share_one_record() -> None:
+    agent = worker()
+    agent.input("Go.")
+    path = record_path(agent)
+    record = agent.hooks.handlers["on_trace"][0].function
+
+    def announce(number: int) -> None:
+        for index in range(50):
+            record(agent=agent, entry={"type": "tool_execution", "result": f"{number}-{index}"})
+
+    threads = [threading.Thread(target=announce, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert record_path(agent) == path
+    results = {entry["result"] for entry in record_of(agent)["turns"][-1]["trace"]}
+    assert results == {f"{number}-{index}" for number in range(8) for index in range(50)}
+
+
+def test_a_forked_process_continues_in_a_record_of_its_own(folder: Path) -> None:
+    code = (
+        "import os; from record_agents import worker; agent = worker(); agent.input('Both.')\n"
+        "child = os.fork()\nagent.input('Child.' if child == 0 else 'Parent.')\n"
+        "os._exit(0) if child == 0 else os.waitpid(child, 0)\n"
+    )
+    run(code, folder)
+    turns = [read_record(path)["turns"] for path in (folder / ".co/evals").iterdir()]
+    assert sorted([turn["input"] for turn in own] for own in turns) == [["Both.", "Parent."], ["Child."]]
+    (child,) = next(own for own in turns if len(own) == 1)
+    assert json.loads(child["messages"])[0]["content"] == "Both."  # the file alone holds its conversation
+
+
+# -- disks that do not take it, and Ctrl-C -------------------------------------------------------------
+
+
+def run(code: str, folder: Path, **more: Any) -> str:
+    """Run code in a process of its own and return what it said on stderr."""
+    path = os.pathsep.join([str(Path(helpers).parent), str(Path(helpers).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=60, **more,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_a_file_in_the_folders_place_costs_one_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / ".co").write_text("")
+    agent = worker()
+    assert agent.input("One.") == agent.input("Two.") == "All of it is done."
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("connectagent: the record cannot be written: ")
+    assert str(folder / ".co") in error
+    assert record_path(agent) is None
+
+
+def test_a_folder_that_may_not_be_written_costs_one_warning() -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to other users
+        folder = Path(name)
+        for path in (".co/evals", ".co/logs"):
+            (folder / path).mkdir(parents=True)
+            (folder / path).chmod(0o555)
+        folder.chmod(0o755)
+        user = "import os; os.getuid() or os.setuid(65534)\n"  # root may write everywhere
+        code = "from record_agents import worker\nagent = worker()\n" + user
+        error = run(code + "assert agent.input('One.') == agent.input('Two.') == 'All of it is done.'", folder)
+        assert error.count("\n") == 1
+        assert "Permission denied" in error
+        assert not list((folder / ".co/evals").iterdir())
+
+
+def test_a_disk_that_is_full_cuts_the_record_at_a_whole_line(folder: Path) -> None:
+    code = (
+        "import resource; from record_agents import worker; a = worker(); a.input('One.')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        "for _ in range(20): assert a.input('More.') == 'All of it is done.'\n"
+    )
+    error = run(code, folder)
+    assert error.count("\n") == 1
+    assert "File too large" in error
+    (path,) = (folder / ".co/evals").iterdir()
+    data = path.read_bytes()
+    assert 2000 < len(data) <= 4000
+    assert data.endswith(b"\n")
+    assert yaml.safe_load(data)["turns"][0]["status"] == "answered"
+
+
+def test_a_folder_that_is_removed_meanwhile_costs_one_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @after_tools
+    def remove(agent: Agent) -> None:
+        shutil.rmtree(folder / ".co", ignore_errors=True)
+
+    agent = worker(plugins=[remove], log=True)
+    assert agent.input("One.") == agent.input("Two.") == "All of it is done."
+    assert capsys.readouterr().err.count("the record cannot be written: [Errno 2] it was removed") == 1
+
+
+def test_a_file_that_was_shortened_by_someone_else_goes_on(folder: Path) -> None:
+    agent = worker()
+    agent.input("One.")
+    path = record_path(agent)
+    assert path is not None
+    os.truncate(path, path.read_bytes().index(b"- turn: 1"))
+    agent.input("Two.")
+    assert [turn["input"] for turn in record_of(agent)["turns"]] == ["Two."]
+
+
+def test_a_terminal_that_is_gone_does_not_matter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / ".co").write_text("")
+    monkeypatch.setattr(sys, "stderr", None)
+    assert worker().input("Go.") == "All of it is done."
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there is no setitimer")
+def test_ctrl_c_at_any_moment_leaves_a_whole_record(folder: Path) -> None:
+    run("import record_agents; record_agents.run_interrupted()", folder)
+    (path,) = [path for path in (folder / ".co/evals").iterdir() if path.stat().st_size]
+    assert path.read_bytes().endswith(b"\n")
+    turns = read_record(path)["turns"]
+    assert turns[-1]["input"] == "The last."
+    assert turns[-1]["status"] == "answered"
+    assert {"interrupted", "answered"} <= {turn.get("status") for turn in turns}
