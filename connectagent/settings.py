@@ -1,7 +1,7 @@
 """Settings of a process and of a project: environment variables, then `[tool.connectagent]`.
 
-An argument of `Agent(...)` wins over both. The table `SETTINGS` is the whole list; the README's is
-checked against it.
+An argument of `Agent(...)` wins over both, and the command line over all. The table `SETTINGS` is the
+whole list; the README's is checked against it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ SETTINGS: dict[str, str] = {
     "gateway_key": "the key for that gateway",
 }
 
+# What the command line said: `model`, `quiet` and `plugins` for every agent of this process. A plain dict:
+# a context variable would not reach the agents that a script makes in threads of its own.
+overrides: dict[str, Any] = {}
+
 
 def setting(name: str) -> Any:
     """The value of one of `SETTINGS`, or None where it is not set.
@@ -29,6 +33,8 @@ def setting(name: str) -> Any:
     Raises:
         ConfigError: the project's pyproject.toml cannot be read, or names a setting that there is none.
     """
+    if name in overrides:
+        return overrides[name]
     value = os.environ.get(f"CONNECTAGENT_{name.upper()}")
     if value:
         return value

@@ -1,0 +1,6 @@
+"""`python -m connectagent` is `connectagent`."""
+
+from connectagent.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,181 @@
+"""`connectagent chat`: a conversation at the terminal, the answers appearing as they arrive."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from types import ModuleType
+from typing import Any
+
+import click
+
+from connectagent.cli import failure, script
+from connectagent.hooks import marks_of, on_text, on_trace
+
+LEAVE = ("/quit", "/exit", "/q")
+HELP = "/reset forgets the conversation, /quit or Ctrl-D ends, Ctrl-C interrupts an answer"
+MOST_SHOWN = 60  # characters of a call's arguments, so that a line fits a narrow terminal
+
+
+class View:
+    """The chat's own view of a turn: answers on stdout as they arrive, tool calls on stderr.
+
+    Args:
+        quiet: whether tool calls are not shown.
+    """
+
+    name = "chat"
+
+    def __init__(self, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.agent: Any = None  # the one that is talked to: what its sub-agents say is not the answer
+        self.text = ""
+
+    @on_text
+    def arrived(self, agent: Any, text: str) -> None:
+        """Show a piece of the answer."""
+        if agent is self.agent:
+            self.text += text
+            click.echo(failure.plain(text), nl=False)
+            sys.stdout.flush()
+
+    @on_trace
+    def happened(self, agent: Any, entry: dict[str, Any]) -> None:
+        """End the line of a text that a tool call follows, and show the call."""
+        if entry["type"] == "llm_call":
+            if entry.get("tool_calls_count") or entry.get("status") == "error":
+                self.end_line()
+        elif entry["type"] == "tool_execution" and not self.quiet:
+            arguments = ", ".join(f"{key}={value!r}" for key, value in entry["arguments"].items())
+            line = f"  {entry['tool_name']}({arguments[:MOST_SHOWN]}): {entry['status']}"
+            click.secho(failure.plain(line).replace("\n", " "), err=True, dim=True)
+
+    def end_line(self) -> None:
+        """What arrives from now on begins on a line of its own."""
+        if self.text and not self.text.endswith("\n"):
+            click.echo()
+        self.text = ""
+
+    def finish(self, result: str) -> None:
+        """Show what is still to be shown of the result: all of it, where it did not come as it arrived."""
+        if self.text.strip() != result.strip():
+            self.end_line()
+            click.echo(failure.plain(result))
+        else:
+            self.end_line()
+        self.text = ""
+
+
+@click.command(short_help="Talk to an agent.")
+@click.argument("path", metavar="[SCRIPT]", required=False)
+@click.option("--system", metavar="TEXT", help="The system prompt: text, or a path to a file that holds it.")
+@click.option("--stream/--no-stream", default=True, help="Whether answers appear as they arrive. [default: stream]")
+@script.agent_options
+def chat(
+    path: str | None,
+    system: str | None,
+    stream: bool,
+    plugins: tuple[str, ...],
+    model: str | None,
+    quiet: bool,
+    traceback: bool,
+) -> None:
+    """Talk to an agent.
+
+    With SCRIPT it is the script's `agent`; a script without one brings tools (its list `tools`, else its
+    public functions) and handlers (its marked functions).
+    """
+    view = View(quiet)
+    script.apply(model, quiet, (*plugins, "no:console", view))
+    module = script.load(path, traceback) if path else None
+    agent = view.agent = _agent(module, system)
+    if stream:
+        agent.streaming = True
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):  # gives input() line editing and a history
+            import readline  # noqa: F401
+        click.secho(f"{agent.name}, model {agent.llm.model}. {HELP}.", err=True, dim=True)
+    raise SystemExit(_converse(agent, view))
+
+
+def _agent(module: ModuleType | None, system: str | None) -> Any:
+    from connectagent.agent import Agent
+
+    if module is None:
+        return Agent("chat", system_prompt=system)
+    agent = script.agent_of(module)
+    if agent is None:
+        functions = [value for value in vars(module).values() if inspect.isfunction(value)]
+        own = [function for function in functions if function.__module__ == script.NAME]
+        handlers = [function for function in own if marks_of(function)]
+        tools = getattr(module, "tools", None)
+        if tools is None:
+            tools = [f for f in own if not marks_of(f) and not f.__name__.startswith("_") and f.__name__ != "main"]
+        return Agent("chat", tools=tools, system_prompt=system, on_events=handlers)
+    if system is not None:
+        raise click.UsageError(
+            f"{script.shown(module)} brings its own agent; --system is for a chat without one",
+            click.get_current_context(silent=True),
+        )
+    return agent
+
+
+def _converse(agent: Any, view: View) -> int:
+    """Take turns until the person leaves; the exit code is 1 where the last turn failed."""
+    code, pressed = 0, False
+    while True:
+        try:
+            line = _line()
+            pressed = False
+        except EOFError:
+            if sys.stdin.isatty():
+                click.echo(err=True)
+            return code
+        except KeyboardInterrupt:
+            if pressed:
+                click.echo(err=True)
+                return 130
+            pressed = True
+            click.echo("\nCtrl-C once more ends; so does /quit.", err=True)
+            continue
+        if line in LEAVE:
+            return code
+        if line:
+            code = _told(agent, view, line)
+
+
+def _line() -> str:
+    """The next line that the person writes, without the spaces around it.
+
+    Raises:
+        EOFError: there is none.
+    """
+    if sys.stdin.isatty():
+        return input("> ").strip()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.strip()
+
+
+def _told(agent: Any, view: View, line: str) -> int:
+    """One turn, or one of the chat's own commands; a turn that fails does not end the conversation."""
+    if line == "/help":
+        click.echo(HELP, err=True)
+        return 0
+    if line == "/reset":
+        agent.reset_conversation()
+        return 0
+    try:
+        view.finish(agent.input(line))
+    except KeyboardInterrupt:
+        view.end_line()
+        click.echo("interrupted; the conversation goes on", err=True)
+        return 130
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        view.end_line()
+        return failure.show(error)
+    return 0

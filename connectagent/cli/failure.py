@@ -1,0 +1,61 @@
+"""What the command line says when something fails: at most five lines, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+import click
+
+from connectagent.errors import ConnectAgentError
+
+MOST_LINES = 5
+MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_script: dict[str, object] = {"path": None, "traceback": False}
+
+
+def script_is(path: str, whole_traceback: bool = False) -> None:
+    """Remember whose lines are shown when an error comes from a user's script."""
+    _script.update(path=os.path.abspath(path), traceback=whole_traceback)
+
+
+def show(error: BaseException) -> int:
+    """Tell an error on stderr and return the exit code: 2 for a usage error, 1 for any other."""
+    if _script["traceback"] and not isinstance(error, click.ClickException):
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        return 1
+    click.echo("\n".join(lines_of(error)), err=True)
+    return error.exit_code if isinstance(error, click.ClickException) else 1
+
+
+def lines_of(error: BaseException) -> list[str]:
+    """An error in at most five lines: what, where in the user's script, and the notes that were added."""
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        behind = [f"Try '{context.command_path} --help'."] if context else []
+        text = error.format_message()
+    else:
+        named = isinstance(error, ConnectAgentError)
+        text = str(error) if named and str(error) else f"{type(error).__name__}: {error}".removesuffix(": ")
+        notes = [line for note in getattr(error, "__notes__", []) for line in plain(note).splitlines()]
+        behind = [*_frames(error), *notes]
+    told = [line for line in plain(f"error: {text}").splitlines() if line.strip()]
+    behind = behind[: max(2, MOST_LINES - len(told))]
+    lines = [*told[: MOST_LINES - len(behind)], *behind]
+    return [line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS - 4]} ..." for line in lines]
+
+
+def _frames(error: BaseException) -> list[str]:
+    """The last line of the user's script that was running, or the last place outside of this package."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
+    if not own and not isinstance(error, ConnectAgentError):
+        own = [frame for frame in frames if frame.filename.startswith(_PACKAGE)][-1:]
+    return [plain(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}") for frame in own[-1:]]
+
+
+def plain(text: object) -> str:
+    """A text without the control characters that steer a terminal."""
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in str(text))

@@ -1,0 +1,128 @@
+"""The click group: its commands are loaded when they are needed, and whatever fails becomes an exit code."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from connectagent.cli import COMMANDS, version
+from connectagent.cli.failure import show
+
+
+class LazyGroup(click.Group):
+    """The own commands by name, and those that installed plugins bring by `register_commands`.
+
+    A plugin's command cannot take the place of an own one.
+    """
+
+    brought = False
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        self._bring()
+        return [*COMMANDS, *sorted(name for name in self.commands if name not in COMMANDS)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
+            return command
+        self._bring()
+        return self.commands.get(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            from difflib import get_close_matches
+
+            names = self.list_commands(ctx)
+            near = get_close_matches(args[0], names, 1, 0.6)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            if args[0].endswith(".py"):
+                hint = f" Did you mean 'connectagent run {args[0]}'?"
+            raise click.UsageError(f"no command {args[0]!r}.{hint} Commands: {', '.join(names)}", ctx) from error
+
+    def _bring(self) -> None:
+        """Let installed plugins add their commands, once; a broken one is told and costs nobody else's."""
+        if self.brought:
+            return
+        self.brought = True
+        from connectagent.discovery import handlers_of, installed
+
+        for name in sorted({entry.name for entry in installed().values()}):
+            try:
+                for handler in handlers_of(name):
+                    if handler.hook == "register_commands":
+                        handler({"cli": self})
+            except Exception as error:
+                click.echo(f"plugin {name!r} brings no commands: {type(error).__name__}: {error}"[:300], err=True)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Run LLM agents that plugins see and steer. Begin with: connectagent demo",
+)
+@click.version_option(version(), "-V", "--version", message="connectagent %(version)s")
+def cli() -> None:
+    """Do nothing but hold the commands."""
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run the command that the arguments name, and return its exit code."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a model's text may hold what the terminal's encoding has not
+            stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
+    try:
+        with cli.make_context("connectagent", arguments) as context:
+            cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit:
+        return _flushed(exit.exit_code)
+    except SystemExit as exit:
+        return _flushed(_code(exit.code))
+    except click.exceptions.NoArgsIsHelpError as usage:
+        click.echo(usage.format_message(), err=True)
+        return 2
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        click.echo("interrupted", err=True)
+        return _flushed(130)
+    except BrokenPipeError as error:
+        return _flushed(1) if _stdout_is_gone() else show(error)
+    except Exception as error:
+        return _flushed(show(error))
+    return 0
+
+
+def _code(code: Any) -> int:
+    """The exit code of `sys.exit(code)`, which may also be given nothing or a text."""
+    if code is None or isinstance(code, int):
+        return int(code or 0)
+    click.echo(str(code), err=True)
+    return 1
+
+
+def _stdout_is_gone() -> bool:
+    """Whether nobody reads standard output any more; a script's own broken pipe is an error like others."""
+    # A second flush() would not tell: Python drops what it could not write.
+    if not hasattr(select, "poll"):
+        return True
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def _flushed(code: int) -> int:
+    """Write out what is left; a reader that has gone, as in `| head -1`, is told nothing about it."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The interpreter flushes once more when it ends, and would print that error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code

@@ -1,0 +1,85 @@
+"""`connectagent hooks`: the contract of the hooks, printed from their specs."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+
+import click
+
+TITLES = {
+    "EVENTS": "The nine events",
+    "AROUND": "Around an operation: a generator that yields once",
+    "OBSERVING": "Observing and joining",
+    "BRINGING": "Bringing things",
+}
+
+
+@click.command(short_help="Print the hooks and their contracts.")
+@click.argument("name", required=False)
+@click.option("--markdown", is_flag=True, help="Print the table as Markdown, as it is in the README.")
+def hooks(name: str | None, markdown: bool) -> None:
+    """Print the hooks, or the contract of the one that is NAMEd."""
+    if markdown:
+        click.echo(markdown_table())
+    elif name is None:
+        click.echo(table())
+    else:
+        click.echo(contract(name))
+
+
+def table() -> str:
+    """All hooks with their parameters and what they mean, in groups."""
+    from connectagent import hookspecs
+
+    lines = []
+    for group, title in TITLES.items():
+        lines += [title, ""]
+        for name in getattr(hookspecs, group):
+            doc = inspect.getdoc(hookspecs.SPECS[name]) or ""
+            lines += [f"  {name}({', '.join(hookspecs.PARAMETERS[name])})", f"      {doc.splitlines()[0]}"]
+        lines.append("")
+    return "\n".join([*lines, "A handler takes any of these parameters, by name: connectagent hooks NAME"])
+
+
+def contract(name: str) -> str:
+    """The contract of one hook: how a handler is written, and the spec's docstring.
+
+    Raises:
+        click.UsageError: there is no such hook.
+    """
+    from connectagent.hookspecs import CONTRACTS, HOOKS, PARAMETERS, SPECS
+
+    name = name.replace("-", "_").removeprefix("@")
+    if name not in SPECS:
+        near = difflib.get_close_matches(name, HOOKS, 1, 0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise click.UsageError(
+            f"no hook {name!r}.{hint}\nHooks: {', '.join(HOOKS)}", click.get_current_context(silent=True)
+        )
+    body = "    outcome = yield" if CONTRACTS[name].kind == "around" else "    ..."
+    head = [f"@{name}", f"def handler({', '.join(PARAMETERS[name])}):", body, ""]
+    return "\n".join([*head, inspect.getdoc(SPECS[name]) or ""])
+
+
+def markdown_table() -> str:
+    """The hook table of the README."""
+    from connectagent.hookspecs import HOOKS, PARAMETERS, SPECS
+
+    rows = ["| hook | fires | parameters | a value that is returned |", "| --- | --- | --- | --- |"]
+    for name in HOOKS:
+        doc = inspect.getdoc(SPECS[name]) or ""
+        fires = _entries(doc, "Fires")[0].removesuffix(".")
+        values = [value for value in _entries(doc, "Returns") if not value.startswith("None")]
+        parameters = ", ".join(f"`{parameter}`" for parameter in PARAMETERS[name])
+        rows.append(f"| `{name}` | {fires} | {parameters} | {'; '.join(values) or 'nothing'} |")
+    return "\n".join(rows)
+
+
+def _entries(doc: str, title: str) -> list[str]:
+    """The entries of one section of a docstring, each on one line without its full stop."""
+    found = re.search(rf"^{title}:(.*?)(?:\n\n|\Z)", doc, re.MULTILINE | re.DOTALL)
+    entries = re.split(r"\n    (?=\S)", found.group(1)) if found else []
+    lines = [" ".join(entry.split()).removesuffix(".") for entry in entries]
+    return [line for line in lines if line]

@@ -1,0 +1,92 @@
+"""`connectagent run`: one turn of the agent that a script makes, or the script's own `main`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import click
+
+from connectagent.cli import script
+
+
+@click.command(short_help="Run the agent or the main function of a script.")
+@click.argument("path", metavar="SCRIPT")
+@click.argument("prompt", required=False)
+@script.agent_options
+def run(
+    path: str, prompt: str | None, plugins: tuple[str, ...], model: str | None, quiet: bool, traceback: bool
+) -> None:
+    """Run SCRIPT, a Python file with an `agent` or a function `main`, and print the result.
+
+    PROMPT is what the agent is asked, or what `main` is given; with `-`, or with none where one is needed,
+    it is read from standard input.
+    """
+    script.apply(model, quiet, plugins)
+    module = script.load(path, traceback)
+    result = _turn(module, prompt)()
+    if result is not None:
+        click.echo(str(result))
+
+
+def _turn(module: ModuleType, prompt: str | None) -> Callable[[], Any]:
+    """What the script runs: `main` if it takes what was given, else the agent."""
+    main = getattr(module, "main", None)
+    wants = _prompts(main) if callable(main) else None
+    agent = None
+    if wants is None or (wants == "none" and prompt is not None):
+        agent = script.agent_of(module)
+    if agent is not None:
+        text = _read(prompt, "the agent")
+        return lambda: agent.input(text)
+    if wants is None or main is None:
+        raise _usage(f"{script.shown(module)} has neither an 'agent' nor a function 'main'")
+    if wants == "none":
+        if prompt is not None:
+            raise _usage(f"main() in {script.shown(module)} takes no prompt; run it without one")
+        return lambda: _awaited(main())
+    if wants == "optional" and prompt is None:
+        return lambda: _awaited(main())
+    text = _read(prompt, "main()")
+    return lambda: _awaited(main(text))
+
+
+def _prompts(main: Callable[..., Any]) -> str:
+    """Whether `main` takes a prompt: `none`, `optional`, or `one`."""
+    parameters = [
+        parameter
+        for parameter in inspect.signature(main).parameters.values()
+        if parameter.kind is not parameter.KEYWORD_ONLY and parameter.kind is not parameter.VAR_KEYWORD
+    ]
+    if not parameters:
+        return "none"
+    first = parameters[0]
+    return "optional" if first.default is not first.empty or first.kind is first.VAR_POSITIONAL else "one"
+
+
+def _awaited(value: Any) -> Any:
+    if not inspect.iscoroutine(value):
+        return value
+    import asyncio
+
+    return asyncio.run(value)
+
+
+def _read(prompt: str | None, who: str) -> str:
+    """The prompt: as it was given, else what is piped in."""
+    if prompt is None or prompt == "-":
+        if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
+            raise _usage(f"{who} needs a prompt: give it behind the script, or pipe it in")
+        prompt = sys.stdin.read().strip() if sys.stdin is not None else ""
+        if not prompt:
+            raise _usage(f"{who} needs a prompt, and standard input was empty")
+    if not prompt.strip():
+        raise _usage(f"{who} needs a prompt that is not empty")
+    return prompt
+
+
+def _usage(text: str) -> click.UsageError:
+    return click.UsageError(text, click.get_current_context(silent=True))

@@ -1,0 +1,107 @@
+"""A user's script, loaded as a program that was not started by its name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from connectagent.cli.failure import script_is
+from connectagent.settings import overrides
+
+NAME = "connectagent_script"  # never a name that the script itself, or one of its imports, could mean
+
+Command = Callable[..., Any]
+
+
+def agent_options(function: Command) -> Command:
+    """Add the options that apply to every agent of the process."""
+    for option in (
+        click.option("--traceback", is_flag=True, help="Show the whole traceback of an error."),
+        click.option("--quiet", is_flag=True, help="Show nothing on the terminal but results."),
+        click.option("--model", metavar="NAME", help="The model of all agents, whatever the script says."),
+        click.option(
+            "-p",
+            "plugins",
+            metavar="PLUGIN",
+            multiple=True,
+            help="Add an installed plugin, a file (./plugin.py), or leave one out (no:NAME). Repeatable.",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...]) -> None:
+    """Put the options in force for every agent that is made from now on."""
+    importlib.invalidate_caches()
+    if model is not None:
+        overrides["model"] = model
+    if quiet:
+        overrides["quiet"] = "1"
+    if plugins:
+        # A file is found from the folder in which the command was typed, wherever the script goes.
+        files = [os.path.abspath(name) if isinstance(name, str) and name.endswith(".py") else name for name in plugins]
+        overrides["plugins"] = [*overrides.get("plugins", []), *files]
+
+
+def load(path: str, whole_traceback: bool = False) -> ModuleType:
+    """Run a script's top level, as `python SCRIPT` would, but not its `if __name__ == "__main__"` part.
+
+    Raises:
+        click.UsageError: the file cannot be read, or is not Python.
+    """
+    script_is(path, whole_traceback)
+    file = Path(path)
+    try:
+        code = compile(file.read_bytes(), str(file.absolute()), "exec", dont_inherit=True)
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
+        raise _usage(f"{path!r} cannot be read: {reason}") from error
+    except SyntaxError as error:
+        place = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
+        raise _usage(f"{path!r} is not Python: {place}") from error
+    except ValueError as error:  # null bytes, a text in no encoding
+        raise _usage(f"{path!r} is not Python: {error}") from error
+    module = ModuleType(NAME)
+    module.__file__ = str(file.absolute())
+    sys.modules[NAME] = module  # dataclasses and type hints look their module up by its name
+    sys.path.insert(0, str(file.absolute().parent))
+    sys.argv = [path]
+    exec(code, module.__dict__)
+    return module
+
+
+def agent_of(module: ModuleType) -> Any | None:
+    """The agent of a script: the one that is called `agent`, else the only one; None where there is none.
+
+    Raises:
+        click.UsageError: there are several and none is called `agent`, or `agent` is no agent.
+    """
+    from connectagent.agent import Agent
+
+    agents = {name: value for name, value in vars(module).items() if isinstance(value, Agent)}
+    if "agent" in agents:
+        return agents["agent"]
+    named = vars(module).get("agent")
+    if named is not None and not inspect.ismodule(named):
+        raise _usage(f"{shown(module)}: 'agent' is not an Agent but {type(named).__name__} {named!r:.60}")
+    if len({id(agent) for agent in agents.values()}) > 1:
+        raise _usage(f"{shown(module)} has several agents: {', '.join(agents)}; call the one to run 'agent'")
+    return next(iter(agents.values()), None)
+
+
+def shown(module: ModuleType) -> str:
+    """The script's name as the errors write it."""
+    return repr(os.path.relpath(str(module.__file__)))
+
+
+def _usage(text: str) -> click.UsageError:
+    return click.UsageError(text, click.get_current_context(silent=True))
