@@ -12,10 +12,28 @@ from connectagent import hooks, hookspecs
 
 PACKAGE = Path(connectagent.__file__).parent
 # A module (or package) imports only from those that stand before it.
-ORDER = (
-    "errors session settings messages hookspecs hooks llm tools attribution host discovery prompts providers "
-    "conversation builtin testing calls agent cli __main__"
-).split()
+ORDER = [
+    "errors",
+    "session",
+    "settings",
+    "messages",
+    "hookspecs",
+    "hooks",
+    "llm",
+    "tools",
+    "attribution",
+    "host",
+    "discovery",
+    "prompts",
+    "providers",
+    "conversation",
+    "builtin",
+    "testing",
+    "calls",
+    "agent",
+    "cli",
+    "__main__",
+]
 HEAVY = ("openai", "anthropic", "pydantic", "rich", "yaml", "click")
 
 

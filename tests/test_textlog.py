@@ -12,7 +12,7 @@ import pytest
 from record_agents import Rounds, work, worker
 
 from connectagent import Agent, LLMResponse
-from connectagent.builtin.textlog import safe_name
+from connectagent.builtin.files import safe_name
 
 
 @pytest.fixture(autouse=True)
