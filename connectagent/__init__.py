@@ -5,9 +5,10 @@ Names are loaded when they are first used, so that importing this package costs 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers take it for True; importing `typing` would cost more than this whole package
 if TYPE_CHECKING:
+    from typing import Any
+
     from connectagent.agent import Agent
     from connectagent.builtin.xray import xray
     from connectagent.errors import (
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from connectagent.providers import llm_do
     from connectagent.session import Continue, Image, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall
     from connectagent.tools import Tool, tool
+
+__version__ = "0.1.0"
 
 _HOME = {
     "agent": "Agent",
@@ -105,10 +108,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("connectagent")
     if name in _MODULES:
         from importlib import import_module
 

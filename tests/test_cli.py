@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from connectagent.cli import COMMANDS, version
+from connectagent import __version__
+from connectagent.cli import COMMANDS
 from connectagent.cli.failure import lines_of
 from connectagent.hookspecs import HOOKS, PARAMETERS
 from connectagent.llm import PROVIDERS
@@ -74,8 +75,8 @@ def assert_told(done, code, *words):
 
 def test_the_version_is_the_project_s(tmp_path):
     done = co(tmp_path, "--version")
-    assert (done.returncode, done.stdout) == (0, f"connectagent {version()}\n")
-    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", version())
+    assert (done.returncode, done.stdout) == (0, f"connectagent {__version__}\n")
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", __version__)
 
 
 def test_the_version_takes_at_most_five_times_as_long_as_python_itself(tmp_path):

@@ -171,7 +171,9 @@ def _where(agent: Any) -> str:
 
 
 def _next() -> str:
-    command = "connectagent" if Path(sys.argv[0]).stem == "connectagent" else "python -m connectagent"
+    command = "python -m connectagent"
+    if Path(sys.argv[0]).stem == "connectagent":  # as it was called, where the shell would not find it by name
+        command = "connectagent" if shutil.which("connectagent") else sys.argv[0]
     return (
         f"\nTry next:\n"
         f"  {command} hooks on_error\n      what a handler of this hook is given and may answer\n"

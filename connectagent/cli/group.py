@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from connectagent.cli import COMMANDS, version
+from connectagent import __version__
+from connectagent.cli import COMMANDS
 from connectagent.cli.failure import show
 
 
@@ -69,7 +70,7 @@ class LazyGroup(click.Group):
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Run LLM agents that plugins see and steer. Begin with: connectagent demo",
 )
-@click.version_option(version(), "-V", "--version", message="connectagent %(version)s")
+@click.version_option(__version__, "-V", "--version", message="connectagent %(version)s")
 def cli() -> None:
     """Do nothing but hold the commands."""
 
