@@ -18,6 +18,7 @@ from connectagent.messages import NOT_RUN, assistant_message, text_of, user_mess
 from connectagent.prompts import read_prompt
 from connectagent.providers import context_window, create_llm
 from connectagent.session import Image, LLMRequest, LLMResponse, Message, TokenUsage, ToolCall, TraceEntry
+from connectagent.settings import overrides
 from connectagent.tools import Tool, ToolRegistry
 
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
@@ -84,8 +85,10 @@ class Agent:
         self._turning = threading.Lock()
         self._executed = 0
         self.hooks = PluginHost(self, lambda entry: self.conversation.announce(entry))
-        self.hooks.load(find_handlers(built_in(trust=trust, log=log, quiet=quiet), [plugins, on_events]))
-        self.llm = llm if llm is not None else self.create_llm(model or default_model())
+        own = built_in(trust=trust, log=log, quiet=quiet)
+        self.hooks.load(find_handlers(own, [overrides.get("plugins"), plugins, on_events]))
+        named = overrides.get("model")
+        self.llm = llm if llm is not None and not named else self.create_llm(named or model or default_model())
         self.hooks.observe("on_agent_ready", agent=self)
 
     # -- the loop ------------------------------------------------------------------------------
@@ -103,20 +106,20 @@ class Agent:
         """
         message = user_message(prompt)
         limit = self.max_iterations if max_iterations is None else _limit(max_iterations)
-        if not self._turning.acquire(blocking=False):
+        if self._turning.locked():
             raise RuntimeError(
                 f"agent {self.name!r} is in a turn: input() was called by its own handler or tool, or by another "
                 "thread; make an agent for each"
             )
-        try:
-            text = text_of(message["content"])
-            self._take_session()
-            self.conversation.begin_turn(text)
-            turn = partial(self._turn, message, text, limit)
-            return str(self.hooks.around("around_turn", turn, agent=self, prompt=text))
-        finally:
-            self.ended = None
-            self._turning.release()
+        with self._turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
+            try:
+                text = text_of(message["content"])
+                self._take_session()
+                self.conversation.begin_turn(text)
+                turn = partial(self._turn, message, text, limit)
+                return str(self.hooks.around("around_turn", turn, agent=self, prompt=text))
+            finally:
+                self.ended = None
 
     def _turn(self, message: Message, prompt: str, limit: int) -> str:
         talk = self.conversation
@@ -187,7 +190,7 @@ class Agent:
 
     def _before_tools(self, calls: list[ToolCall]) -> ToolRejected | None:
         try:
-            self.hooks.observe("before_tools", agent=self, tool_calls=calls)
+            self.hooks.observe("before_tools", agent=self, tool_calls=list(calls))
         except ToolRejected as rejection:
             return rejection
         return None
@@ -289,9 +292,9 @@ class Agent:
         """The result of a turn that a handler or tool ended; the conversation tells it too."""
         messages = self.conversation.session["messages"]
         if ended.value is None:
-            last = messages[-1] if messages[-1]["role"] == "assistant" else {}
+            last = messages[-1] if messages and messages[-1]["role"] == "assistant" else {}
             return text_of(last.get("content"))
-        if messages[-1]["role"] != "assistant":
+        if not messages or messages[-1]["role"] != "assistant":
             self.conversation.append({"role": "assistant", "content": ended.value}, by=ended.by)
         return str(ended.value)
 

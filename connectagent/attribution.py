@@ -11,7 +11,7 @@ from typing import Any
 
 from connectagent.errors import HookResultError
 from connectagent.messages import message_problem
-from connectagent.session import Message, TraceEntry
+from connectagent.session import LLMRequest, LLMResponse, Message, ToolCall, TraceEntry
 
 By = dict[str, Any]
 
@@ -104,7 +104,9 @@ class Shadow:
     def unchanged(self) -> bool:
         """Whether the session is what it was at the last `sync`."""
         trace, start = self.trace, self.start
-        if len(trace) != start + len(self.tail):
+        if len(trace) != start + len(self.tail) or self.session.get("messages") is not self.messages:
+            return False
+        if self.session.get("trace") is not trace:  # an equal copy would take what the loop adds out of sight
             return False
         return same(self.session, self.copy) and same(trace[start:], self.tail)
 
@@ -137,18 +139,23 @@ class Shadow:
         """
         session, copy = self.session, self.copy
         self._check_containers(by)
-        entries = self._message_changes(by)
-        if not same(session["state"], copy["state"]):
-            delta = state_delta(copy["state"], session["state"])
-            copy["state"] = clone(session["state"])
-            if delta:
-                entries.append({"type": "state_delta", "by": by, "delta": delta})
-        keys = {*session, *copy} - {"messages", "state", "trace"}
-        changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
+        try:  # all that can fail comes first: `restore` needs the shadow as it was
+            state, delta = copy["state"], None
+            if not same(session["state"], state):
+                state, delta = clone(session["state"]), state_delta(state, session["state"])
+            keys = {*session, *copy} - {"messages", "state", "trace"}
+            changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
+            tail = [clone(entry) for entry in self.trace[self.start :]]
+            entries = self._message_changes(by)
+        except RecursionError:
+            raise HookResultError(f"{_who(by)} left the session nested too deep, or in a circle") from None
+        copy["state"] = state
+        if delta:
+            entries.append({"type": "state_delta", "by": by, "delta": delta})
         if changed:
             entries.append({"type": "session_delta", "by": by, "delta": changed})
         added = self.trace[self.start + len(self.tail) :]
-        self.tail = [clone(entry) for entry in self.trace[self.start :]]
+        self.tail = tail
         self.sync()
         return [*added, *entries]
 
@@ -195,10 +202,10 @@ class Shadow:
             state = session.get("state")
             raise HookResultError(f"{who} left current_session['state'] as {state!r}; it must stay a dict")
         for key in ("turn", "iteration"):
-            if type(session.get(key)) is not int:
+            if not isinstance(session.get(key), int | float):  # 1.0 and True are equal to 1, and as good
                 value = session.get(key)
                 raise HookResultError(f"{who} left current_session[{key!r}] as {value!r}; it must stay an int")
-        for entry in self.trace[self.start + len(self.tail) :]:
+        for entry in self.trace[self.start :]:
             if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
                 raise HookResultError(f"{who} left a trace entry that is not a dict with a 'type': {entry!r}")
 
@@ -225,3 +232,56 @@ def state_delta(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """
     keys = [key for key in {**old, **new} if not str(key).startswith("temp:")]
     return {key: clone(new.get(key)) for key in keys if key not in old or not same(old[key], new.get(key))}
+
+
+# -- what a hook hands over ----------------------------------------------------------------------
+
+_EDITABLE = ("tool_call", "tool_calls", "request", "response")
+
+
+def peek(arguments: dict[str, Any]) -> dict[str, Any]:
+    """What is comparable of the arguments that a handler may edit."""
+    return {name: peek_one(arguments[name]) for name in _EDITABLE if name in arguments}
+
+
+def peek_one(value: Any) -> Any:
+    """What is comparable of one such argument."""
+    if isinstance(value, ToolCall):
+        return value.id, value.name, clone(value.arguments), value
+    if isinstance(value, list):
+        return [peek_one(call) or (None, None, None, call) for call in value]
+    if isinstance(value, LLMResponse):
+        return value.content, peek_one(value.tool_calls), clone(value.provider_data)
+    if isinstance(value, LLMRequest):
+        return id(value.messages), value.model, [*value.tools] if isinstance(value.tools, list) else value.tools
+    return None
+
+
+def put_back(before: dict[str, Any]) -> None:
+    """Undo a handler's edits of calls, of which a result still has to find its own."""
+    for then in (before.get("tool_call"), *(before.get("tool_calls") or ())):
+        if isinstance(then, tuple) and isinstance(call := then[-1], ToolCall):
+            call.id, call.name = then[:2]
+            if not same(call.arguments, then[2]):
+                call.arguments = clone(then[2])
+
+
+def other_calls(then: Any, now: Any) -> str | None:
+    """Why the calls are not those that the model made, or None: a result must find its call."""
+    if not isinstance(now, ToolCall | list):
+        return None
+    old, new = ([call[0] for call in (side if isinstance(side, list) else [side])] for side in (then, peek_one(now)))
+    return None if old == new else "calls keep their ids and their number; raise ToolRejected to refuse one"
+
+
+def shown(value: Any) -> Any:
+    """A value as a trace entry shows it."""
+    if isinstance(value, ToolCall):
+        return {"id": value.id, "name": value.name, "arguments": clone(value.arguments)}
+    if isinstance(value, list) and value and isinstance(value[0], ToolCall):
+        return [shown(call) for call in value]
+    if isinstance(value, LLMResponse):
+        return {"content": value.content, "tool_calls": [shown(call) for call in value.tool_calls or ()]}
+    if isinstance(value, LLMRequest):
+        return {"model": value.model, "messages": len(value.messages), "tools": len(value.tools)}
+    return clone(value)

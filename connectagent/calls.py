@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from connectagent.attribution import By, clone
 from connectagent.errors import ProviderError, ToolArgumentsError, ToolRejected
 from connectagent.llm import LLM
-from connectagent.messages import NOT_RUN, tidy_calls
+from connectagent.messages import NOT_RUN, tidy_calls, value_problem
 from connectagent.session import LLMRequest, LLMResponse, Retry, ToolCall, TraceEntry
 from connectagent.tools import Tool, error_content, result_content
 
@@ -56,7 +56,7 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
 
 
 def _request(agent: Agent, llm: LLM, request: LLMRequest) -> LLMResponse:
-    agent.conversation.mend(request)
+    agent.conversation.mend(request)  # here, as handlers about this call may have changed what is sent
     messages, tools = request.messages, request.tools or None
     stream = getattr(llm, "stream", None) if agent.streaming else None
     if stream is not None:
@@ -81,6 +81,8 @@ def as_response(value: Any) -> LLMResponse:
     if not isinstance(value, LLMResponse):
         problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
         raise ProviderError(problem, kind="bad_response", provider="?")
+    if found := value_problem(value):
+        raise ProviderError(f"the model's answer cannot be used: {found}", kind="bad_response", provider="?")
     return tidy_calls(value)
 
 
@@ -138,7 +140,7 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
         talk.place(call, entry)
         if error is not None:
             _recover(agent, call, entry, error)
-        before = entry["result"]
+        before = entry.get("result")
         result, _ = agent.hooks.chain(
             "after_each_tool", result_content, agent=agent, tool_call=call, result=before, entry=entry
         )
@@ -209,6 +211,9 @@ def _run_tool(agent: Agent, call: ToolCall, entry: TraceEntry) -> Exception | No
         raise
     except Exception as error:
         if agent.hooks.owner_of(error):
+            if entry.get("timing"):
+                lost = f"the tool ran, but its result was lost: {type(error).__name__}"
+                entry.update(status="interrupted", result=lost)
             raise
         status = "error" if tool is not None else "not_found"
         result = error_content(error)

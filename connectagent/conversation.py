@@ -9,7 +9,7 @@ from typing import Any
 from connectagent.attribution import By, Shadow, clone
 from connectagent.errors import HookResultError
 from connectagent.host import PluginHost
-from connectagent.messages import NOT_RUN, mend, place_of_result
+from connectagent.messages import LEFT_OUT, NOT_RUN, mend, place_of_result, says_nothing
 from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
 
 
@@ -23,9 +23,7 @@ class Conversation:
         session: a session to go on with, for example one that was stored; what it lacks is filled in.
     """
 
-    def __init__(
-        self, agent: Any, host: PluginHost, system_prompt: str, session: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, agent: Any, host: PluginHost, system_prompt: str, session: dict[str, Any] | None = None) -> None:
         self.agent = agent
         self.host = host
         self.session: dict[str, Any] = {} if session is None else session
@@ -136,8 +134,13 @@ class Conversation:
         """Make the conversation one that every provider takes, whatever was done to it."""
         messages = self.session["messages"]
         if request is not None and request.messages is not messages:
-            request.messages = mend(request.messages) or request.messages
+            mended = mend(request.messages)
+            request.messages = request.messages if mended is None else mended
+            if says_nothing(request.messages):
+                request.messages = [*request.messages, {"role": "user", "content": LEFT_OUT}]
             return
+        if request is not None and says_nothing(messages):  # no provider takes an empty conversation
+            self.append({"role": "user", "content": LEFT_OUT}, by={"plugin": "connectagent"})
         mended, before = mend(messages, self.shadow.valid), len(messages)
         if mended is not None:
             messages[:] = mended
@@ -145,3 +148,6 @@ class Conversation:
         self.shadow.valid = len(messages)
         if mended is not None:
             self.trace({"type": "mended", "messages_before": before, "messages": len(messages)})
+            if request is not None and (again := mend(messages)) is not None:  # a handler of that trace entry did it
+                messages[:] = again
+                self.shadow.take()

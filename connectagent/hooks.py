@@ -23,7 +23,7 @@ _MARKS = "connectagent_marks"  # beside pluggy's `connectagent_impl`, which hold
 _hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Handler:
     """One function that is marked for one hook, as the host calls it.
 
@@ -47,8 +47,12 @@ class Handler:
     by: dict[str, Any] = field(default_factory=dict)
     calls: int = 0
     seconds: float = 0.0
+    hookable: Callable[..., Any] = field(init=False, repr=False)  # for pluggy, which takes no partials
 
     def __post_init__(self) -> None:
+        self.hookable = self.function
+        if not inspect.isroutine(self.function):
+            self.hookable = (lambda: (yield)) if self.opts["wrapper"] else (lambda: None)
         self.positional, self.keywords = check_handler(self.function, self.hook)
         file, line = where(self.function)
         self.by = {
@@ -135,12 +139,11 @@ def marked_members(thing: object) -> Iterator[Callable[..., Any]]:
     if isinstance(thing, ModuleType):
         yield from (member for member in vars(thing).values() if marks_of(member))
         return
-    names: dict[str, None] = {}
+    members: dict[str, Any] = {}
     for cls in reversed(type(thing).__mro__):
-        names.update(dict.fromkeys(vars(cls)))
-    names.update(dict.fromkeys(getattr(thing, "__dict__", {})))
-    for name in names:
-        member = inspect.getattr_static(thing, name, None)  # no property is run to find handlers
+        members.update(vars(cls))
+    members.update(getattr(thing, "__dict__", {}))
+    for name, member in members.items():  # as they are defined: no property is run to find handlers
         if marks_of(getattr(member, "__func__", member)):
             yield getattr(thing, name)
 

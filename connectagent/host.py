@@ -6,6 +6,7 @@ watches each one: its time, what it changes (see `attribution`), and the errors 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple
 import pluggy
 
 from connectagent import hookspecs
-from connectagent.attribution import By, Shadow, clone, same
+from connectagent.attribution import By, Shadow, other_calls, peek, peek_one, put_back, same, shown
 from connectagent.errors import HookResultError, PluginError, ToolRejected
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
-from connectagent.session import Continue, LLMRequest, LLMResponse, ToolCall, TraceEntry
+from connectagent.messages import value_problem
+from connectagent.session import Continue, LLMResponse, ToolCall, TraceEntry
 from connectagent.tools import Tool
 
 _OWNER = "__connectagent_owner__"  # set on an exception: the host whose handler raised it, and the handler
@@ -73,7 +75,7 @@ class PluginHost(pluggy.PluginManager):
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """pluggy asks for each attribute of a plugin; ours are handlers, with one function each."""
-        return plugin.opts if name == "function" and isinstance(plugin, Handler) else None
+        return plugin.opts if name == "hookable" and isinstance(plugin, Handler) else None
 
     # -- dispatch ------------------------------------------------------------------------------
 
@@ -122,14 +124,14 @@ class PluginHost(pluggy.PluginManager):
         try:
             for handler in self.handlers[hook]:
                 generator = handler(arguments)
+                entered.append((handler, generator))  # before it begins: Ctrl-C right after must still reach it
                 if not self._watched(handler, arguments, _resume, handler, generator, None, None)[0]:
                     raise self._blame(HookResultError(f"{_who(handler)} returned before its yield"), handler)
-                entered.append((handler, generator))
             result = operation()
         except BaseException as raised:
             error = raised
         while entered:
-            handler, generator = entered.pop()
+            handler, generator = entered[-1]
             try:
                 yielded, value = self._watched(
                     handler, arguments, _resume, handler, generator, error, result, expected=error
@@ -142,6 +144,7 @@ class PluginHost(pluggy.PluginManager):
                     self._announce_value(handler, "result", {**arguments, "result": result})
             except BaseException as raised:
                 error = raised
+            entered.pop()
         if error is not None:
             raise error
         return result
@@ -188,7 +191,7 @@ class PluginHost(pluggy.PluginManager):
         if shadow is not None:
             self.settle()
             shadow.sync()
-            before = _peek(arguments)
+            before = peek(arguments)
         self._running.append(None if handler.trusted else handler.by)
         started = time.perf_counter()
         try:
@@ -196,7 +199,7 @@ class PluginHost(pluggy.PluginManager):
         except BaseException as error:
             decided = error is expected or _is_rejection(error, handler)
             if shadow is not None:
-                self._take_changes(handler, arguments, before) if decided else self._roll_back(shadow)
+                self._take_changes(handler, arguments, before) if decided else self._roll_back(shadow, before)
             if error is not expected:
                 self._blame(error, handler)
             raise
@@ -217,14 +220,21 @@ class PluginHost(pluggy.PluginManager):
         if shadow is not None:
             shadow.sync()
         self._running.append(by)
+        interrupted = True
         try:
-            return tool.run(arguments)
+            value = tool.run(arguments)
+            interrupted = False
+            return value
+        except Exception:
+            interrupted = False
+            raise
         finally:
             self._running.pop()
             if shadow is not None:
                 self.agent.current_session = shadow.session  # a tool may change the session, not replace it
-            if shadow is not None and not shadow.unchanged():
-                self._announce_changes(shadow, by)
+                if not shadow.unchanged():
+                    with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
+                        self._announce_changes(shadow, by)
 
     def running(self) -> By | None:
         """Whose code is running now: the innermost handler or tool."""
@@ -248,13 +258,19 @@ class PluginHost(pluggy.PluginManager):
                 raise HookResultError(f"{_who(handler)} replaced agent.current_session; change it in place")
             if not shadow.unchanged():
                 self._announce_changes(shadow, handler.by)
-        except HookResultError as error:
-            self._roll_back(shadow)
-            self._blame(error, handler)
-            raise
-        for name, then in (before or {}).items():
-            if not same(then, _peek_one(arguments[name])):
-                self._announce_value(handler, name, arguments)
+            edited = []
+            for name, then in (before or {}).items():
+                if not same(then, peek_one(arguments[name])):
+                    if problem := value_problem(arguments[name]) or other_calls(then, arguments[name]):
+                        raise HookResultError(f"{_who(handler)} left {name} in a form that cannot be used: {problem}")
+                    edited.append(name)
+        except (HookResultError, RecursionError) as error:
+            self._roll_back(shadow, before)
+            if isinstance(error, RecursionError):
+                error = HookResultError(f"{_who(handler)} left something nested too deep, or in a circle")
+            raise self._blame(error, handler) from None
+        for name in edited:
+            self._announce_value(handler, name, arguments)
 
     def _announce_changes(self, shadow: Shadow, by: By) -> None:
         try:
@@ -265,14 +281,15 @@ class PluginHost(pluggy.PluginManager):
         for entry in entries:
             self.announce(entry)
 
-    def _roll_back(self, shadow: Shadow) -> None:
+    def _roll_back(self, shadow: Shadow, before: dict[str, Any] | None) -> None:
         self.agent.current_session = shadow.session
+        put_back(before or {})
         if not shadow.unchanged():
             shadow.restore()
 
     def _announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
         """Trace that a handler changed or replaced what its hook is about."""
-        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": _shown(arguments[name])}
+        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": shown(arguments[name])}
         if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
             entry["call_id"] = arguments["tool_call"].id
         self.announce(entry)
@@ -324,6 +341,8 @@ def _check_value(handler: Handler, value: Any) -> None:
     if contract.takes and not isinstance(value, contract.takes):
         accepted = ", ".join(kind.__name__ for kind in contract.takes)
         raise HookResultError(f"{_who(handler)} returned {_short(value)}; {handler.hook} takes None, {accepted}")
+    if isinstance(value, LLMResponse | Continue) and (problem := value_problem(value)):
+        raise HookResultError(f"{_who(handler)} returned something that cannot be used: {problem}")
 
 
 def _short(value: Any) -> str:
@@ -334,29 +353,3 @@ def _short(value: Any) -> str:
 def _who(handler: Handler) -> str:
     by = handler.by
     return f"{handler.hook} handler {by['handler']!r} ({by['file']}:{by['line']})"
-
-
-def _peek(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What is comparable of the arguments that a handler may edit."""
-    return {name: _peek_one(arguments[name]) for name in ("tool_call", "request", "response") if name in arguments}
-
-
-def _peek_one(value: Any) -> Any:
-    if isinstance(value, ToolCall):
-        return value.name, clone(value.arguments)
-    if isinstance(value, LLMResponse):
-        return value.content, [(call.id, call.name, clone(call.arguments)) for call in value.tool_calls or ()]
-    if isinstance(value, LLMRequest):
-        return id(value.messages), value.model, list(value.tools)
-    return None
-
-
-def _shown(value: Any) -> Any:
-    """A value as a trace entry shows it."""
-    if isinstance(value, ToolCall):
-        return {"id": value.id, "name": value.name, "arguments": clone(value.arguments)}
-    if isinstance(value, LLMResponse):
-        return {"content": value.content, "tool_calls": [_shown(call) for call in value.tool_calls or ()]}
-    if isinstance(value, LLMRequest):
-        return {"model": value.model, "messages": len(value.messages), "tools": len(value.tools)}
-    return clone(value)

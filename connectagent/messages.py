@@ -13,9 +13,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from connectagent.session import Image, LLMResponse, Message, ToolCall
+from connectagent.session import Continue, Image, LLMRequest, LLMResponse, Message, ToolCall
 
 NOT_RUN = "not run: {reason}"
+LEFT_OUT = "(The conversation so far is not shown.)"
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -152,6 +153,15 @@ def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
     return mended
 
 
+def says_nothing(messages: Sequence[Message]) -> bool:
+    """Whether nothing would be sent of a conversation: orphaned results and empty answers are left out."""
+    return all(
+        message["role"] == "tool"
+        or (message["role"] == "assistant" and not message.get("tool_calls") and not text_of(message.get("content")))
+        for message in messages
+    )
+
+
 def _without_calls(message: Message) -> Message:
     """A message without its empty `tool_calls`, which OpenAI refuses."""
     kept: Message = {**message, "content": message.get("content") or ""}
@@ -200,6 +210,8 @@ def message_problem(message: Any) -> str | None:
     if isinstance(content, list):
         if not content or not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
             return "a list of content holds parts such as {'type': 'text', 'text': '...'}"
+        if not all(map(_is_part, content)):
+            return "a text part holds a str as 'text', an image_url part {'url': str} as 'image_url'"
     elif not isinstance(content, str) and not (content is None and role == "assistant" and calls):
         return "its content must be a str or a list of parts"
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
@@ -209,6 +221,39 @@ def message_problem(message: Any) -> str | None:
     ):
         return "tool_calls is a list of {'id': str, 'type': 'function', 'function': {'name': str, 'arguments': str}}"
     return None
+
+
+def _is_part(part: dict[str, Any]) -> bool:
+    image = part.get("image_url")
+    if part["type"] == "image_url":
+        return isinstance(image, dict) and isinstance(image.get("url"), str)
+    return part["type"] != "text" or isinstance(part.get("text"), str)
+
+
+def value_problem(value: Any) -> str | None:
+    """Why a request, a response, a call, a list of calls or a `Continue` cannot be used, or None."""
+    if isinstance(value, Continue):
+        return None if isinstance(value.prompt, str) else f"Continue(prompt) takes a str, not {value.prompt!r:.80}"
+    if isinstance(value, LLMRequest):
+        if (
+            not isinstance(value.messages, list)
+            or not isinstance(value.tools, list)
+            or not isinstance(value.model, str)
+        ):
+            return "a request has lists of messages and of tools, and the name of a model"
+        problems = ((message, message_problem(message)) for message in value.messages)
+        return next((f"{message!r:.200}: {problem}" for message, problem in problems if problem), None)
+    if isinstance(value, LLMResponse):
+        if not isinstance(value.content, str | None) or not isinstance(value.provider_data, dict | None):
+            return "a response's content is a str or None, its provider_data a dict or None"
+        calls = [] if value.tool_calls is None else value.tool_calls  # `tidy_calls` puts ids and arguments right
+        good = isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls)
+        return (
+            None if good else f"a response's tool_calls are a list of ToolCall(id, name, arguments), not {calls!r:.80}"
+        )
+    calls = value if isinstance(value, list) else [value] if isinstance(value, ToolCall) else []
+    good = all(isinstance(call, ToolCall) and type(call.name) is str and type(call.arguments) is dict for call in calls)
+    return None if good else "a call has a str as name and a dict as arguments"
 
 
 def _is_call(call: Any) -> bool:

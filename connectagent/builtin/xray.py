@@ -37,6 +37,14 @@ class _Running:
 _running: ContextVar[_Running | None] = ContextVar("connectagent_xray", default=None)
 
 
+def _current() -> _Running | None:
+    """The tool call that runs here. What Ctrl-C left behind at an unlucky moment does not count."""
+    running = _running.get()
+    session = getattr(running.agent, "current_session", None) if running is not None else None
+    pending = session.get("pending_tool") if session else None
+    return running if running is not None and pending and pending.get("id") == running.tool_call.id else None
+
+
 class Xray:
     """What runs this tool, seen from inside it; each thread and each nested agent has its own.
 
@@ -47,7 +55,7 @@ class Xray:
     @property
     def agent(self) -> Any:
         """The agent that runs the tool, or None."""
-        running = _running.get()
+        running = _current()
         return running.agent if running else None
 
     @property
@@ -89,7 +97,7 @@ class Xray:
         from connectagent.builtin.console import Terminal
         from connectagent.builtin.lines import Row, call_text, rows_of
 
-        terminal, running = Terminal(), _running.get()
+        terminal, running = Terminal(), _current()
         if running is None:
             hint = "xray.trace(): no tool is running here; call it inside a tool of an agent."
             terminal.show([Row(0, ((hint, ""),), wrap=True)])
@@ -125,7 +133,7 @@ class Xray:
         return _watched_async(function) if inspect.iscoroutinefunction(function) else _watched(function)
 
     def __repr__(self) -> str:
-        running = _running.get()
+        running = _current()
         return f"<xray: {running.agent.name!r} runs {running.tool_call.name!r}>" if running else "<xray: no tool runs>"
 
 
@@ -183,7 +191,7 @@ def _show_call(
     from connectagent.builtin.console import Terminal
     from connectagent.builtin.lines import Row, duration
 
-    terminal, running = Terminal(), _running.get()
+    terminal, running = Terminal(), _current()
     name = str(getattr(function, "__qualname__", function)).rpartition("<locals>.")[2]
     parts = [(f"xray {terminal.glyphs.dot} {name}", "bold")]
     if running is not None:

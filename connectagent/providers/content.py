@@ -153,13 +153,18 @@ class CallIds:
     def begin(self, calls: list[Any]) -> list[str]:
         """The ids to send for the calls of one assistant message."""
         taken = self._taken if self._unique else set()
+        plain: list[Any] = [call.get("id") for call in calls if type(call) is dict]
+        if len({id for id in plain if type(id) is str and id not in taken and self._fits(id)}) == len(calls):
+            taken.update(plain)
+            self._open = {id: [id] for id in plain}
+            return plain
         self._open = {}
         sent = []
         for call in calls:
             old = call.get("id") if isinstance(call, dict) else None
             old = old if isinstance(old, str) else str(old or "")
             new = old
-            fits = bool(old) and (self._pattern is None or self._pattern.fullmatch(old) is not None)
+            fits = self._fits(old)
             count = 0
             while not fits or new in taken:
                 new, fits = _digest(f"{old}#{len(taken)}#{count}"), True
@@ -168,6 +173,9 @@ class CallIds:
             self._open.setdefault(old, []).append(new)
             sent.append(new)
         return sent
+
+    def _fits(self, id: str) -> bool:
+        return bool(id) and (self._pattern is None or self._pattern.fullmatch(id) is not None)
 
     def result(self, id: object) -> str | None:
         """The id to send for a result; None where no call of this round waits for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from connectagent.providers.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
@@ -113,10 +114,25 @@ def _assistant_message(message: Any, content: Any, ids: CallIds, provider: str) 
     return sent
 
 
-def _call(call: Any, id: str, extras: dict[str, Any] | None) -> dict[str, Any]:
+def _fits(function: dict[str, Any]) -> bool:
+    """Whether a call's function can be sent as it is: nearly all can, and the history is sent with each request."""
+    name, arguments = function.get("name"), function.get("arguments")
+    if len(function) != 2 or type(name) is not str or type(arguments) is not str or len(arguments) > 1000:
+        return False
+    return _known_to_fit(name, arguments)
+
+
+@lru_cache(maxsize=4096)
+def _known_to_fit(name: str, arguments: str) -> bool:
+    return wire_name(name) == name and (arguments == "{}" or bool(sent_arguments(arguments)))
+
+
+def _call(given: Any, id: str, extras: dict[str, Any] | None) -> dict[str, Any]:
     """A call of the history; its arguments are always a JSON object, since some servers refuse anything else."""
-    call = call if isinstance(call, dict) else {}
+    call: dict[str, Any] = given if isinstance(given, dict) else {}
     function = call.get("function") or {}
+    if not extras and len(call) == 3 and call.get("id") == id and call.get("type") == "function" and _fits(function):
+        return call
     raw = function.get("arguments")
     # sent as it was: a byte that differs is a miss in the provider's cache
     arguments = raw if type(raw) is str and (raw == "{}" or sent_arguments(raw)) else as_json(sent_arguments(raw))

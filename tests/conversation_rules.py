@@ -1,0 +1,197 @@
+"""A checker of requests: the rules of OpenAI's chat completions and of Anthropic's messages.
+
+Written from the providers' own error texts (`wire/PITFALLS.md` names them), not from the package's code.
+`problems(messages)` lists everything that either provider would refuse, and what the session itself must keep.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from connectagent.providers.anthropic_messages import to_wire as to_anthropic
+from connectagent.providers.openai_messages import to_wire as to_openai
+from connectagent.providers.wire import encoded
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+def problems(messages: Any) -> list[str]:
+    """Everything that is wrong with a request for these messages, on either wire; [] if nothing is."""
+    found = [f"session: {text}" for text in order_problems(messages)]
+    for provider in ("openai", "mistral"):
+        found += [f"{provider}: {text}" for text in _openai(to_openai(messages, provider), provider)]
+    system, wire, _ = to_anthropic(messages, "anthropic")
+    return found + [f"anthropic: {text}" for text in _anthropic(system, wire)]
+
+
+def order_problems(messages: Any) -> list[str]:
+    """What the two wires share: each call has one result directly behind its round, and nothing else is there."""
+    if not isinstance(messages, list):
+        return [f"messages are a {type(messages).__name__}"]
+    found: list[str] = []
+    waiting: list[str] = []
+    for index, message in enumerate(messages):
+        role = message.get("role")
+        if role == "tool":
+            if message.get("tool_call_id") not in waiting:
+                found.append(f"{index}: a result without its call: {message!r:.200}")
+            else:
+                waiting.remove(message["tool_call_id"])
+            continue
+        if waiting:
+            found.append(f"{index}: {role} comes before the results of {waiting}")
+        waiting = []
+        if "tool_calls" in message:
+            calls = message["tool_calls"]
+            if role != "assistant" or not isinstance(calls, list) or not calls:
+                found.append(f"{index}: tool_calls of {role}: {calls!r:.100}")
+            else:
+                waiting = [call["id"] for call in calls]
+                if len(set(waiting)) < len(waiting):
+                    found.append(f"{index}: two calls with one id: {waiting}")
+    return found + ([f"the end comes before the results of {waiting}"] if waiting else [])
+
+
+def _body(body: Any) -> list[str]:
+    """A body that cannot be encoded never leaves the machine."""
+    try:
+        json.loads(encoded({"messages": body}).decode("utf-8"))
+    except Exception as error:
+        return [f"cannot be encoded: {error!r:.200}"]
+    return []
+
+
+# -- OpenAI --------------------------------------------------------------------------------------
+
+
+def _openai(wire: list[dict[str, Any]], provider: str) -> list[str]:
+    found = _body(wire) + order_problems(wire)
+    if not wire:
+        found.append("[] is too short: 'messages'")
+    for index, message in enumerate(wire):
+        found += [f"{index}: {text} in {message!r:.300}" for text in _openai_message(message)]
+        for call in message.get("tool_calls") or ():
+            found += [f"{index}: {text} in {call!r:.300}" for text in _openai_call(call, provider)]
+        if provider == "mistral" and index and message["role"] == "user" and wire[index - 1]["role"] == "tool":
+            found.append(f"{index}: unexpected role 'user' after role 'tool'")
+    return found
+
+
+def _openai_message(message: dict[str, Any]) -> list[str]:
+    found = []
+    role, content = message.get("role"), message.get("content")
+    if unknown := set(message) - {"role", "content", "name", "tool_calls", "tool_call_id"}:
+        found.append(f"unknown keys {sorted(unknown)}")
+    if role not in ("system", "developer", "user", "assistant", "tool"):
+        found.append(f"role {role!r}")
+    if content is None:
+        if role != "assistant" or not message.get("tool_calls"):
+            found.append("content is null")
+    elif isinstance(content, list):
+        kinds = ("text", "image_url", "input_audio", "file") if role == "user" else ("text",)
+        if not content:
+            found.append("content is an empty list")
+        for part in content:
+            if not isinstance(part, dict) or part.get("type") not in kinds:
+                found.append(f"part {part!r:.100}")
+            elif part["type"] == "text" and not isinstance(part.get("text"), str):
+                found.append(f"a text part without text {part!r:.100}")
+            elif part["type"] == "image_url" and not isinstance(part.get("image_url"), dict):
+                found.append(f"an image without a URL {part!r:.100}")
+    elif not isinstance(content, str):
+        found.append(f"content is a {type(content).__name__}")
+    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+        found.append("no tool_call_id")
+    return found
+
+
+def _openai_call(call: Any, provider: str) -> list[str]:
+    if not isinstance(call, dict) or call.get("type") != "function" or not isinstance(call.get("function"), dict):
+        return ["a call that is not a function's"]
+    found = []
+    id, function = call.get("id"), call["function"]
+    if not isinstance(id, str) or not 1 <= len(id) <= 40:
+        found.append(f"id {id!r}")
+    elif provider == "mistral" and not _MISTRAL_ID.fullmatch(id):
+        found.append(f"id {id!r}: Mistral takes nine alphanumerics")
+    if not isinstance(function.get("name"), str) or not _NAME.fullmatch(function["name"]):
+        found.append(f"name {function.get('name')!r}")
+    if not isinstance(function.get("arguments"), str):
+        return [*found, "arguments are not text"]
+    try:
+        if not isinstance(json.loads(function["arguments"], parse_constant=_refused), dict):
+            found.append("arguments are not an object")
+    except ValueError:
+        found.append("arguments are not JSON")
+    return found
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+# -- Anthropic -----------------------------------------------------------------------------------
+
+
+def _anthropic(system: str, wire: list[dict[str, Any]]) -> list[str]:
+    found = _body([system, wire])
+    if not wire or wire[0].get("role") != "user":
+        found.append("the first message must be the user's")
+    seen: set[str] = set()
+    waiting: list[str] = []
+    before = None
+    for index, message in enumerate(wire):
+        role, blocks = message.get("role"), message.get("content")
+        if role not in ("user", "assistant") or role == before or set(message) != {"role", "content"}:
+            found.append(f"{index}: role {role!r} after {before!r}, keys {sorted(message)}")
+        before = role
+        if not isinstance(blocks, list) or not blocks:
+            found.append(f"{index}: messages must have non-empty content: {blocks!r:.100}")
+            continue
+        results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+        if sorted(map(str, results)) != sorted(waiting):
+            found.append(f"{index}: tool_use {waiting} must be answered directly behind, was by {results}")
+        if any(block.get("type") != "tool_result" for block in blocks[: len(results)]):
+            found.append(f"{index}: tool results come before everything else: {[b.get('type') for b in blocks]}")
+        waiting = [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
+        for block in blocks:
+            found += [f"{index}: {text} in {block!r:.300}" for text in _block(block, role, seen)]
+    if waiting:
+        found.append(f"the end comes before the results of {waiting}")
+    if wire and before == "assistant" and str(wire[-1]["content"][-1].get("text", "")).endswith((" ", "\n", "\t")):
+        found.append("final assistant content cannot end with trailing whitespace")
+    return found
+
+
+def _block(block: dict[str, Any], role: Any, seen: set[str]) -> list[str]:
+    kind = block.get("type")
+    if kind == "text":
+        text = block.get("text")
+        return [] if isinstance(text, str) and text.strip() else ["text content blocks must be non-empty"]
+    if kind == "image" and role == "user":
+        return [] if isinstance(block.get("source"), dict) else ["an image without a source"]
+    if kind == "tool_use" and role == "assistant":
+        found = []
+        id = block.get("id")
+        if not isinstance(id, str) or not _ANTHROPIC_ID.fullmatch(id):
+            found.append(f"id {id!r}")
+        if id in seen:
+            found.append("tool_use ids must be unique")
+        seen.add(str(id))
+        if not isinstance(block.get("input"), dict):
+            found.append("input is not an object")
+        if not isinstance(block.get("name"), str) or not _NAME.fullmatch(block["name"]):
+            found.append(f"name {block.get('name')!r}")
+        return found
+    if kind == "tool_result" and role == "user":
+        content = block.get("content", "")
+        if isinstance(content, str):
+            return []
+        if not isinstance(content, list) or not content:
+            return ["the content of a result is text or blocks"]
+        return [text for inner in content for text in _block(inner, role, seen)]
+    return [f"a block of type {kind!r} in a message of {role!r}"]

@@ -1,0 +1,161 @@
+"""What the value of a handler decides, and which values are refused."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from typing import Any
+
+import pytest
+
+from connectagent import (
+    Agent,
+    HookResultError,
+    LLMResponse,
+    after_each_tool,
+    after_llm,
+    around_llm,
+    before_each_tool,
+    hooks,
+    on_complete,
+    on_error,
+)
+from connectagent.hookspecs import AROUND, CONTRACTS
+from connectagent.testing import ScriptedLLM
+
+TYPES: Any = types
+
+
+def answer() -> str:
+    """Give the tool's own result."""
+    return "own"
+
+
+def agent_with(*plugins: Any, script: tuple[Any, ...] = ("Done.",), **options: Any) -> Agent:
+    return Agent("a", [answer], llm=ScriptedLLM(*script), plugins=list(plugins), log=False, quiet=True, **options)
+
+
+def noting(hook: str, name: str, seen: list[str], **order: bool) -> Any:
+    def handler() -> None:
+        seen.append(name)
+
+    return getattr(hooks, hook)(**order)(handler) if order else getattr(hooks, hook)(handler)
+
+
+def line_of(function: Any) -> int:
+    return inspect.getsourcelines(function)[1]
+
+
+@pytest.mark.parametrize("value", ["", 0, False, {}, [], "text"])
+def test_any_value_but_none_stands_in_for_a_tool(value: Any) -> None:
+    @before_each_tool
+    def stand_in() -> Any:
+        return value
+
+    agent = agent_with(stand_in, script=(("answer", {}), "Done."))
+    agent.input("Hi")
+    assert agent.current_session is not None
+    entry = next(entry for entry in agent.current_session["trace"] if entry["type"] == "tool_execution")
+    assert entry["status"] == "stand_in" and entry["result"] != "own"
+
+
+@pytest.mark.parametrize("value", ["", 0, False, {}])
+def test_any_value_but_none_recovers_a_tool_and_replaces_a_result(value: Any) -> None:
+    @on_error
+    def recover(tool_call: Any) -> Any:
+        return value
+
+    @after_each_tool
+    def replace(result: Any) -> Any:
+        return None if result == "own" else value
+
+    agent = agent_with(recover, replace, script=([("missing", {}), ("answer", {})], "Done."))
+    agent.input("Hi")
+    assert agent.current_session is not None
+    tools = [entry for entry in agent.current_session["trace"] if entry["type"] == "tool_execution"]
+    assert [entry["status"] for entry in tools] == ["recovered", "success"]
+    assert tools[1]["result"] == "own"
+
+
+@pytest.mark.parametrize("hook", ["after_user_input", "before_llm", "before_each_tool", "on_error"])
+def test_the_first_value_ends_a_hook_whose_step_will_not_happen(hook: str) -> None:
+    seen: list[str] = []
+
+    def decide() -> Any:
+        return "decided"
+
+    plugins = [noting(hook, "before", seen), getattr(hooks, hook)(decide), noting(hook, "after", seen)]
+    script: tuple[Any, ...] = (("answer" if hook == "before_each_tool" else "missing", {}), "Done.")
+    agent_with(*plugins, script=script).input("Hi")
+    assert seen and set(seen) == {"before"}
+
+
+def test_after_llm_after_each_tool_and_on_complete_run_every_handler_on_what_the_last_one_left() -> None:
+    @after_llm
+    def one(response: LLMResponse) -> Any:
+        return f"{response.content}1" if response.content else None
+
+    @after_llm
+    def two(response: LLMResponse) -> Any:
+        return f"{response.content}2" if response.content else None
+
+    @after_each_tool
+    def three(result: str) -> str:
+        return f"{result}3"
+
+    @after_each_tool
+    def four(result: str) -> str:
+        return f"{result}4"
+
+    @on_complete
+    def five(result: str) -> str:
+        return f"{result}5"
+
+    @on_complete
+    def six(result: str) -> str:
+        return f"{result}6"
+
+    agent = agent_with(one, two, three, four, five, six, script=(("answer", {}), "Done."))
+    assert agent.input("Hi") == "Done.1256"
+    assert agent.current_session is not None
+    assert [message["content"] for message in agent.current_session["messages"][-2:]] == ["own34", "Done.12"]
+
+
+CHECKED = [
+    name
+    for name, contract in CONTRACTS.items()
+    if (contract.takes or contract.kind == "observe") and name not in ("register_commands", "on_text")  # fire elsewhere
+]
+
+
+@pytest.mark.parametrize("hook", CHECKED)
+def test_a_value_that_a_hook_does_not_take_is_an_error_that_names_the_handler(hook: str) -> None:
+
+    def wrong() -> Any:
+        return object()
+
+    def wrong_around() -> Any:
+        yield
+        return object()
+
+    handler = getattr(hooks, hook)(wrong_around if hook in AROUND else wrong)
+    with pytest.raises(HookResultError, match=f"{hook} handler .*{re.escape(__file__)}:"):
+        agent_with(handler, script=(("answer", {}), "Done.")).input("Hi")
+        Agent("b", model="offline", plugins=[handler], log=False, quiet=True)
+
+
+def test_an_around_handler_that_yields_twice_or_not_at_all_is_named() -> None:
+    @around_llm
+    def twice() -> Any:
+        yield
+        yield
+
+    @around_llm
+    def never() -> Any:
+        if TYPES is None:
+            yield
+
+    for handler, told in ((twice, "yields more than once"), (never, "returned before its yield")):
+        with pytest.raises(HookResultError, match=f"{re.escape(__file__)}:{line_of(handler)}.*{told}"):
+            agent_with(handler).input("Hi")
