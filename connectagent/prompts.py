@@ -22,7 +22,7 @@ def read_prompt(source: str | Path | None) -> str:
     if source is None:
         return ""
     if isinstance(source, Path):
-        return _read(source)
+        return read_text(source, "system prompt")
     if not isinstance(source, str):
         raise ConfigError(f"system_prompt must be a str or a Path, not {type(source).__name__}")
     if "\n" in source or len(source) > 255 or not source.strip():
@@ -30,7 +30,7 @@ def read_prompt(source: str | Path | None) -> str:
     for path in (Path(source), *(Path("prompts") / f"{source}{suffix}" for suffix in ("", *_SUFFIXES))):
         try:
             if path.is_file():
-                return _read(path)
+                return read_text(path, "system prompt")
         except (OSError, ValueError):  # a text that no file system takes as a name
             return source
     if source.endswith(_SUFFIXES) and " " not in source:
@@ -38,14 +38,19 @@ def read_prompt(source: str | Path | None) -> str:
     return source
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path, what: str) -> str:
+    """The text of a file that the user named.
+
+    Raises:
+        ConfigError: it is missing, empty or not UTF-8; `what` says what it was to be.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"system prompt {str(path)!r} is not UTF-8 text: {error}") from error
-    except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise ConfigError(f"system prompt {str(path)!r} cannot be read: {reason}") from error
+        raise ConfigError(f"{what} {str(path)!r} is not UTF-8 text: {error}") from error
+    except (OSError, ValueError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        raise ConfigError(f"{what} {str(path)!r} cannot be read: {reason}") from error
     if not text.strip():
-        raise ConfigError(f"system prompt {str(path)!r} is empty")
+        raise ConfigError(f"{what} {str(path)!r} is empty")
     return text

@@ -7,6 +7,7 @@ import inspect
 from typing import Any
 
 import pytest
+from scripted_agents import CALL, agent_with, contents, entries, is_by, note, session_of
 
 from connectagent import (
     Agent,
@@ -19,51 +20,7 @@ from connectagent import (
     on_trace,
 )
 from connectagent.hookspecs import EVENTS
-from connectagent.testing import HookRecorder, ScriptedLLM
-
-CALL = ("double", {"x": 2})
-
-
-def double(x: int) -> int:
-    """Double a number."""
-    return 2 * x
-
-
-def fails() -> str:
-    """Fail."""
-    raise OSError("no disk")
-
-
-def note(agent: Any, text: str = "noted") -> str:
-    """Write into the session."""
-    agent.current_session["state"]["note"] = text
-    agent.current_session["messages"].append({"role": "user", "content": text})
-    return "ok"
-
-
-def agent_with(*plugins: Any, script: tuple[Any, ...] = (CALL, "Done."), **options: Any) -> Agent:
-    tools = [double, fails, note]
-    return Agent("a", tools, llm=ScriptedLLM(*script), plugins=list(plugins), log=False, quiet=True, **options)
-
-
-def session_of(agent: Agent) -> dict[str, Any]:
-    assert agent.current_session is not None
-    return agent.current_session
-
-
-def entries(agent: Agent, kind: str) -> list[dict[str, Any]]:
-    return [entry for entry in session_of(agent)["trace"] if entry["type"] == kind]
-
-
-def contents(agent: Agent) -> list[Any]:
-    return [message["content"] for message in session_of(agent)["messages"]]
-
-
-def is_by(entry: dict[str, Any], function: Any, hook: str) -> bool:
-    by = entry["by"]
-    line = inspect.getsourcelines(function)[1]
-    return (by["handler"], by["hook"], by["file"], by["line"]) == (function.__name__, hook, __file__, line)
-
+from connectagent.testing import HookRecorder
 
 # -- what handlers and tools change --------------------------------------------------------------
 
@@ -129,7 +86,7 @@ def test_what_a_tool_changes_is_the_tools() -> None:
     agent = agent_with(script=(("note", {}), "Done."))
     agent.input("Hi")
     (delta,), (message,) = entries(agent, "state_delta"), entries(agent, "message")
-    assert delta["by"]["tool"] == message["by"]["tool"] == "note" and delta["by"]["file"] == __file__
+    assert delta["by"]["tool"] == message["by"]["tool"] == "note" and delta["by"]["file"] == inspect.getsourcefile(note)
     assert contents(agent) == ["Hi", None, "ok", "noted", "Done."]
 
 

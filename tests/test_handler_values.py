@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import types
 from typing import Any
 
 import pytest
+from noting_handlers import TYPES, agent_with, line_of, noting
 
 from connectagent import (
     Agent,
@@ -22,29 +21,6 @@ from connectagent import (
     on_error,
 )
 from connectagent.hookspecs import AROUND, CONTRACTS
-from connectagent.testing import ScriptedLLM
-
-TYPES: Any = types
-
-
-def answer() -> str:
-    """Give the tool's own result."""
-    return "own"
-
-
-def agent_with(*plugins: Any, script: tuple[Any, ...] = ("Done.",), **options: Any) -> Agent:
-    return Agent("a", [answer], llm=ScriptedLLM(*script), plugins=list(plugins), log=False, quiet=True, **options)
-
-
-def noting(hook: str, name: str, seen: list[str], **order: bool) -> Any:
-    def handler() -> None:
-        seen.append(name)
-
-    return getattr(hooks, hook)(**order)(handler) if order else getattr(hooks, hook)(handler)
-
-
-def line_of(function: Any) -> int:
-    return inspect.getsourcelines(function)[1]
 
 
 @pytest.mark.parametrize("value", ["", 0, False, {}, [], "text"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import types
 from typing import Any
 
 import pytest
+from noting_handlers import agent_with, line_of, noting
 
 import connectagent
 from connectagent import (
@@ -26,30 +26,7 @@ from connectagent import (
     on_complete,
 )
 from connectagent.hookspecs import AROUND, HOOKS, PARAMETERS
-from connectagent.testing import HookRecorder, ScriptedLLM
-
-TYPES: Any = types
-
-
-def answer() -> str:
-    """Give the tool's own result."""
-    return "own"
-
-
-def agent_with(*plugins: Any, script: tuple[Any, ...] = ("Done.",), **options: Any) -> Agent:
-    return Agent("a", [answer], llm=ScriptedLLM(*script), plugins=list(plugins), log=False, quiet=True, **options)
-
-
-def noting(hook: str, name: str, seen: list[str], **order: bool) -> Any:
-    def handler() -> None:
-        seen.append(name)
-
-    return getattr(hooks, hook)(**order)(handler) if order else getattr(hooks, hook)(handler)
-
-
-def line_of(function: Any) -> int:
-    return inspect.getsourcelines(function)[1]
-
+from connectagent.testing import HookRecorder
 
 # -- what may be a handler -----------------------------------------------------------------------
 
@@ -203,7 +180,7 @@ def test_what_brings_no_handler_is_no_plugin(thing: Any) -> None:
 def test_the_same_plugin_listed_twice_is_an_error_that_names_it() -> None:
     handler = noting("on_complete", "x", [])
     recorder = HookRecorder()
-    with pytest.raises(PluginError, match=f"{re.escape(__file__)}:.*listed twice"):
+    with pytest.raises(PluginError, match=f"{re.escape(noting.__code__.co_filename)}:.*listed twice"):
         agent_with(handler, on_events=[handler])
     with pytest.raises(PluginError, match="listed twice"):
         agent_with(recorder, recorder)

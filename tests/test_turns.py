@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import pytest
+from scripted_agents import CALL, agent_with, contents, entries, session_of
 
 from connectagent import (
     Agent,
@@ -22,49 +22,6 @@ from connectagent import (
     register_models,
 )
 from connectagent.testing import HookRecorder, ScriptedLLM
-
-CALL = ("double", {"x": 2})
-
-
-def double(x: int) -> int:
-    """Double a number."""
-    return 2 * x
-
-
-def fails() -> str:
-    """Fail."""
-    raise OSError("no disk")
-
-
-def note(agent: Any, text: str = "noted") -> str:
-    """Write into the session."""
-    agent.current_session["state"]["note"] = text
-    agent.current_session["messages"].append({"role": "user", "content": text})
-    return "ok"
-
-
-def agent_with(*plugins: Any, script: tuple[Any, ...] = (CALL, "Done."), **options: Any) -> Agent:
-    tools = [double, fails, note]
-    return Agent("a", tools, llm=ScriptedLLM(*script), plugins=list(plugins), log=False, quiet=True, **options)
-
-
-def session_of(agent: Agent) -> dict[str, Any]:
-    assert agent.current_session is not None
-    return agent.current_session
-
-
-def entries(agent: Agent, kind: str) -> list[dict[str, Any]]:
-    return [entry for entry in session_of(agent)["trace"] if entry["type"] == kind]
-
-
-def contents(agent: Agent) -> list[Any]:
-    return [message["content"] for message in session_of(agent)["messages"]]
-
-
-def is_by(entry: dict[str, Any], function: Any, hook: str) -> bool:
-    by = entry["by"]
-    line = inspect.getsourcelines(function)[1]
-    return (by["handler"], by["hook"], by["file"], by["line"]) == (function.__name__, hook, __file__, line)
 
 
 def test_end_turn_ends_before_the_next_call_and_the_conversation_tells_it() -> None:

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from connectagent.errors import ConfigError, ToolRejected
 from connectagent.hooks import before_each_tool
+from connectagent.prompts import read_text
 from connectagent.session import ToolCall
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Trust:
         if callable(getattr(policy, "input", None)) and not isinstance(policy, type):
             self._judge = policy
         elif isinstance(policy, Path):
-            self._text = _read(policy)
+            self._text = read_text(policy, "trust policy")
         elif isinstance(policy, str):
             self.level, self._text = _policy(policy)
         else:
@@ -138,7 +139,7 @@ def _policy(policy: str) -> tuple[str, str]:
     if "\n" not in word and len(word) < 256:
         path = Path(word)
         if _is_file(path) or (_FILE.search(word) and not re.search(r"\s", word)):
-            return "judged", _read(path)
+            return "judged", read_text(path, "trust policy")
     if not re.search(r"\s", word):
         near = difflib.get_close_matches(word.lower(), LEVELS, 1, 0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -151,19 +152,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # a text that no file system takes as a name
         return False
-
-
-def _read(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"trust policy {str(path)!r} is not UTF-8 text: {error}") from error
-    except (OSError, ValueError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
-        raise ConfigError(f"trust policy {str(path)!r} cannot be read: {reason}") from error
-    if not text.strip():
-        raise ConfigError(f"trust policy {str(path)!r} is empty: write what may run and what may not")
-    return text
 
 
 def _strict(agent: Any, tool_call: ToolCall) -> str:
