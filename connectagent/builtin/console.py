@@ -155,9 +155,17 @@ class Terminal:
                 self.show((), owner)
 
     def _write(self, file: TextIO, text: str) -> None:
-        with suppress(OSError, ValueError):  # a pipe that was closed at the other end, a file that was closed here
+        try:
             file.write(text)
             file.flush()
+        except BrokenPipeError:
+            # Nobody reads any more. What stays in the buffer would make Python exit with 120.
+            with suppress(OSError, ValueError, AttributeError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, file.fileno())
+                os.close(nowhere)
+        except (OSError, ValueError):  # a full disk, a file that was closed here
+            pass
 
     def _laid(self, row: Row, width: int) -> list[Text]:
         """A row as lines: what is on the left gives way to what is on the right, which stays whole."""
