@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         HookResultError,
         OutputError,
         PluginError,
+        PluginWarning,
         ProviderError,
         ToolArgumentsError,
         ToolDefinitionError,
@@ -52,8 +53,8 @@ __version__ = "0.1.0"
 _HOME = {
     "agent": "Agent",
     "builtin.xray": "xray",
-    "errors": "ConfigError ConnectAgentError HandlerError HookResultError OutputError PluginError ProviderError "
-    "ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
+    "errors": "ConfigError ConnectAgentError HandlerError HookResultError OutputError PluginError PluginWarning "
+    "ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
     "before_each_tool before_llm before_tools on_agent_ready on_complete on_error on_text on_trace "
     "register_commands register_models",
@@ -75,6 +76,7 @@ __all__ = [
     "LLMResponse",
     "OutputError",
     "PluginError",
+    "PluginWarning",
     "ProviderError",
     "Retry",
     "TokenUsage",

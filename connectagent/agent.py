@@ -43,6 +43,8 @@ class Agent:
         on_events: the same as `plugins`; they run after them.
         stream: whether the model's text is told as it arrives, by `on_text`.
         options: parameters of the provider that are sent with each request, such as `temperature`.
+        plugin_errors: `"raise"`, or `"warn"`: an exception of a handler becomes a warning and a trace entry,
+            except in `before_` and `around_` hooks, which may be guards.
 
     Raises:
         ConfigError: the name, the model, the system prompt or a setting cannot be used.
@@ -68,6 +70,7 @@ class Agent:
         on_events: Any = None,
         stream: bool = False,
         options: dict[str, Any] | None = None,
+        plugin_errors: str = "raise",
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
@@ -84,7 +87,10 @@ class Agent:
         self._conversation: Conversation | None = None
         self._turning = threading.Lock()
         self._executed = 0
-        self.hooks = PluginHost(self, lambda entry: self.conversation.announce(entry))
+        if plugin_errors not in ("raise", "warn"):
+            raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
+        announce = lambda entry: self.conversation.announce(entry)  # noqa: E731
+        self.hooks = PluginHost(self, announce, forgiving=plugin_errors == "warn")
         own = built_in(trust=trust, log=log, quiet=quiet)
         self.hooks.load(find_handlers(own, [overrides.get("plugins"), plugins, on_events]))
         named = overrides.get("model")
@@ -267,6 +273,15 @@ class Agent:
             return 0.0
         window = getattr(self.llm, "context_window", None) or context_window(self.llm.model) or DEFAULT_CONTEXT_WINDOW
         return min(100.0, 100.0 * (self.last_usage.input_tokens + self.last_usage.output_tokens) / window)
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """What each handler cost so far, the longest first.
+
+        One dict each: `plugin`, `hook`, `handler`, `calls`, `duration_ms`, and of the model calls that it made
+        itself `model_calls`, `input_tokens`, `output_tokens`, `cost` (USD).
+        """
+        return self.hooks.ledger()
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.llm.model!r}, tools={self.list_tools()!r})"

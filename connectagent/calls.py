@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.attribution import By, clone
 from connectagent.errors import ProviderError, ToolArgumentsError, ToolRejected
+from connectagent.ledger import charge
 from connectagent.llm import LLM
 from connectagent.messages import NOT_RUN, tidy_calls, value_problem
 from connectagent.session import LLMRequest, LLMResponse, Retry, ToolCall, TraceEntry
@@ -64,6 +65,7 @@ def _request(agent: Agent, llm: LLM, request: LLMRequest) -> LLMResponse:
     else:
         answer = llm.complete(messages, tools)
     response = as_response(answer)
+    charge(response.usage)
     agent.last_usage = response.usage
     if response.usage is not None:
         agent.total_cost += response.usage.cost or 0.0

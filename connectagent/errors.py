@@ -36,6 +36,10 @@ class PluginError(ConnectAgentError):
     """A plugin cannot be found, loaded or registered."""
 
 
+class PluginWarning(UserWarning):
+    """A handler that only watches raised, and `Agent(plugin_errors="warn")` let the turn go on."""
+
+
 class ToolDefinitionError(ConnectAgentError, TypeError):
     """A function, class or schema cannot be made into a tool."""
 

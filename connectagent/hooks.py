@@ -17,6 +17,7 @@ import pluggy
 
 from connectagent.errors import HandlerError
 from connectagent.hookspecs import AROUND, CONTRACTS, PARAMETERS, PROJECT
+from connectagent.ledger import Account
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARKS = "connectagent_marks"  # beside pluggy's `connectagent_impl`, which holds one mark only
@@ -45,8 +46,7 @@ class Handler:
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     by: dict[str, Any] = field(default_factory=dict)
-    calls: int = 0
-    seconds: float = 0.0
+    account: Account = field(default_factory=Account)
     hookable: Callable[..., Any] = field(init=False, repr=False)  # for pluggy, which takes no partials
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -15,9 +16,10 @@ import pluggy
 
 from connectagent import hookspecs
 from connectagent.attribution import By, Shadow, other_calls, peek, peek_one, put_back, same, shown
-from connectagent.errors import HookResultError, PluginError, ToolRejected
+from connectagent.errors import HookResultError, PluginError, PluginWarning, ToolRejected
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
+from connectagent.ledger import paying
 from connectagent.messages import value_problem
 from connectagent.session import Continue, LLMResponse, ToolCall, TraceEntry
 from connectagent.tools import Tool
@@ -39,10 +41,12 @@ class PluginHost(pluggy.PluginManager):
     Args:
         agent: what handlers receive as `agent`.
         announce: takes the trace entries that tell what a handler changed.
+        forgiving: whether an exception of a handler that only watches becomes a warning.
     """
 
-    def __init__(self, agent: Any, announce: Callable[[TraceEntry], None]) -> None:
+    def __init__(self, agent: Any, announce: Callable[[TraceEntry], None], *, forgiving: bool = False) -> None:
         super().__init__(PROJECT)
+        self.forgiving = forgiving
         self.add_hookspecs(hookspecs)
         self.agent = agent
         self.announce = announce
@@ -165,13 +169,42 @@ class PluginHost(pluggy.PluginManager):
                 next(handler for handler in self.handlers[by["hook"]] if handler.by is by),
             )
 
+    def ledger(self) -> list[dict[str, Any]]:
+        """What each handler that has run cost, the longest first."""
+        handlers = {id(handler): handler for group in self.handlers.values() for handler in group}.values()
+        rows = [
+            {
+                **{key: handler.by[key] for key in ("plugin", "hook", "handler")},
+                "calls": handler.account.calls,
+                "duration_ms": round(handler.account.seconds * 1000, 3),
+                "model_calls": handler.account.model_calls,
+                "input_tokens": handler.account.input_tokens,
+                "output_tokens": handler.account.output_tokens,
+                "cost": handler.account.cost,
+            }
+            for handler in handlers
+            if handler.account.calls
+        ]
+        return sorted(rows, key=lambda row: -row["duration_ms"])
+
     def owner_of(self, error: BaseException) -> By | None:
         """The handler of this host that raised an error, or None where it was not one."""
         owner = getattr(error, _OWNER, None)
         return owner[1].by if owner is not None and owner[0] is self else None
 
     def _call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        return self._watched(handler, arguments, _run, handler, arguments)
+        if not self.forgiving or handler.trusted or handler.hook.startswith("before_"):
+            return self._watched(handler, arguments, _run, handler, arguments)
+        try:
+            return self._watched(handler, arguments, _run, handler, arguments)
+        except Exception as error:
+            if self.owner_of(error) is not handler.by:
+                raise
+            warnings.warn(f"{_who(handler)} raised {type(error).__name__}: {error}", PluginWarning, stacklevel=2)
+            if handler.hook != "on_trace" and self.shadow is not None:  # else it would fail on its own failure
+                entry = {"type": "error", "by": handler.by, "error": str(error), "error_type": type(error).__name__}
+                self.announce(entry)
+            return None
 
     def _watched(
         self,
@@ -192,6 +225,8 @@ class PluginHost(pluggy.PluginManager):
             self.settle()
             shadow.sync()
             before = peek(arguments)
+        account, payer = handler.account, paying.get()
+        paying.set(account)
         self._running.append(None if handler.trusted else handler.by)
         started = time.perf_counter()
         try:
@@ -209,8 +244,9 @@ class PluginHost(pluggy.PluginManager):
             return value
         finally:
             self._running.pop()
-            handler.calls += 1
-            handler.seconds += time.perf_counter() - started
+            account.calls += 1
+            account.seconds += time.perf_counter() - started
+            paying.set(payer)
 
     def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
         """Run a tool; what it changes in the session is traced as its own."""

@@ -18,6 +18,7 @@ ORDER = [
     "settings",
     "messages",
     "hookspecs",
+    "ledger",
     "hooks",
     "llm",
     "tools",

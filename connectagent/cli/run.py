@@ -16,18 +16,31 @@ from connectagent.cli import script
 @click.command(short_help="Run the agent or the main function of a script.")
 @click.argument("path", metavar="SCRIPT")
 @click.argument("prompt", required=False)
+@click.option("--durations", is_flag=True, help="Show what each handler cost, in the end.")
 @script.agent_options
 def run(
-    path: str, prompt: str | None, plugins: tuple[str, ...], model: str | None, quiet: bool, traceback: bool
+    path: str,
+    prompt: str | None,
+    plugins: tuple[str, ...],
+    model: str | None,
+    quiet: bool,
+    traceback: bool,
+    durations: bool,
 ) -> None:
     """Run SCRIPT, a Python file with an `agent` or a function `main`, and print the result.
 
     PROMPT is what the agent is asked, or what `main` is given; with `-`, or with none where one is needed,
     it is read from standard input.
     """
-    script.apply(model, quiet, plugins)
+    from connectagent.cli.durations import Durations
+
+    costs = Durations()
+    script.apply(model, quiet, (*plugins, costs) if durations else plugins)
     module = script.load(path, traceback)
-    result = _turn(module, prompt)()
+    try:
+        result = _turn(module, prompt)()
+    finally:
+        costs.show()
     if result is not None:
         click.echo(str(result))
 

@@ -7,10 +7,11 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from connectagent.errors import OutputError, ProviderError
+from connectagent.ledger import charge
 from connectagent.llm import LLM
 from connectagent.providers.content import parts_of
 from connectagent.providers.schemas import json_in, with_instruction
-from connectagent.session import Image, Message
+from connectagent.session import Image, LLMResponse, Message
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -88,7 +89,7 @@ def llm_do(
     messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
     messages.append({"role": "user", "content": prompt if isinstance(prompt, str) else parts_of(prompt)})
     if output is None:
-        return llm.complete(messages).content or ""
+        return _charged(llm.complete(messages)).content or ""
     return _structured(llm, messages, output)
 
 
@@ -122,12 +123,17 @@ def _structured(llm: LLM, messages: list[Message], output: type[Output]) -> Outp
 
 
 def _answer(llm: Any, messages: list[Message], output: type[Any] | None) -> str:
-    response = llm.complete(messages, output=output) if output else llm.complete(messages)
+    response = _charged(llm.complete(messages, output=output) if output else llm.complete(messages))
     if response.finish_reason == "refusal":
         provider = getattr(llm, "provider", llm.model)
         text = f"{llm.model}: the model refused to answer: {response.content}"
         raise ProviderError(text, kind="refusal", provider=provider, model=llm.model)
     return response.content or ""
+
+
+def _charged(response: LLMResponse) -> LLMResponse:
+    charge(response.usage)
+    return response
 
 
 def _wrong(error: ValidationError) -> str:
