@@ -127,9 +127,8 @@ class PluginHost(pluggy.PluginManager):
         result, error = None, None
         try:
             for handler in self.handlers[hook]:
-                generator = handler(arguments)
-                entered.append((handler, generator))  # before it begins: Ctrl-C right after must still reach it
-                if not self._watched(handler, arguments, _resume, handler, generator, None, None)[0]:
+                entered.append((handler, handler(arguments)))  # before it begins: Ctrl-C must still reach it
+                if not self._watched(handler, arguments, _resume, *entered[-1], None, None)[0]:
                     raise self._blame(HookResultError(f"{_who(handler)} returned before its yield"), handler)
             result = operation()
         except BaseException as raised:
