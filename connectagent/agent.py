@@ -10,9 +10,10 @@ from typing import Any
 from connectagent.builtin import built_in
 from connectagent.calls import as_response, ask_model, new_entry, run_call, shown_call, trace_model_call
 from connectagent.conversation import Conversation
-from connectagent.discovery import find_handlers
+from connectagent.discovery import find_handlers, model_handlers
 from connectagent.errors import ConfigError, ToolRejected
 from connectagent.host import Decision, PluginHost
+from connectagent.installed import normalized
 from connectagent.llm import LLM, default_model
 from connectagent.messages import NOT_RUN, assistant_message, text_of, user_message
 from connectagent.prompts import read_prompt
@@ -92,7 +93,7 @@ class Agent:
         announce = lambda entry: self.conversation.announce(entry)  # noqa: E731
         self.hooks = PluginHost(self, announce, forgiving=plugin_errors == "warn")
         own = built_in(trust=trust, log=log, quiet=quiet)
-        self.hooks.load(find_handlers(own, [overrides.get("plugins"), plugins, on_events]))
+        self.hooks.load(find_handlers(own, [plugins, on_events], overrides.get("model") or model))
         named = overrides.get("model")
         self.llm = llm if llm is not None and not named else self.create_llm(named or model or default_model())
         self.hooks.observe("on_agent_ready", agent=self)
@@ -316,6 +317,8 @@ class Agent:
     def create_llm(self, model: str) -> LLM:
         """Another model, with this agent's plugins, key, address and options."""
         brought = self.hooks.collect("register_models")
+        known = {normalized(handler.plugin) for handler in self.hooks.handlers["register_models"]}
+        brought += [handler({}) or {} for handler in model_handlers(model, known)]
         factories = {prefix: factory for models in brought for prefix, factory in models.items()}
         return create_llm(model, factories=factories, **self._connection)
 

@@ -2,47 +2,156 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib.util
 import inspect
-import re
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
-from connectagent.errors import PluginError
+from connectagent.errors import ConfigError, PluginError
 from connectagent.hooks import Handler, marked_members, marks_of, name_of, where
-from connectagent.hookspecs import HOOKS, PROJECT
+from connectagent.hookspecs import HOOKS
+from connectagent.installed import COMMANDS, MODELS, Installed, clash, find, guarded, installed, load, named, normalized
+from connectagent.llm import parse_model
+from connectagent.settings import named_plugins, overrides, setting
 
 BUILT_IN = ("record", "textlog", "console", "xray", "trust")
 
+_used: list[Any] = []  # a plain list: a context variable would not reach agents that are made in other threads
 
-def find_handlers(own: dict[str, Any], sources: Any) -> list[Handler]:
+
+class use:  # a function to those who call it, and what it returns is a context manager
+    """Give a plugin to every agent that this process makes from now on; `with use(plugin):` takes it back.
+
+    Args:
+        plugin: whatever `plugins=` takes.
+    """
+
+    def __init__(self, plugin: Any) -> None:
+        if plugin is None:
+            raise PluginError("use() takes what plugins= takes: a marked function, a module, an object or a name")
+        self.plugin = [plugin]  # a list of its own: the same plugin may be used by an outer block too
+        _used.append(self.plugin)
+
+    def __enter__(self) -> use:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the plugin back; agents that were made meanwhile keep it."""
+        _used[:] = [plugin for plugin in _used if plugin is not self.plugin]
+
+
+def process_wide() -> list[tuple[Any, str]]:
+    """What is named for every agent, each with where: the project, the environment, `use()`, the command line."""
+    used = [(item, "connectagent.use()") for item in _flat(_used)]
+    return [*named_plugins(), *used, *((item, "command line") for item in _flat(overrides.get("plugins")))]
+
+
+def find_handlers(own: dict[str, Any], sources: Any, model: str | None = None) -> list[Handler]:
     """All handlers of an agent, in the order in which they are to run.
 
     Args:
         own: the package's own plugins by name.
-        sources: what users gave as `plugins` and `on_events`; `"no:name"` leaves a plugin out.
+        sources: what users gave as `plugins` and `on_events`; `"no:name"` leaves a plugin out. What is
+            named for every agent comes before.
+        model: the model's name; an installed plugin that brings it is found without being named.
 
     Raises:
-        PluginError: a plugin cannot be found or loaded, or a `"no:name"` names none.
+        PluginError: a plugin cannot be found or loaded, is named twice, or a `"no:name"` names none.
     """
-    wanted, left_out = [], {}
-    for item in _flat(sources):
-        if isinstance(item, str) and item.startswith("no:"):
-            left_out[normalized(item[3:])] = item
-        else:
-            wanted.append(item)
+    wanted, left_out = _sorted_out(list(_flat(sources)))
     handlers = [handler for name, thing in own.items() for handler in handlers_of(thing, name, trusted=True)]
     handlers += [handler for item in wanted for handler in handlers_of(item)]
     known = {normalized(handler.plugin) for handler in handlers} | set(map(normalized, BUILT_IN))
     for name, item in left_out.items():
-        if name not in known and name not in installed():
-            raise PluginError(f"{item!r}: there is no plugin {name!r}; known: {', '.join(sorted(known))}")
+        if name not in known and not named(name):
+            near = difflib.get_close_matches(name, known, 1, 0.6)
+            hint = f" Did you mean 'no:{near[0]}'?" if near else ""
+            raise PluginError(f"{item!r}: there is no plugin {name!r}.{hint} Known: {', '.join(sorted(known))}")
+    handlers += model_handlers(model or setting("model"), known)
     return [handler for handler in handlers if normalized(handler.plugin) not in left_out]
+
+
+def _sorted_out(own: list[Any]) -> tuple[list[Any], dict[str, str]]:
+    """What is to be loaded, and the normalized names that are left out, each as it was written."""
+    mine = [_key(item) for item in own]
+    wide: list[Any] = []
+    for item, _ in process_wide():
+        if _key(item) not in mine and _key(item) not in map(_key, wide):  # to name it for all and here is no mistake
+            wide.append(item)
+    items, left_out = [*wide, *own], {}
+    for item in items:
+        if isinstance(item, str) and item.startswith("no:"):
+            left_out[normalized(item[3:])] = item
+            if normalized(item[3:]) not in BUILT_IN:
+                left_out |= {normalized(plugin.name): item for plugin in named(item[3:])}
+    for item in own:
+        if isinstance(item, str) and not item.startswith("no:") and mine.count(_key(item)) > 1:
+            raise PluginError(f"plugin {item!r} is named twice for this agent; name it once")
+    # What is left out is not even loaded: this is the way out for those who have a broken plugin.
+    names = [item for item in items if not (isinstance(item, str) and item.startswith("no:"))]
+    return [item for item in names if not (isinstance(item, str) and _key(item) in left_out)], left_out
+
+
+def _key(item: Any) -> Any:
+    """What two ways of naming one plugin have in common."""
+    if not isinstance(item, str):
+        return id(item)
+    if item.endswith(".py") or item.startswith("no:"):
+        return item
+    found = named(item)
+    return normalized(found[0].name) if len(found) == 1 else normalized(item)
+
+
+def model_handlers(model: Any, known: set[str]) -> list[Handler]:
+    """The handlers of the installed plugin that brings a model; [] for a model of a provider that is known.
+
+    A plugin that does not declare its prefixes is loaded when nobody else knows the name.
+    """
+    if not isinstance(model, str) or model == "offline":
+        return []
+    with contextlib.suppress(ConfigError):
+        parse_model(model)
+        return []
+    declared = [plugin for plugin in installed(MODELS) if _begins(model, plugin.name)]
+    if declared and declared[0].rivals:
+        raise PluginError(clash(declared[0]))
+    found: list[Handler] = []
+    for plugin in declared or _undeclared(MODELS):
+        if normalized(_named_by(plugin)) in known:
+            continue
+        with contextlib.suppress(*([] if declared else [PluginError])):
+            found += [handler for handler in handlers_of(plugin) if handler.hook == "register_models"]
+    return found
+
+
+def _begins(model: str, prefix: str) -> bool:
+    return model == prefix or model.startswith(prefix if prefix[-1:] in ("-", ":", "/") else f"{prefix}/")
+
+
+def _undeclared(group: str) -> list[Installed]:
+    """The plugins whose distributions declare nothing in a group, and that may bring something all the same."""
+    declared = {plugin.distribution for plugin in installed(group)}
+    return [plugin for plugin in installed() if plugin.distribution not in declared and not plugin.rivals]
+
+
+def _named_by(plugin: Installed) -> str:
+    """The plugin's own name, where an entry is named after a model or command that it brings."""
+    names = [other.name for other in installed() if other.distribution == plugin.distribution]
+    return names[0] if len(names) == 1 else plugin.name
+
+
+def command_plugins(name: str | None) -> list[Installed]:
+    """The installed plugins that may bring a command; without a name, all of them."""
+    declared = [plugin for plugin in installed(COMMANDS) if name is None or plugin.name == name]
+    return declared if declared and name is not None else [*declared, *_undeclared(COMMANDS)]
 
 
 def _flat(things: Any) -> Iterator[Any]:
@@ -54,23 +163,40 @@ def _flat(things: Any) -> Iterator[Any]:
 
 
 def handlers_of(thing: Any, plugin: str | None = None, *, trusted: bool = False) -> Iterator[Handler]:
-    """The handlers that a plugin brings: a marked function, a list of them, a module, or an object.
+    """The handlers that a plugin brings: a marked function, a list of them, a module, an object or a name.
 
     Raises:
-        PluginError: the thing brings no handler.
+        PluginError: the thing brings no handler, or an installed plugin cannot be loaded.
     """
-    version = None
     if isinstance(thing, (list, tuple)):
         for item in thing:
             yield from handlers_of(item, plugin, trusted=trusted)
-        return
-    if isinstance(thing, str):
-        plugin, version, thing = installed_plugin(thing)
+    elif isinstance(thing, str) and thing.endswith(".py"):
+        yield from handlers_of(module_from_path(thing), plugin, trusted=trusted)
+    elif isinstance(thing, str):
+        yield from handlers_of(find(thing), plugin, trusted=trusted)
+    elif isinstance(thing, Installed):
+        yield from _handlers_of_installed(thing)
+    else:
+        yield from _handlers(thing, plugin or plugin_name(thing), None, trusted)
+
+
+def _handlers(thing: Any, plugin: str, version: str | None, trusted: bool = False) -> Iterator[Handler]:
     functions: list[Any] = [thing] if marks_of(thing) else list(_members(thing))
     for function in functions:
         called = function if _is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
-            yield Handler(hook, called, opts, plugin or plugin_name(thing), version, trusted)
+            yield Handler(hook, called, opts, plugin, version, trusted)
+
+
+def _handlers_of_installed(plugin: Installed) -> list[Handler]:
+    thing = load(plugin)
+
+    def listed() -> list[Handler]:
+        return [handler for item in _flat([thing]) for handler in _handlers(item, _named_by(plugin), plugin.version)]
+
+    found: list[Handler] = guarded(plugin, listed)
+    return found
 
 
 def _is_function(function: Any) -> bool:
@@ -109,49 +235,6 @@ def plugin_name(thing: Any) -> str:
     return str(getattr(thing, "name", None) or type(thing).__name__)
 
 
-def normalized(name: str) -> str:
-    """A name in the one spelling that PEP 503 gives to all that are equal."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def installed_plugin(name: str) -> tuple[str, str | None, Any]:
-    """Find and load an installed plugin: its name, its distribution's version, and what it brings.
-
-    Args:
-        name: the name of an entry point in the group `connectagent`, or of its distribution.
-
-    Raises:
-        PluginError: there is no such plugin, or it cannot be loaded.
-    """
-    if name.endswith(".py"):
-        module = module_from_path(name)
-        return plugin_name(module), None, module
-    found = installed()
-    entry = found.get(normalized(name))
-    if entry is None:
-        near = difflib.get_close_matches(normalized(name), found, 1, 0.6)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise PluginError(
-            f"no plugin {name!r} is installed.{hint} Installed: {', '.join(sorted(found)) or 'none'}.\n"
-            f"Install it: pip install connectagent-{normalized(name)}"
-        )
-    try:
-        thing = entry.load()
-    except (Exception, SystemExit) as error:
-        dist = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-        raise PluginError(f"plugin {name!r} ({dist}) cannot be loaded: {type(error).__name__}: {error}") from error
-    return entry.name, entry.dist.version if entry.dist else None, thing
-
-
-def installed() -> dict[str, EntryPoint]:
-    """The installed plugins, by the normalized names of their entry points and distributions."""
-    found = {}
-    for entry in entry_points(group=PROJECT):
-        for name in (entry.name, entry.dist.name if entry.dist else entry.name):
-            found[normalized(name)] = entry
-    return found
-
-
 def module_from_path(path: str) -> ModuleType:
     """Load a one-file plugin.
 
@@ -167,5 +250,3 @@ def module_from_path(path: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise PluginError(f"plugin {path!r} cannot be loaded: {type(error).__name__}: {error}") from error
     return module
-
-

@@ -18,6 +18,7 @@ SETTINGS: dict[str, str] = {
     "dir": "where records and logs are written, instead of `.co` in the current folder",
     "quiet": "`1`: nothing is shown on the terminal",
     "fsync": "`1`: each line of the record is on the disk before the agent goes on; survives a power cut",
+    "plugins": "installed plugins and files that every agent has: a list, in the variable with commas between",
     "gateway_url": "base URL of the gateway that `co/<model>` asks (OpenAI's wire)",
     "gateway_key": "the key for that gateway",
 }
@@ -48,18 +49,46 @@ def enabled(name: str) -> bool:
 
 def project_settings() -> dict[str, Any]:
     """`[tool.connectagent]` of the nearest pyproject.toml, from the current folder upwards; {} without one."""
+    path = project_file()
+    try:
+        return _read(path, path.stat().st_mtime_ns) if path else {}
+    except FileNotFoundError:  # removed just now
+        return {}
+
+
+def project_file() -> Path | None:
+    """The nearest pyproject.toml, from the current folder upwards."""
     try:
         folder = Path.cwd()
     except OSError:  # the current folder was removed
-        return {}
+        return None
     for parent in (folder, *folder.parents):
         path = parent / "pyproject.toml"
         try:
-            modified = path.stat().st_mtime_ns
+            path.stat()
         except OSError:
             continue
-        return _read(path, modified)
-    return {}
+        return path
+    return None
+
+
+def named_plugins() -> list[tuple[str, str]]:
+    """The plugins that the project and the environment name for every agent, each with where it is named.
+
+    Raises:
+        ConfigError: the project's `plugins` is no list of names.
+    """
+    path, listed = project_file(), project_settings().get("plugins", [])
+    if not isinstance(listed, list) or not all(isinstance(name, str) and name.strip() for name in listed):
+        raise ConfigError(f"{path}: [tool.connectagent] plugins is a list of names, not {listed!r:.80}")
+    found = []
+    for name in map(str.strip, listed):
+        # A file is found from the project's folder, wherever the program is started.
+        is_file = path is not None and name.endswith(".py")
+        found.append((str(path.parent / name) if path and is_file else name, str(path)))
+    variable = "CONNECTAGENT_PLUGINS"
+    names = (name.strip() for name in os.environ.get(variable, "").split(","))
+    return [*found, *((name, variable) for name in names if name)]
 
 
 @lru_cache(maxsize=8)

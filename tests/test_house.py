@@ -24,6 +24,7 @@ ORDER = [
     "tools",
     "attribution",
     "host",
+    "installed",
     "discovery",
     "prompts",
     "providers",

@@ -21,17 +21,20 @@ class LazyGroup(click.Group):
     A plugin's command cannot take the place of an own one.
     """
 
-    brought = False
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._asked: set[object] = set()  # the plugins that have been asked for their commands
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        self._bring()
+        self._bring(None)
         return [*COMMANDS, *sorted(name for name in self.commands if name not in COMMANDS)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
             command: click.Command = getattr(import_module(COMMANDS[cmd_name]), cmd_name)
             return command
-        self._bring()
+        if cmd_name not in self.commands:
+            self._bring(cmd_name)
         return self.commands.get(cmd_name)
 
     def resolve_command(
@@ -49,20 +52,21 @@ class LazyGroup(click.Group):
                 hint = f" Did you mean 'connectagent run {args[0]}'?"
             raise click.UsageError(f"no command {args[0]!r}.{hint} Commands: {', '.join(names)}", ctx) from error
 
-    def _bring(self) -> None:
-        """Let installed plugins add their commands, once; a broken one is told and costs nobody else's."""
-        if self.brought:
-            return
-        self.brought = True
-        from connectagent.discovery import handlers_of, installed
+    def _bring(self, name: str | None) -> None:
+        """Let installed plugins add one command, or all; a broken one is told and costs nobody else's."""
+        from connectagent.discovery import command_plugins, handlers_of
 
-        for name in sorted({entry.name for entry in installed().values()}):
+        for plugin in command_plugins(name):
+            if plugin.entry in self._asked:
+                continue
+            self._asked.add(plugin.entry)
             try:
-                for handler in handlers_of(name):
+                for handler in handlers_of(plugin):
                     if handler.hook == "register_commands":
                         handler({"cli": self})
-            except Exception as error:
-                click.echo(f"plugin {name!r} brings no commands: {type(error).__name__}: {error}"[:300], err=True)
+            except (Exception, SystemExit) as error:
+                text = f"plugin {plugin.name!r} brings no commands: {type(error).__name__}: {error}"
+                click.echo(text[:300], err=True)
 
 
 @click.group(

@@ -1,0 +1,97 @@
+"""`connectagent plugins install` and `uninstall`: by the environment's own installer."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import click
+
+from connectagent.cli.failure import plain
+from connectagent.errors import PluginError
+
+
+@click.command(short_help="Install distributions, and check that their plugins load.")
+@click.argument("requirements", nargs=-1, required=True)
+def install(requirements: tuple[str, ...]) -> None:
+    """Install REQUIREMENTS (whatever pip takes), and check in a fresh process that their plugins load."""
+    before = {(row["distribution"], row["version"], row["name"]) for row in _listed()}
+    _call("install", *requirements)
+    rows = _listed()
+    fresh = [row for row in rows if (row["distribution"], row["version"], row["name"]) not in before]
+    if not fresh:
+        names = " ".join(requirements)
+        click.echo(f"installed: {names}; no plugin is new by it. See: connectagent plugins list")
+    for row in fresh:
+        click.echo(plain(f"{row['name']} {row['version']}  {row['status']}  {', '.join(row['hooks'])}"))
+    broken = [row for row in fresh if row["status"] == "broken"]
+    if broken:
+        raise PluginError(f"{broken[0]['error']}\n{broken[0]['way_out']}")
+
+
+@click.command(short_help="Uninstall a plugin's distribution.")
+@click.argument("name")
+def uninstall(name: str) -> None:
+    """Uninstall the distribution of the plugin NAME, which may be broken."""
+    distribution = _distribution(name)
+    _call("uninstall", distribution)
+    if any(row["distribution"] == distribution for row in _listed()):
+        raise PluginError(f"{distribution} is still there: it is installed in another place too; uninstall it again")
+    click.echo(f"uninstalled: {distribution}")
+
+
+def _distribution(name: str) -> str:
+    """The distribution that a name means; its own name comes first, so that one of two rivals can be named.
+
+    Raises:
+        PluginError: there is none, or there are several.
+    """
+    from connectagent.cli.plugin_status import everything
+    from connectagent.installed import clash, named, normalized, unknown
+
+    wanted = normalized(name)
+    found = {plugin.distribution for plugin in everything() if normalized(plugin.distribution) == wanted}
+    plugins = named(name)
+    found = found or {plugin.distribution for plugin in plugins}
+    if not found:
+        raise PluginError(unknown(name))
+    if len(found) > 1:
+        raise PluginError(clash(plugins[0]))
+    return found.pop()
+
+
+def _call(action: str, *names: str) -> None:
+    """Let the environment's installer do it.
+
+    Raises:
+        PluginError: it failed, or there is none that can be called.
+    """
+    yes = ["--yes"] if action == "uninstall" else []
+    uv = shutil.which("uv")
+    if importlib.util.find_spec("pip"):
+        command = [sys.executable, "-m", "pip", action, "--quiet", "--disable-pip-version-check", *yes, "--", *names]
+    elif uv:
+        command = [uv, "pip", action, "--quiet", "--python", sys.executable, "--", *names]
+    else:
+        raise PluginError(
+            f"neither pip nor uv can be called from {sys.executable}; with the tool that made this environment, run:\n"
+            f"pip --python {sys.executable} {action} {' '.join(names)}"
+        )
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n" + "\n".join(said[-3:]))
+
+
+def _listed() -> list[dict[str, Any]]:
+    """What a fresh process lists: this one has the old files in its caches."""
+    command = [sys.executable, "-m", "connectagent", "plugins", "list", "--json"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr.strip()}")
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows

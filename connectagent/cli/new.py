@@ -1,0 +1,151 @@
+"""`connectagent plugins new`: a package that is ready to be tested and installed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+import click
+
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "connectagent-{name}"
+version = "0.1.0"
+description = "A connectagent plugin."
+readme = "README.md"
+requires-python = ">=3.11"
+dependencies = ["connectagent"]
+
+[project.entry-points.connectagent]
+{name} = "{module}"
+{brings}
+[tool.setuptools]
+py-modules = ["{module}"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
+testpaths = ["tests"]
+"""
+README = """\
+# connectagent-{name}
+
+A plugin for connectagent. It sees: {hooks}.
+
+```sh
+pip install connectagent-{name}
+```
+
+```python
+from connectagent import Agent
+
+agent = Agent("helper", plugins=["{name}"])
+```
+
+Run its tests: `pytest`. See it at work: `connectagent plugins inspect {name}`.
+"""
+TESTS = '''\
+"""The plugin in a whole turn, with a model that follows a script: no key, no network."""
+
+import {module}
+from connectagent import Agent
+from connectagent.testing import HookRecorder, ScriptedLLM
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def fail() -> str:
+    """Fail."""
+    raise OSError("no disk")
+
+
+def test_each_handler_is_called_and_the_turn_goes_its_way():
+    llm = ScriptedLLM([("add", {{"a": 2, "b": 2}}), ("fail", {{}})], "It is 4.")
+    recorder = HookRecorder()
+    plugins = [recorder, {module}]
+    agent = Agent("tested", tools=[add, fail], llm=llm, plugins=plugins, stream=True, log=False, quiet=True)
+    assert agent.input("What is 2 + 2?") == "It is 4."
+    handled = {{hook for hook, handlers in agent.hooks.handlers.items() if "{module}" in [h.plugin for h in handlers]}}
+    assert handled
+    assert handled - {{name.partition(":")[0] for name in recorder.names}} <= {{"register_models", "register_commands"}}
+'''
+
+
+@click.command(short_help="Write a new plugin: a package with tests that pass.")
+@click.argument("name")
+@click.option("--hooks", default="after_tools", show_default=True, help="The hooks to begin with, commas between.")
+def new(name: str, hooks: str) -> None:
+    """Write a new package, connectagent-NAME, into the current folder: pyproject, module, README and tests."""
+    name = re.sub(r"[-_.]+", "-", name).lower().removeprefix("connectagent-")
+    if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]|[a-z]", name):
+        raise _usage(f"a plugin's name is letters, digits and dashes, beginning with a letter, not {name!r}")
+    listed = _hooks(hooks)
+    folder = Path(f"connectagent-{name}")
+    if folder.exists():
+        raise _usage(f"{str(folder)!r} is there already; take another name, or remove it")
+    module = f"connectagent_{name.replace('-', '_')}"
+    words = {"name": name, "module": module, "hooks": ", ".join(listed), "brings": _brings(name, module, listed)}
+    (folder / "tests").mkdir(parents=True)
+    files = {
+        "pyproject.toml": PYPROJECT.format(**words),
+        "README.md": README.format(**words),
+        f"{module}.py": _module(name, listed),
+        f"tests/test_{name.replace('-', '_')}.py": TESTS.format(**words),
+    }
+    for path, text in files.items():
+        (folder / path).write_text(text, encoding="utf-8")
+        click.echo(f"{folder}/{path}")
+    click.echo(f"now: connectagent plugins install ./{folder}")
+
+
+def _hooks(text: str) -> list[str]:
+    from connectagent.hookspecs import HOOKS
+
+    listed = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+    for hook in listed:
+        if hook not in HOOKS:
+            near = difflib.get_close_matches(hook, HOOKS, 1, 0.5)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise _usage(f"no hook {hook!r}.{hint} Hooks: {', '.join(HOOKS)}")
+    if not listed:
+        raise _usage(f"--hooks names at least one hook: {', '.join(HOOKS)}")
+    return listed
+
+
+def _brings(name: str, module: str, hooks: list[str]) -> str:
+    """The entry points by which models and commands are found without naming the plugin."""
+    groups = [group for group in ("models", "commands") if f"register_{group}" in hooks]
+    return "".join(f'\n[project.entry-points."connectagent.{group}"]\n{name} = "{module}"\n' for group in groups)
+
+
+def _module(name: str, hooks: list[str]) -> str:
+    from connectagent.hookspecs import PARAMETERS, SPECS
+
+    lines = [f'"""The plugin {name}."""', "", f"from connectagent import {', '.join(sorted(hooks))}"]
+    for hook in hooks:
+        doc = (SPECS[hook].__doc__ or "").strip().splitlines()[0]
+        lines += ["", "", f"@{hook}", f"def {hook}_of_{name.replace('-', '_')}({', '.join(PARAMETERS[hook])}):"]
+        lines += [f'    """{doc} See: connectagent hooks {hook}"""', *_body(name, hook)]
+    return "\n".join([*lines, ""])
+
+
+def _body(name: str, hook: str) -> list[str]:
+    if hook.startswith("around_"):
+        return ["    outcome = yield", "    return outcome"]
+    if hook == "register_models":
+        return ["    return {}  # from a prefix to a function that makes an LLM of a model's name"]
+    if hook == "register_commands":
+        add = f'    cli.add_command(click.Command("{name}", callback=lambda: click.echo("{name}")))'
+        return ["    import click", "", add]
+    return []
+
+
+def _usage(text: str) -> click.UsageError:
+    return click.UsageError(text, click.get_current_context(silent=True))

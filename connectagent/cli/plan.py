@@ -1,0 +1,77 @@
+"""Who runs at each hook of an agent, in which order, and why."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, NamedTuple
+
+from connectagent.discovery import handlers_of, process_wide
+from connectagent.errors import ConnectAgentError
+from connectagent.hooks import Handler
+from connectagent.hookspecs import AROUND, HOOKS
+
+
+class Step(NamedTuple):
+    """One handler in the order of its hook.
+
+    Args:
+        handler: the handler.
+        why: how it came here, and what moved it.
+    """
+
+    handler: Handler
+    why: str
+
+
+def plan_of(agent: Any) -> dict[str, list[Step]]:
+    """The handlers of an agent by hook, in the order in which they run; hooks without any are left out."""
+    places = _places()
+    return {
+        hook: [Step(handler, _why(handler, places)) for handler in agent.hooks.handlers[hook]]
+        for hook in HOOKS
+        if agent.hooks.handlers[hook]
+    }
+
+
+def text_of(plan: dict[str, list[Step]]) -> str:
+    """A plan as it is printed."""
+    lines = []
+    for hook, steps in plan.items():
+        lines.append(f"{hook}{' (the first is the outermost)' if hook in AROUND else ''}")
+        lines += [f"  {number}. {shown(step.handler)}: {step.why}" for number, step in enumerate(steps, 1)]
+    return "\n".join(lines)
+
+
+def shown(handler: Handler) -> str:
+    """A handler with its plugin, version, file and line."""
+    by = handler.by
+    version = f" {handler.version}" if handler.version else ""
+    return f"{by['handler']} of {handler.plugin!r}{version} ({by['file']}:{by['line']})"
+
+
+def _places() -> dict[Any, str]:
+    """Where each handler that every agent has was named, by the code of the handler."""
+    places: dict[Any, str] = {}
+    for item, place in process_wide():
+        if isinstance(item, str) and (item.startswith("no:") or item.endswith(".py")):
+            if item.endswith(".py"):  # loading it once more would run it once more
+                places[os.path.abspath(item)] = place
+            continue
+        with contextlib.suppress(ConnectAgentError):
+            places |= {_code(handler): place for handler in handlers_of(item)}
+    return places
+
+
+def _code(handler: Handler) -> tuple[str, str, int, str]:
+    return handler.hook, handler.by["file"], handler.by["line"], handler.plugin
+
+
+def _why(handler: Handler, places: dict[Any, str]) -> str:
+    if handler.trusted:
+        came = "built in"
+    else:
+        place = places.get(_code(handler)) or places.get(os.path.abspath(handler.by["file"]))
+        came = f"named by {place}" if place else "given to the agent"
+    moved = [name for name in ("tryfirst", "trylast") if handler.opts.get(name)]
+    return ", ".join([came, *moved] if moved else [came, "in the order of the list"])

@@ -1,0 +1,148 @@
+"""What there is to tell about installed plugins: each is loaded, and whatever goes wrong is told as its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from connectagent.discovery import handlers_of
+from connectagent.errors import ConfigError, ConnectAgentError, PluginError
+from connectagent.hooks import Handler, marks_of
+from connectagent.hookspecs import HOOKS, PROJECT
+from connectagent.installed import (
+    COMMANDS,
+    MODELS,
+    Installed,
+    clash,
+    guarded,
+    installed,
+    is_factory,
+    missing_options,
+    named,
+    normalized,
+    options_of,
+    table_names,
+    way_out,
+)
+from connectagent.settings import named_plugins, project_file, project_settings
+
+
+@dataclass
+class Status:
+    """One plugin as `plugins list` tells it.
+
+    Args:
+        status: `ok`, `broken`, `needs options` (it loads, and cannot be made without them), or `not checked`
+            (the project's settings cannot be read).
+        hooks: the hooks that it has handlers for.
+        source: the entry point's value and the folder of the distribution.
+        named_by: where it is named for every agent.
+        error: what is wrong, and `way_out` what can be done about it.
+        load_ms: how long it took to load.
+    """
+
+    name: str
+    distribution: str
+    version: str | None
+    status: str
+    hooks: list[str]
+    source: str
+    named_by: list[str]
+    error: str | None = None
+    way_out: str | None = None
+    load_ms: float = 0.0
+    handlers: list[Handler] = field(default_factory=list, repr=False)
+
+    def shown(self) -> dict[str, Any]:
+        """The status as data, for `--json`."""
+        return {key: value for key, value in vars(self).items() if key != "handlers"}
+
+
+def everything() -> list[Installed]:
+    """The plugins, and what distributions declare for models and commands beside them."""
+    found: dict[tuple[str, str], Installed] = {}
+    for group in (PROJECT, MODELS, COMMANDS):
+        for plugin in installed(group):
+            found.setdefault((plugin.distribution, plugin.entry.value), plugin)
+    return list(found.values())
+
+
+def status_of(plugin: Installed) -> Status:
+    """Load a plugin and tell what came of it; what it prints meanwhile is not shown."""
+    folder = plugin.entry.dist.locate_file("") if plugin.entry.dist else "?"
+    source, named_by = f"{plugin.entry.value} in {folder}", _named_by(plugin)
+    status = Status(plugin.name, plugin.distribution, plugin.version, "ok", [], source, named_by)
+    started = time.perf_counter()
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            _look(plugin, status)
+        if plugin.rivals:
+            raise PluginError(clash(plugin))
+    except ConfigError as error:  # of the project's file, which is no plugin's fault
+        status.status, status.error, status.way_out = "not checked", str(error), "repair that file"
+    except ConnectAgentError as error:
+        told, _, hint = str(error).rpartition("\n")
+        status.status, status.error = "broken", told or hint
+        status.way_out = hint if told else way_out(plugin, error)
+    status.load_ms = round(1000 * (time.perf_counter() - started), 2)
+    return status
+
+
+def _look(plugin: Installed, status: Status) -> None:
+    options, thing = options_of(plugin), guarded(plugin, plugin.entry.load)
+    if is_factory(thing) and guarded(plugin, lambda: missing_options(thing, options)):
+        members = [member for cls in getattr(thing, "__mro__", ()) for member in vars(cls).values()]
+        hooks = {hook for member in members for hook in marks_of(member)}
+        if isinstance(thing, type) and hooks:
+            status.status, status.hooks = "needs options", [hook for hook in HOOKS if hook in hooks]
+            return
+    status.handlers = list(handlers_of(plugin))
+    hooks = {handler.hook for handler in status.handlers}
+    status.hooks = [hook for hook in HOOKS if hook in hooks]
+
+
+def _named_by(plugin: Installed) -> list[str]:
+    try:
+        return [place for name, place in named_plugins() if not name.endswith(".py") and plugin in named(name)]
+    except ConnectAgentError:  # of the project's file, which `doctor` tells
+        return []
+
+
+def project_problems() -> list[str]:
+    """What is wrong with how the project and the environment name plugins and their options."""
+    try:
+        listed, tables = named_plugins(), project_settings()
+    except ConnectAgentError as error:
+        return [str(error)]
+    problems = []
+    for name, place in listed:
+        bare = name.removeprefix("no:")
+        if bare.endswith(".py"):
+            if not Path(bare).is_file():
+                problems.append(f"{place} names {bare!r}, and there is no such file")
+        elif not named(bare) and not name.startswith("no:"):
+            problems.append(f"{place} names {bare!r}, and no such plugin is installed")
+    known = {name for plugin in everything() for name in table_names(plugin)}
+    for key, value in tables.items():
+        if isinstance(value, dict) and normalized(key) not in known:
+            problems.append(f"{project_file()}: [tool.connectagent.{key}] holds options of no plugin that is installed")
+    return problems
+
+
+def shared_names() -> list[str]:
+    """The model prefixes and commands that several distributions bring, or that are the package's own."""
+    from connectagent.cli import COMMANDS as OWN
+
+    problems = []
+    for group, what in ((MODELS, "model prefix"), (COMMANDS, "command")):
+        for plugin in installed(group):
+            if plugin.rivals:
+                others = ", ".join(plugin.rivals)
+                problems.append(f"{what} {plugin.name!r} of {plugin} is brought by {others} too: uninstall one")
+            elif group == COMMANDS and plugin.name in OWN:
+                problems.append(f"command {plugin.name!r} of {plugin} is an own one of connectagent and never runs")
+    return problems

@@ -1,0 +1,130 @@
+"""`connectagent plugins`: what is installed, what it does, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from connectagent.cli import installer, script
+from connectagent.cli.new import new
+from connectagent.cli.plan import plan_of, shown, text_of
+from connectagent.cli.plugin_status import Status, everything, project_problems, shared_names, status_of
+
+
+@click.group(short_help="List, inspect, install, write and repair plugins.")
+def plugins() -> None:
+    """List, inspect, install, write and repair plugins."""
+
+
+@plugins.command(name="list", short_help="Every installed plugin, broken ones too.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+def list_(as_json: bool) -> None:
+    """Print every installed plugin: name, version, status, hooks, and where it is from."""
+    found = [status_of(plugin) for plugin in everything()]
+    if as_json:
+        click.echo(json.dumps([status.shown() for status in found], indent=2))
+    elif not found:
+        click.echo("no plugin is installed; write one: connectagent plugins new NAME")
+    for status in found if not as_json else ():
+        click.echo(_line(status))
+        click.echo(f"    from {status.distribution}, {status.source}")
+        if status.named_by:
+            click.echo(f"    named by {', '.join(status.named_by)}")
+        if status.error:
+            click.echo(f"    error: {status.error}\n    way out: {status.way_out}")
+
+
+def _line(status: Status) -> str:
+    return f"{status.name} {status.version}  {status.status}  {', '.join(status.hooks) or 'no hooks'}"
+
+
+@plugins.command(short_help="One plugin: handlers, order, options, load time.")
+@click.argument("name")
+def inspect(name: str) -> None:
+    """Print a plugin's handlers with file, line and place in the order, its options and its load time."""
+    from connectagent.installed import find, options_of
+
+    plugin = find(name)
+    status = status_of(plugin)
+    click.echo(_line(status))
+    click.echo(f"from: {status.distribution}, {status.source}\nload time: {status.load_ms} ms")
+    if status.error:
+        raise SystemExit(f"error: {status.error}\nway out: {status.way_out}")
+    for handler, place in _placed(status):
+        click.echo(f"{handler.hook}: {shown(handler)}, {place}")
+    given = options_of(plugin)
+    known = {name: f"set to {given[name]!r}" if name in given else how for name, how in _options(plugin)}
+    click.echo(f"options: {', '.join(f'{name} ({how})' for name, how in known.items()) or 'none'}")
+
+
+def _placed(status: Status) -> list[tuple[Any, str]]:
+    """Each handler with its place in an agent that has the built-in plugins and this one."""
+    from connectagent.builtin import built_in
+    from connectagent.discovery import handlers_of
+    from connectagent.host import PluginHost
+
+    host = PluginHost(None, lambda entry: None)
+    own = built_in(trust=None, log=None, quiet=False)
+    host.load([*(one for name, thing in own.items() for one in handlers_of(thing, name)), *status.handlers])
+    orders = {handler.hook: host.handlers[handler.hook] for handler in status.handlers}
+    return [
+        (handler, f"{orders[handler.hook].index(handler) + 1} of {len(orders[handler.hook])}")
+        for handler in status.handlers
+    ]
+
+
+def _options(plugin: Any) -> list[tuple[str, str]]:
+    import inspect as python_inspect
+
+    from connectagent.installed import is_factory
+
+    thing = plugin.entry.load()
+    if not is_factory(thing):
+        return []
+    parameters = python_inspect.signature(thing).parameters.values()
+    return [(p.name, "needed" if p.default is p.empty else f"default {p.default!r}") for p in parameters]
+
+
+@plugins.command(short_help="Who runs at each hook, in which order, and why.")
+@click.argument("path", metavar="[SCRIPT]", required=False)
+@script.agent_options
+def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: bool, traceback: bool) -> None:
+    """Print for each hook who runs, in which order and why, for the agent of SCRIPT or one without a script."""
+    script.apply(model, quiet, plugins)
+    module = script.load(path, traceback) if path else None
+    if module is None:
+        from connectagent.agent import Agent
+
+        agent: Any = Agent("plan")
+    else:
+        agent = script.agent_of(module)
+        if agent is None:
+            raise click.UsageError(f"{script.shown(module)} has no agent", click.get_current_context())
+    click.echo(text_of(plan_of(agent)))
+
+
+@plugins.command(short_help="Everything that is wrong with the installation.")
+def doctor() -> None:
+    """Look for everything that is wrong; the last line and the exit code say it again."""
+    found = [status_of(plugin) for plugin in everything()]
+    for status in found:
+        click.echo(f"{status.name} ({status.distribution} {status.version}): {status.status}")
+        if status.error:
+            click.echo(f"    {status.error}\n    {status.way_out}")
+    problems = [*project_problems(), *shared_names()]
+    for problem in problems:
+        click.echo(problem)
+    broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
+    if broken or problems:
+        what = [f"{len(broken)} broken: {', '.join(broken)}"] if broken else []
+        what += [f"{len(problems)} wrong in the setup"] if problems else []
+        click.echo(f"not well: {len(found)} plugins, {'; '.join(what)}")
+        raise SystemExit(1)
+    click.echo(f"all well: {len(found)} plugins")
+
+
+plugins.add_command(installer.install)
+plugins.add_command(installer.uninstall)
+plugins.add_command(new)
