@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import enum
 from collections.abc import Callable
-from typing import Annotated, Any, Required, TypedDict
+from typing import Annotated, Any
 
 import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tool_types import Color, Node, Options, Point
 
 from connectagent.errors import ToolArgumentsError
 from connectagent.tools import Tool
-
-
-class Color(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-class Node(pydantic.BaseModel):
-    title: str
-    children: list[Node] = []
-
-
-class Options(TypedDict, total=False):
-    deep: Required[bool]
-    title: str
 
 
 def bind(function: Callable[..., Any], **arguments: Any) -> dict[str, Any]:

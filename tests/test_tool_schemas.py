@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import enum
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Required, TypedDict, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 
 import pydantic
 import pytest
+from tool_types import Color, Node, Options, Point
 
 from connectagent.errors import ToolDefinitionError
 from connectagent.tools import Tool, tool
@@ -20,29 +20,6 @@ if TYPE_CHECKING:
     from connectagent.agent import Agent
 
 WIRE = Path(__file__).parents[2] / "shared" / "wire"
-
-
-class Color(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-@dataclasses.dataclass
-class Point:
-    x: int
-    y: int = 0
-
-
-class Node(pydantic.BaseModel):
-    """A node."""
-
-    title: str
-    children: list[Node] = []
-
-
-class Options(TypedDict, total=False):
-    deep: Required[bool]
-    title: str
 
 
 def schema_of(function: Callable[..., Any]) -> dict[str, Any]:

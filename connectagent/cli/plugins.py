@@ -122,7 +122,7 @@ def doctor() -> None:
         what += [f"{len(problems)} wrong in the setup"] if problems else []
         click.echo(f"not well: {len(found)} plugins, {'; '.join(what)}")
         raise SystemExit(1)
-    click.echo(f"all well: {len(found)} plugins")
+    click.echo(f"all well: {len(found)} plugin{'' if len(found) == 1 else 's'}")
 
 
 plugins.add_command(installer.install)

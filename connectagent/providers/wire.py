@@ -13,6 +13,7 @@ import os
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, ClassVar, NoReturn
@@ -113,7 +114,7 @@ def _failed(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------------------- the adapter
 
 
-class WireLLM:
+class WireLLM(ABC):
     """An LLM behind an SDK. A subclass says what its wire looks like: `_make_client`, `_body`, `_answer`, `_collect`.
 
     Args:
@@ -179,14 +180,16 @@ class WireLLM:
 
     # -- what a subclass says
 
-    def _make_client(self, key: str | None, base_url: str) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _make_client(self, key: str | None, base_url: str) -> Any: ...
 
-    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]: ...
 
-    def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
-        raise NotImplementedError
+    @abstractmethod
+    def _ask(
+        self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None
+    ) -> LLMResponse: ...
 
     # -- what both share
 
