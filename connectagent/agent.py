@@ -127,6 +127,7 @@ class Agent:
                 return str(self.hooks.around("around_turn", turn, agent=self, prompt=text))
             finally:
                 self.ended = None
+                self.hooks.forget_errors()
 
     def _turn(self, message: Message, prompt: str, limit: int) -> str:
         talk = self.conversation

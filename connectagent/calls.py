@@ -28,7 +28,7 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
     """
     llm = agent.llm
     for attempt in range(MAX_RETRIES + 1):
-        started, by = time.perf_counter(), None
+        started, by, since = time.perf_counter(), None, agent.hooks.blames
         response: LLMResponse | None = None
         try:
             call = partial(_request, agent, llm, request)
@@ -36,7 +36,7 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
             trace_model_call(agent, request, response, "success", started)
             return as_response(response)
         except Exception as error:
-            if response is not None or agent.hooks.owner_of(error):
+            if response is not None or agent.hooks.owner_of(error, since):
                 raise
             answer = agent.hooks.first("on_error", agent=agent, error=error, tool_call=None)
             retry = answer.value if answer is not None and isinstance(answer.value, Retry) else None
@@ -199,7 +199,7 @@ def _decide(agent: Agent, call: ToolCall, entry: TraceEntry, rejection: ToolReje
 
 
 def _run_tool(agent: Agent, call: ToolCall, entry: TraceEntry) -> Exception | None:
-    tool = agent.tools.get(call.name)
+    tool, since = agent.tools.get(call.name), agent.hooks.blames
     try:
         if tool is None:
             raise agent.tools.missing(call.name)
@@ -212,7 +212,7 @@ def _run_tool(agent: Agent, call: ToolCall, entry: TraceEntry) -> Exception | No
     except ToolRejected:
         raise
     except Exception as error:
-        if agent.hooks.owner_of(error):
+        if agent.hooks.owner_of(error, since):
             if entry.get("timing"):
                 lost = f"the tool ran, but its result was lost: {type(error).__name__}"
                 entry.update(status="interrupted", result=lost)

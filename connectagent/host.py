@@ -24,7 +24,6 @@ from connectagent.messages import value_problem
 from connectagent.session import Continue, LLMResponse, ToolCall, TraceEntry
 from connectagent.tools import Tool
 
-_OWNER = "__connectagent_owner__"  # set on an exception: the host whose handler raised it, and the handler
 _MAY_REJECT = ("before_tools", "before_each_tool")
 
 
@@ -52,6 +51,8 @@ class PluginHost(pluggy.PluginManager):
         self.announce = announce
         self.shadow: Shadow | None = None
         self.handlers: dict[str, tuple[Handler, ...]] = dict.fromkeys(HOOKS, ())
+        self.blames = 0  # how many errors were found to be a handler's
+        self._blamed: dict[int, tuple[BaseException, Handler, int]] = {}
         self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
 
     # -- registration --------------------------------------------------------------------------
@@ -159,14 +160,10 @@ class PluginHost(pluggy.PluginManager):
             HookResultError: the value is none of the kinds.
         """
         if not isinstance(decision.value, kinds):
-            by, accepted = decision.by, ", ".join(kind.__name__ for kind in kinds)
-            raise self._blame(
-                HookResultError(
-                    f"{by['hook']} handler {by['handler']!r} ({by['file']}:{by['line']}) returned "
-                    f"{_short(decision.value)}; here it takes None, {accepted}"
-                ),
-                next(handler for handler in self.handlers[by["hook"]] if handler.by is by),
-            )
+            handler = next(one for one in self.handlers[decision.by["hook"]] if one.by is decision.by)
+            accepted = ", ".join(kind.__name__ for kind in kinds)
+            problem = f"{_who(handler)} returned {_short(decision.value)}; here it takes None, {accepted}"
+            raise self._blame(HookResultError(problem), handler)
 
     def ledger(self) -> list[dict[str, Any]]:
         """What each handler that has run cost, the longest first."""
@@ -186,10 +183,19 @@ class PluginHost(pluggy.PluginManager):
         ]
         return sorted(rows, key=lambda row: -row["duration_ms"])
 
-    def owner_of(self, error: BaseException) -> By | None:
-        """The handler of this host that raised an error, or None where it was not one."""
-        owner = getattr(error, _OWNER, None)
-        return owner[1].by if owner is not None and owner[0] is self else None
+    def owner_of(self, error: BaseException, since: int = 0) -> By | None:
+        """The handler that raised an error, or None where it was not one.
+
+        Args:
+            error: what was raised. The same object may be raised again by a tool or a model.
+            since: what `blames` was before the operation that raised it; older blames do not count.
+        """
+        found = self._blamed.get(id(error))
+        return found[1].by if found is not None and found[2] > since else None
+
+    def forget_errors(self) -> None:
+        """Let go of the errors of handlers: those of a turn that is over."""
+        self._blamed.clear()
 
     def _call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
         if not self.forgiving or handler.trusted or handler.hook.startswith("before_"):
@@ -227,7 +233,7 @@ class PluginHost(pluggy.PluginManager):
         account, payer = handler.account, paying.get()
         paying.set(account)
         self._running.append(None if handler.trusted else handler.by)
-        started = time.perf_counter()
+        started, since = time.perf_counter(), self.blames
         try:
             value = function(*given)
         except BaseException as error:
@@ -235,7 +241,7 @@ class PluginHost(pluggy.PluginManager):
             if shadow is not None:
                 self._take_changes(handler, arguments, before) if decided else self._roll_back(shadow, before)
             if error is not expected:
-                self._blame(error, handler)
+                self._blame(error, handler, since)
             raise
         else:
             if shadow is not None:
@@ -329,16 +335,18 @@ class PluginHost(pluggy.PluginManager):
             entry["call_id"] = arguments["tool_call"].id
         self.announce(entry)
 
-    def _blame(self, error: BaseException, handler: Handler) -> BaseException:
-        """Name the handler in a note of its error, once; the error itself is left as it is."""
-        if getattr(error, _OWNER, None) is None:
-            setattr(error, _OWNER, (self, handler))
+    def _blame(self, error: BaseException, handler: Handler, since: int = -1) -> BaseException:
+        """Name the handler in a note of its error, unless one that it called was named; the error stays as it is."""
+        if self.owner_of(error, since) is None:
+            self.blames += 1
+            self._blamed[id(error)] = (error, handler, self.blames)
             if not _is_rejection(error, handler):
                 version = f" {handler.version}" if handler.version else ""
-                error.add_note(
-                    f"raised by {_who(handler)}, of plugin {handler.plugin!r}{version}; "
-                    f"without it: plugins=['no:{handler.plugin}']"
-                )
+                with contextlib.suppress(Exception):  # an exception class that takes no attributes
+                    error.add_note(
+                        f"raised by {_who(handler)}, of plugin {handler.plugin!r}{version}; "
+                        f"without it: plugins=['no:{handler.plugin}']"
+                    )
         return error
 
 

@@ -247,3 +247,39 @@ def test_a_handler_of_the_trace_that_raises_is_named_too() -> None:
     with pytest.raises(ValueError) as caught:
         agent_with(broken).input("Hi")
     assert "on_trace" in caught.value.__notes__[0]
+
+
+def test_the_same_exception_object_is_a_handlers_once_and_a_tools_the_next_time() -> None:
+    shared = ValueError("shared")
+
+    def breaks() -> str:
+        """Break."""
+        raise shared
+
+    @before_each_tool
+    def guard(agent: Agent) -> None:
+        if session_of(agent)["turn"] == 1:
+            raise shared
+
+    agent = agent_with(guard, script=(("breaks", {}), ("breaks", {}), "Done."))
+    agent.add_tool(breaks)
+    with pytest.raises(ValueError, match="shared"):
+        agent.input("Hi")
+    assert agent.input("Again") == "Done."
+    assert entries(agent, "tool_execution")[-1]["status"] == "error"
+
+
+def test_an_exception_that_takes_no_attributes_reaches_the_caller_as_it_is() -> None:
+    class Frozen(Exception):
+        def __setattr__(self, name: str, value: object) -> None:
+            raise AttributeError("frozen")
+
+    @after_tools
+    def fail() -> None:
+        raise Frozen("cold")
+
+    agent = agent_with(fail)
+    with pytest.raises(Frozen, match="cold"):
+        agent.input("Hi")
+    (error,) = entries(agent, "error")
+    assert is_by({"by": error["by"]}, fail, "after_tools")
