@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from connectagent.builtin import built_in
 from connectagent.calls import as_response, ask_model, new_entry, run_call, shown_call, trace_model_call
@@ -18,7 +18,7 @@ from connectagent.llm import LLM, default_model
 from connectagent.messages import NOT_RUN, assistant_message, text_of, user_message
 from connectagent.prompts import read_prompt
 from connectagent.providers import context_window, create_llm
-from connectagent.session import Image, LLMRequest, LLMResponse, Message, TokenUsage, ToolCall, TraceEntry
+from connectagent.session import Image, LLMRequest, LLMResponse, Message, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import overrides
 from connectagent.tools import Tool, ToolRegistry
 
@@ -80,7 +80,7 @@ class Agent:
         self.max_iterations = _limit(max_iterations)
         self.tools = ToolRegistry(tools, agent_tool=_agent_tool)
         self.streaming = stream
-        self.current_session: dict[str, Any] | None = None
+        self.current_session: Session | None = None
         self.last_usage: TokenUsage | None = None
         self.total_cost = 0.0
         self.ended: Decision | None = None
@@ -295,7 +295,7 @@ class Agent:
         """The doors through which the loop changes `current_session`."""
         if self._conversation is None:
             self._conversation = Conversation(self, self.hooks, self.system_prompt)
-            self.current_session = self._conversation.session
+            self.current_session = cast(Session, self._conversation.session)
         return self._conversation
 
     def _take_session(self) -> None:
@@ -303,7 +303,8 @@ class Agent:
         if self.current_session is None:
             self._conversation = None
         elif self._conversation is None or self.current_session is not self._conversation.session:
-            self._conversation = Conversation(self, self.hooks, self.system_prompt, self.current_session)
+            stored = cast(dict[str, Any], self.current_session)
+            self._conversation = Conversation(self, self.hooks, self.system_prompt, stored)
 
     def _ending(self, ended: Decision) -> str:
         """The result of a turn that a handler or tool ended; the conversation tells it too."""

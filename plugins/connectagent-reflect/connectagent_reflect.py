@@ -26,6 +26,7 @@ from connectagent import (
 if TYPE_CHECKING:
     from connectagent import Agent
     from connectagent.llm import LLM
+    from connectagent.session import Session
 
 _LONGEST = 2_000  # characters of one tool's result, or of the user's prompt, that are reflected on
 _STEPS = 20  # the last so many tool calls of a turn; its beginning is in the plan
@@ -129,7 +130,7 @@ def _notes(agent: Agent) -> dict[str, Any]:
     return notes
 
 
-def _session(agent: Agent) -> dict[str, Any]:
+def _session(agent: Agent) -> Session:
     assert agent.current_session is not None  # a turn is running
     return agent.current_session
 
