@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from connectagent.attribution import clone
 from connectagent.builtin import built_in
 from connectagent.calls import as_response, ask_model, new_entry, run_call, shown_call, trace_model_call
 from connectagent.conversation import Conversation
@@ -90,7 +91,7 @@ class Agent:
         self._executed = 0
         if plugin_errors not in ("raise", "warn"):
             raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
-        announce = lambda entry: self.conversation.announce(entry)  # noqa: E731
+        announce = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.hooks = PluginHost(self, announce, forgiving=plugin_errors == "warn")
         own = built_in(trust=trust, log=log, quiet=quiet)
         self.hooks.load(find_handlers(own, [plugins, on_events], overrides.get("model") or model))
@@ -133,7 +134,8 @@ class Agent:
         talk = self.conversation
         try:
             talk.append(message)
-            talk.trace({"type": "user_input", "turn": talk.session["turn"], "prompt": prompt})
+            entry: TraceEntry = {"type": "user_input", "turn": talk.session["turn"], "prompt": prompt}
+            talk.trace(entry if message["content"] == prompt else {**entry, "content": clone(message["content"])})
             self.ended = self.hooks.first("after_user_input", agent=self, prompt=prompt) or self.ended
             while True:
                 result, more = self._complete(*self._iterate(limit))
@@ -192,9 +194,8 @@ class Agent:
             raise
         finally:
             talk.session["pending_tools"] = None
-            for call in talk.close_round(calls, reason):
-                entry = {**new_entry(self, call), "status": "skipped", "result": NOT_RUN.format(reason=reason)}
-                talk.trace_quietly(entry)
+            skipped = {"status": "skipped", "result": NOT_RUN.format(reason=reason)}
+            talk.close_round([(call, {**new_entry(self, call), **skipped}) for call in calls])
 
     def _before_tools(self, calls: list[ToolCall]) -> ToolRejected | None:
         try:

@@ -61,7 +61,9 @@ class Shadow:
     def mark_round(self) -> None:
         """Follow changes of the trace from here on only."""
         self.start = len(self.trace)
-        self.tail: list[TraceEntry] = []
+        self.anchor = self.trace[-1] if self.trace else None
+        self.followed: list[TraceEntry] = []
+        self.tail: list[TraceEntry] = []  # copies of these
 
     def insert(self, message: Message, index: int | None = None) -> None:
         """Add a message to the conversation and to the shadow, at the end or before `index`."""
@@ -81,13 +83,14 @@ class Shadow:
     def append(self, entry: TraceEntry) -> None:
         """Add an entry to the trace."""
         self.trace.append(entry)
+        self.followed.append(entry)
         self.tail.append(clone(entry))
 
     def amend(self, entry: TraceEntry, **changed: Any) -> None:
         """Change an entry of the trace; of an older round, it is no longer followed."""
         entry.update(changed)
-        for index, followed in enumerate(self.trace[self.start :]):
-            if followed is entry and index < len(self.tail):
+        for index, followed in enumerate(self.followed):
+            if followed is entry:
                 self.tail[index] = clone(entry)
 
     def sync(self) -> None:
@@ -117,8 +120,8 @@ class Shadow:
                 original.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict at run time
                 original.update(clone(copy))
         self.messages[:] = self.originals
-        del self.trace[self.start + len(self.tail) :]
-        for entry, copy in zip(self.trace[self.start :], self.tail, strict=False):
+        self.trace[self.start :] = self.followed
+        for entry, copy in zip(self.followed, self.tail, strict=True):
             if not same(entry, copy):
                 entry.clear()
                 entry.update(clone(copy))
@@ -139,6 +142,7 @@ class Shadow:
         """
         session, copy = self.session, self.copy
         self._check_containers(by)
+        self._find_start()
         try:  # all that can fail comes first: `restore` needs the shadow as it was
             state, delta = copy["state"], None
             if not same(session["state"], state):
@@ -154,10 +158,17 @@ class Shadow:
             entries.append({"type": "state_delta", "by": by, "delta": delta})
         if changed:
             entries.append({"type": "session_delta", "by": by, "delta": changed})
-        added = self.trace[self.start + len(self.tail) :]
-        self.tail = tail
+        known = {id(entry) for entry in self.followed}
+        added = [entry for entry in self.trace[self.start :] if id(entry) not in known]
+        self.followed, self.tail = self.trace[self.start :], tail
         self.sync()
         return [*added, *entries]
+
+    def _find_start(self) -> None:
+        """Begin anew where the trace before the newest round was rearranged: what is new in it cannot be told."""
+        before = self.trace[self.start - 1 : self.start] if self.start else []
+        if self.start and not (before and before[0] is self.anchor):
+            self.mark_round()
 
     def _message_changes(self, by: By) -> list[TraceEntry]:
         """Entries that, applied in order to the old messages, give the new ones."""
@@ -281,7 +292,8 @@ def shown(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], ToolCall):
         return [shown(call) for call in value]
     if isinstance(value, LLMResponse):
-        return {"content": value.content, "tool_calls": [shown(call) for call in value.tool_calls or ()]}
+        told = {"content": value.content, "tool_calls": [shown(call) for call in value.tool_calls or ()]}
+        return {**told, "provider_data": clone(value.provider_data)} if value.provider_data else told
     if isinstance(value, LLMRequest):
         return {"model": value.model, "messages": len(value.messages), "tools": len(value.tools)}
     return clone(value)

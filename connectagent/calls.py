@@ -113,6 +113,7 @@ def trace_model_call(
     }
     more = {
         "finish_reason": response.finish_reason if response else None,
+        "provider_data": response.provider_data if response else None,
         "retries": getattr(response or error, "retries", None),
         "error": None if error is None else str(error),
         "error_type": None if error is None else type(error).__name__,
@@ -142,12 +143,10 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
         talk.place(call, entry)
         if error is not None:
             _recover(agent, call, entry, error)
-        before = entry.get("result")
-        result, _ = agent.hooks.chain(
-            "after_each_tool", result_content, agent=agent, tool_call=call, result=before, entry=entry
+        take = partial(_take_result, agent, call, entry)
+        agent.hooks.chain(
+            "after_each_tool", take, agent=agent, tool_call=call, result=entry.get("result"), entry=entry
         )
-        if result is not before:
-            talk.amend(call, entry, result=result)
         return entry
     except BaseException:
         if entry.get("status") == "interrupted":
@@ -156,6 +155,13 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
         raise
     finally:
         talk.session["pending_tool"] = outer
+
+
+def _take_result(agent: Agent, call: ToolCall, entry: TraceEntry, value: Any) -> Any:
+    """Put what a handler returned in the place of a call's result, before the next handler sees the conversation."""
+    result = result_content(value)
+    agent.conversation.amend(call, entry, result=result)
+    return result
 
 
 def new_entry(agent: Agent, call: ToolCall) -> TraceEntry:
@@ -173,7 +179,8 @@ def new_entry(agent: Agent, call: ToolCall) -> TraceEntry:
 
 def shown_call(call: ToolCall) -> dict[str, Any]:
     """A call as the session and the trace show it."""
-    return {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
+    told = {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
+    return {**told, "error": call.error} if call.error else told
 
 
 def _decide(agent: Agent, call: ToolCall, entry: TraceEntry, rejection: ToolRejected | None) -> Exception | None:

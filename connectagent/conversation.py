@@ -9,8 +9,10 @@ from typing import Any
 from connectagent.attribution import By, Shadow, clone
 from connectagent.errors import HookResultError
 from connectagent.host import PluginHost
-from connectagent.messages import LEFT_OUT, NOT_RUN, mend, place_of_result, says_nothing
+from connectagent.messages import LEFT_OUT, mend, place_of_result, says_nothing
 from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
+
+MOST_AT_ONCE = 10_000  # entries of the trace that handlers of `on_trace` may bring about by one change
 
 
 class Conversation:
@@ -26,6 +28,8 @@ class Conversation:
     def __init__(self, agent: Any, host: PluginHost, system_prompt: str, session: dict[str, Any] | None = None) -> None:
         self.agent = agent
         self.host = host
+        self._untold: list[TraceEntry] = []
+        self._telling = False
         self.session: dict[str, Any] = {} if session is None else session
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
@@ -48,8 +52,7 @@ class Conversation:
             except HookResultError:
                 self.shadow.restore()
                 raise
-            for entry in entries:
-                self.announce(entry)
+            self.announce(*entries)
 
     def begin_turn(self, prompt: str) -> None:
         """Start the next turn."""
@@ -69,31 +72,70 @@ class Conversation:
         self.shadow.sync()
 
     def append(self, message: Message, by: By | None = None) -> None:
-        """Add a message at the end; `by` tells whose it is, where it is not the user's or the model's."""
+        """Add a message at the end; `by` tells whose it is, where it is not the user's or the model's.
+
+        A model's answer follows its `llm_call` in the trace without an entry of its own, unless handlers
+        changed something meanwhile: then an entry tells where it stands.
+        """
         self.host.settle()
         self.shadow.insert(message)
+        index, trace = len(self.session["messages"]) - 1, self.session["trace"]
         if by is not None:
-            index = len(self.session["messages"]) - 1
             self.trace({"type": "message", "by": by, "index": index, "message": clone(message)})
+        elif message["role"] == "assistant" and trace[-1]["type"] != "llm_call":
+            self.trace({"type": "assistant", "index": index, "message": clone(message)})
 
     def trace(self, entry: TraceEntry) -> None:
         """Add an entry to the trace and announce it."""
         self.host.settle()
-        entry.setdefault("timestamp", time.time())
-        self.shadow.append(entry)
-        self.host.observe("on_trace", agent=self.agent, entry=entry)
+        self._add(entry)
+        self._tell(entry)
 
     def trace_quietly(self, entry: TraceEntry) -> None:
         """Trace on the way out of a turn, where no handler's error may hide the one that ended it."""
         with contextlib.suppress(Exception):
             self.trace(entry)
 
-    def announce(self, entry: TraceEntry) -> None:
+    def announce(self, *entries: TraceEntry) -> None:
         """Trace what code of others changed; an entry that it added to the trace itself stays where it is."""
-        if any(entry is known for known in self.session["trace"][self.shadow.start :]):
-            self.host.observe("on_trace", agent=self.agent, entry=entry)
-        else:
-            self.trace(entry)
+        known = {id(entry) for entry in self.shadow.followed}
+        for entry in entries:
+            if id(entry) not in known:
+                self._add(entry)
+        self._tell(*entries)
+
+    def _add(self, entry: TraceEntry) -> None:
+        entry.setdefault("timestamp", time.time())
+        self.shadow.append(entry)
+
+    def _tell(self, *entries: TraceEntry) -> None:
+        """Call the handlers of `on_trace`, in the order of the trace.
+
+        What a handler changes when it is told of one entry makes further entries, which are told after all
+        that stand before them. Each is told, whatever is raised meanwhile.
+
+        Raises:
+            HookResultError: the handlers answer each entry with another one.
+        """
+        self._untold += entries
+        if self._telling:
+            return
+        errors: list[BaseException] = []
+        try:
+            self._telling, told = True, 0
+            while self._untold:
+                entry, told = self._untold.pop(0), told + 1
+                if told > MOST_AT_ONCE:
+                    raise HookResultError(f"handlers of on_trace change the session at each entry: {entry!r:.200}")
+                try:
+                    self.host.observe("on_trace", agent=self.agent, entry=entry)
+                except BaseException as error:
+                    errors.append(error)
+        finally:
+            self._telling = False
+            self._untold.clear()
+        if errors:
+            raise errors[0]
 
     def place(self, call: ToolCall, entry: TraceEntry) -> None:
         """Put a call's result behind its assistant message, and its entry into the trace."""
@@ -116,19 +158,26 @@ class Conversation:
         if "result" in changed:
             self.answer(call, changed["result"])
 
-    def close_round(self, calls: list[ToolCall], reason: str) -> list[ToolCall]:
+    def close_round(self, entries: list[tuple[ToolCall, TraceEntry]]) -> None:
         """Answer the calls of a round that have no result; what is left of a round is always valid.
 
-        Returns:
-            The calls that had none.
+        Args:
+            entries: all calls of the round, each with the entry that is traced if it has no result.
         """
-        without = []
-        for call in calls:
-            index, there = place_of_result(self.session["messages"], call.id)
-            if there is None and index is not None:
-                self.answer(call, NOT_RUN.format(reason=reason))
-                without.append(call)
-        return without
+        waiting = iter(entries)
+        try:
+            for call, entry in waiting:
+                if self._is_open(call):
+                    self.answer(call, entry["result"])
+                    self.trace_quietly(entry)
+        finally:  # Ctrl-C in a handler of that trace entry: the others are answered all the same
+            for call, entry in waiting:
+                if self._is_open(call):
+                    self.answer(call, entry["result"])
+
+    def _is_open(self, call: ToolCall) -> bool:
+        index, there = place_of_result(self.session["messages"], call.id)
+        return there is None and index is not None
 
     def mend(self, request: LLMRequest | None = None) -> None:
         """Make the conversation one that every provider takes, whatever was done to it."""
@@ -141,13 +190,13 @@ class Conversation:
             return
         if request is not None and says_nothing(messages):  # no provider takes an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by={"plugin": "connectagent"})
-        mended, before = mend(messages, self.shadow.valid), len(messages)
-        if mended is not None:
+        for told in (True, True, False):  # a handler of that trace entry may break it again
+            mended, before = mend(messages, self.shadow.valid), len(messages)
+            self.shadow.valid = before
+            if mended is None:
+                return
             messages[:] = mended
             self.shadow.take()
-        self.shadow.valid = len(messages)
-        if mended is not None:
-            self.trace({"type": "mended", "messages_before": before, "messages": len(messages)})
-            if request is not None and (again := mend(messages)) is not None:  # a handler of that trace entry did it
-                messages[:] = again
-                self.shadow.take()
+            self.shadow.valid = len(mended)
+            if told:
+                self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})

@@ -43,7 +43,7 @@ class PluginHost(pluggy.PluginManager):
         forgiving: whether an exception of a handler that only watches becomes a warning.
     """
 
-    def __init__(self, agent: Any, announce: Callable[[TraceEntry], None], *, forgiving: bool = False) -> None:
+    def __init__(self, agent: Any, announce: Callable[..., None], *, forgiving: bool = False) -> None:
         super().__init__(PROJECT)
         self.forgiving = forgiving
         self.add_hookspecs(hookspecs)
@@ -319,8 +319,7 @@ class PluginHost(pluggy.PluginManager):
         except HookResultError:
             shadow.restore()
             raise
-        for entry in entries:
-            self.announce(entry)
+        self.announce(*entries)
 
     def _roll_back(self, shadow: Shadow, before: dict[str, Any] | None) -> None:
         self.agent.current_session = shadow.session

@@ -1,0 +1,297 @@
+"""The conversation as its trace tells it: what it was at each moment, and who made and changed each message.
+
+The trace holds every change, so its entries, applied in order, give the conversation again. Whatever reads
+a record (blame, resume, replay) goes through here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectagent.attribution import By, clone
+from connectagent.messages import assistant_message, mend, place_of_result, user_message
+from connectagent.session import LLMResponse, Message, ToolCall, TraceEntry
+
+_WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
+
+
+@dataclass(slots=True)
+class Change:
+    """One thing that was done to a message.
+
+    Args:
+        did: `added`, `edited` or `removed`.
+        by: who: `{"user": ...}`, `{"model": name}`, `{"tool": name}`, or the `by` of a handler.
+        entry: the number of the trace entry that tells it, from 0, over the whole session.
+        turn: the turn in which it was done.
+        iteration: the iteration, 0 before the first.
+        message: the message as it was afterwards; None where it was removed.
+    """
+
+    did: str
+    by: By
+    entry: int
+    turn: int
+    iteration: int
+    message: Message | None
+
+
+@dataclass(slots=True)
+class Line:
+    """One message of the conversation, and all that was done to it, the oldest first."""
+
+    message: Message
+    changes: list[Change]
+
+
+@dataclass
+class Round:
+    """The newest tool round, as far as it got.
+
+    Args:
+        calls: the calls of the model, with what handlers made of their arguments.
+        done: the trace entry of each call that has one, by the call's id.
+        started: the ids of calls whose tools were started.
+    """
+
+    calls: list[ToolCall]
+    done: dict[str, TraceEntry] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
+
+
+class History:
+    """A conversation that grows by trace entries.
+
+    Args:
+        system_prompt: the first message; "" for none.
+        messages: what the conversation began with instead, where it did not begin here.
+        state: the state that it began with.
+
+    Attributes:
+        lines: the messages of the conversation, each with its changes.
+        removed: messages that are gone, each with its changes.
+        entries: every entry that was applied, in order.
+        state: `current_session["state"]`.
+        session: the other keys of the session that handlers or tools set.
+        turn, iteration: where the conversation is.
+        answer: the model's answer that is not in the conversation yet, or None.
+        round: the newest tool round, or None where the newest answer asked for none.
+    """
+
+    def __init__(
+        self, system_prompt: str = "", messages: list[Message] | None = None, state: dict[str, Any] | None = None
+    ) -> None:
+        self.lines: list[Line] = []
+        self.removed: list[Line] = []
+        self.entries: list[TraceEntry] = []
+        self.state: dict[str, Any] = dict(state or {})
+        self.session: dict[str, Any] = {}
+        self.turn = self.iteration = 0
+        self.answer: LLMResponse | None = None
+        self.answered_by: By = {}
+        self.round: Round | None = None
+        self._begin: Line | None = None  # the message with which the turn began
+        begin = messages if messages is not None else [{"role": "system", "content": system_prompt}]
+        for message in begin if messages or system_prompt else []:
+            self._insert(len(self.lines), {"agent": "its beginning"}, message)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation."""
+        return [line.message for line in self.lines]
+
+    def extend(self, entries: Iterable[TraceEntry], *, closed: bool = True) -> None:
+        """Apply entries of the trace, of one turn or several.
+
+        Args:
+            entries: as `current_session["trace"]` or a record has them.
+            closed: whether the turn came to its end after them; else its last answer may still have been
+                on its way into the conversation, and stays in `answer`.
+        """
+        listed = list(entries)
+        for number, entry in enumerate(listed):
+            self._apply(entry)
+            if self.answer is not None and entry.get("type") == "llm_call" and self._follows(listed, number, closed):
+                self.take_answer()
+
+    def take_answer(self) -> None:
+        """Put the model's answer into the conversation."""
+        if self.answer is not None:
+            self._insert(len(self.lines), self.answered_by, assistant_message(self.answer))
+            self._open_round()
+
+    def settle(self, own: list[Message]) -> None:
+        """Take a turn's messages as they were written at its end, where the entries gave something else.
+
+        The entries of a record cannot hold all that messages may: objects, and half of a surrogate pair.
+        """
+        first = len(self.lines) - len(own)
+        if first < 0 or self._begin is None or self.lines[first] is not self._begin:
+            places = [index for index, line in enumerate(self.lines) if line is self._begin]
+            first = places[0] if places else max(first, 0)
+        if len(self.lines) - first == len(own):
+            for line, message in zip(self.lines[first:], own, strict=True):
+                if line.message != message:
+                    line.message = message
+            return
+        del self.lines[first:]
+        for message in own:
+            self._insert(len(self.lines), {"agent": "not told by the trace"}, message)
+
+    def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
+        """Whether an answer's message came directly behind its `llm_call`, without an entry of its own."""
+        rest = [entry for entry in entries[number + 1 :] if entry.get("type") != "tool_started"]
+        if not rest:
+            return closed
+        if rest[0].get("type") == "error" and (rest[0].get("by") or {}).get("hook") in _WATCHING:
+            return False
+        for entry in rest:
+            if entry.get("type") in ("llm_call", "user_input"):
+                return True
+            if entry.get("type") == "assistant":
+                return False
+        return closed or (rest[0].get("by") or {}).get("hook") not in _WATCHING
+
+    def _apply(self, entry: TraceEntry) -> None:
+        self.entries.append(entry)
+        apply = getattr(self, f"_on_{entry.get('type')}", None)
+        if apply is not None:
+            apply(entry)
+
+    # -- one method for each type of entry that changes something --------------------------------
+
+    def _on_user_input(self, entry: TraceEntry) -> None:
+        self.turn, self.iteration = int(entry.get("turn") or self.turn + 1), 0
+        self.answer = self.round = None
+        self._insert(len(self.lines), {"user": "user"}, user_message(entry.get("content", entry.get("prompt", ""))))
+        self._begin = self.lines[-1]
+
+    def _on_llm_call(self, entry: TraceEntry) -> None:
+        self.iteration = int(entry.get("iteration") or self.iteration)
+        if entry.get("status") == "error":
+            return
+        self.answer = _response(entry, entry.get("provider_data"))
+        self.answered_by = entry.get("by") or {"model": entry.get("model")}
+        self.round = None
+
+    def _on_assistant(self, entry: TraceEntry) -> None:
+        self._insert(entry["index"], self.answered_by, entry["message"])
+        self._open_round()
+
+    def _on_change(self, entry: TraceEntry) -> None:
+        of, by, value = entry.get("of"), entry.get("by") or {}, entry.get("value")
+        if of == "response" and self.answer is not None and isinstance(value, dict):
+            self.answer, self.answered_by = _response(value, value.get("provider_data")), by
+        elif of == "result" and by.get("hook") == "after_each_tool":
+            self._result(entry["call_id"], value, by)
+        elif of == "tool_execution" and isinstance(value, dict):
+            self._result(entry["call_id"], value.get("result"), by)
+            if self.round is not None and entry["call_id"] in self.round.done:
+                self.round.done[entry["call_id"]] = {**self.round.done[entry["call_id"]], **value}
+        elif of == "tool_call" and isinstance(value, dict) and self.round is not None:
+            for call in self.round.calls:
+                if call.id == value.get("id"):
+                    call.name, call.arguments = value["name"], clone(value["arguments"])
+
+    def _on_tool_started(self, entry: TraceEntry) -> None:
+        if self.round is not None:
+            self.round.started.append(entry["call_id"])
+
+    def _on_tool_execution(self, entry: TraceEntry) -> None:
+        by = entry.get("by")
+        if by is None:
+            not_run = entry.get("status") in ("skipped", "not_found", "rejected")
+            by = {"plugin": "connectagent"} if not_run else {"tool": entry.get("tool_name")}
+        self._result(entry["call_id"], entry.get("result"), by)
+        if self.round is not None and any(call.id == entry["call_id"] for call in self.round.calls):
+            self.round.done[entry["call_id"]] = entry
+
+    def _on_message(self, entry: TraceEntry) -> None:
+        self._insert(entry["index"], entry.get("by") or {}, entry["message"])
+
+    def _on_message_edited(self, entry: TraceEntry) -> None:
+        self._edit(entry["index"], entry.get("by") or {}, entry["message"])
+
+    def _on_message_removed(self, entry: TraceEntry) -> None:
+        self._remove(entry["index"], entry.get("by") or {})
+
+    def _on_mended(self, entry: TraceEntry) -> None:
+        lines = {id(line.message): line for line in self.lines}
+        mended, by = mend(self.messages), {"plugin": "connectagent"}
+        if mended is None:
+            return
+        before, self.lines = self.lines, []
+        for message in mended:
+            line = lines.pop(id(message), None)
+            if line is None:
+                self._insert(len(self.lines), by, message)
+            else:
+                self.lines.append(line)
+        for line in before:
+            if id(line.message) in lines:
+                line.changes.append(self._change("removed", by, None))
+                self.removed.append(line)
+
+    def _on_state_delta(self, entry: TraceEntry) -> None:
+        for key, value in (entry.get("delta") or {}).items():
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = clone(value)
+
+    def _on_session_delta(self, entry: TraceEntry) -> None:
+        self.session.update(clone(entry.get("delta") or {}))
+
+    # -- what they do ----------------------------------------------------------------------------
+
+    def _open_round(self) -> None:
+        calls, self.answer = (self.answer.tool_calls if self.answer else None) or [], None
+        self.round = Round(calls) if calls else None
+
+    def _result(self, call_id: str, content: Any, by: By) -> None:
+        index, there = place_of_result(self.messages, call_id)
+        if there is not None and index is not None:
+            self._edit(index, by, {**there, "content": content})
+        elif index is not None:
+            self._insert(index, by, {"role": "tool", "tool_call_id": call_id, "content": content})
+
+    def _change(self, did: str, by: By, message: Message | None) -> Change:
+        return Change(did, by, len(self.entries) - 1, self.turn, self.iteration, message)
+
+    def _insert(self, index: int, by: By, message: Message) -> None:
+        message = clone(message)
+        self.lines.insert(index, Line(message, [self._change("added", by, message)]))
+
+    def _edit(self, index: int, by: By, message: Message) -> None:
+        line = self.lines[index]
+        line.message = clone(message)
+        line.changes.append(self._change("edited", by, line.message))
+
+    def _remove(self, index: int, by: By) -> None:
+        line = self.lines.pop(index)
+        line.changes.append(self._change("removed", by, None))
+        self.removed.append(line)
+
+
+def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LLMResponse:
+    calls = [ToolCall(**clone(call)) for call in value.get("tool_calls") or ()]
+    return LLMResponse(value.get("content"), calls or None, provider_data=clone(provider_data))
+
+
+def read_history(record: dict[str, Any]) -> History:
+    """The history of a record, as `read_record` returns it.
+
+    A turn that was cut off leaves `answer` and `round` as they were then.
+    """
+    first = record.get("begins_with") or {}
+    messages = first.get("messages")
+    history = History(record.get("system_prompt") or "", messages, first.get("state"))
+    history.turn = int(first.get("turn") or 0)
+    for turn in record["turns"]:
+        history.extend(turn["trace"], closed="status" in turn)
+        if isinstance(turn.get("messages"), str):
+            history.settle(json.loads(turn["messages"]))
+    return history

@@ -1,0 +1,52 @@
+"""A record tells the conversation again, message by message, and whose each of them is."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_conversation_property import MEAN, TURNS, Session, Turn
+
+from connectagent.builtin.record import read_record, record_path
+from connectagent.history import History, read_history
+
+
+def plain(messages: Any) -> Any:
+    """Messages as a file can hold them."""
+    return json.loads(json.dumps(messages, default=repr, skipkeys=True).replace("\\ud83d", "\\ufffd"))
+
+
+class Watched(Session):
+    """A session whose record is held against the conversation after each of its turns."""
+
+    settled = True
+
+    def good_turn(self) -> None:
+        super().good_turn()
+        assert self.agent.current_session is not None
+        path = record_path(self.agent)
+        assert path is not None
+        record = read_record(path)
+        if not self.settled:
+            for turn in record["turns"]:
+                turn.pop("messages", None)
+        history = read_history(record)
+        assert plain(history.messages) == plain(self.agent.current_session["messages"])
+
+
+@settings(MEAN, max_examples=500)
+@given(turns=st.lists(TURNS, min_size=1, max_size=2))
+def test_the_changes_that_a_record_lists_give_exactly_the_conversation(turns: list[Turn], tmp_path_factory: Any) -> None:
+    folder = tmp_path_factory.mktemp("co")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setenv("CONNECTAGENT_DIR", str(folder))
+        Watched.settled = False
+        session = Watched(log=None)
+        for turn in turns:
+            session.turn(turn)
