@@ -12,13 +12,14 @@ from connectagent.builtin import built_in
 from connectagent.calls import as_response, ask_model, new_entry, run_call, shown_call, trace_model_call
 from connectagent.conversation import Conversation
 from connectagent.discovery import find_handlers, model_handlers
-from connectagent.errors import ConfigError, ToolRejected
+from connectagent.errors import ConfigError, Pause, ToolRejected
 from connectagent.host import Decision, PluginHost
 from connectagent.installed import normalized
 from connectagent.llm import LLM, default_model
 from connectagent.messages import NOT_RUN, assistant_message, text_of, user_message
 from connectagent.prompts import read_prompt
 from connectagent.providers import context_window, create_llm
+from connectagent.resume import BEGINNING, Decided, Origin, Point, paused, reopen
 from connectagent.session import Image, LLMRequest, LLMResponse, Message, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import overrides
 from connectagent.tools import Tool, ToolRegistry
@@ -85,6 +86,7 @@ class Agent:
         self.last_usage: TokenUsage | None = None
         self.total_cost = 0.0
         self.ended: Decision | None = None
+        self.origin: Origin | None = None  # where the session comes from, if it was resumed
         self._connection: dict[str, Any] = {"api_key": api_key, "base_url": base_url, "options": options}
         self._conversation: Conversation | None = None
         self._turning = threading.Lock()
@@ -113,36 +115,39 @@ class Agent:
             Exception: whatever a handler raised, with a note that names it.
         """
         message = user_message(prompt)
+        return self._run(text_of(message["content"]), max_iterations, message)
+
+    def _run(
+        self, prompt: str, max_iterations: int | None, message: Message | None = None, point: Point = BEGINNING
+    ) -> str:
         limit = self.max_iterations if max_iterations is None else _limit(max_iterations)
-        if self._turning.locked():
-            raise RuntimeError(
-                f"agent {self.name!r} is in a turn: input() was called by its own handler or tool, or by another "
-                "thread; make an agent for each"
-            )
+        self._refuse_inside("input()")
         with self._turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
             try:
-                text = text_of(message["content"])
                 self._take_session()
-                self.conversation.begin_turn(text)
-                turn = partial(self._turn, message, text, limit)
-                return str(self.hooks.around("around_turn", turn, agent=self, prompt=text))
+                self.conversation.begin_turn(prompt) if message is not None else self.conversation.take_over()
+                turn = partial(self._turn, message, prompt, limit, point)
+                return str(self.hooks.around("around_turn", turn, agent=self, prompt=prompt))
             finally:
                 self.ended = None
-                self.hooks.forget_errors()
+                self.hooks.forget_turn()
 
-    def _turn(self, message: Message, prompt: str, limit: int) -> str:
+    def _turn(self, message: Message | None, prompt: str, limit: int, point: Point) -> str:
         talk = self.conversation
         try:
-            talk.append(message)
-            entry: TraceEntry = {"type": "user_input", "turn": talk.session["turn"], "prompt": prompt}
-            talk.trace(entry if message["content"] == prompt else {**entry, "content": clone(message["content"])})
+            if message is not None:
+                talk.append(message)
+                entry: TraceEntry = {"type": "user_input", "turn": talk.session["turn"], "prompt": prompt}
+                talk.trace(entry if message["content"] == prompt else {**entry, "content": clone(message["content"])})
             self.ended = self.hooks.first("after_user_input", agent=self, prompt=prompt) or self.ended
             while True:
-                result, more = self._complete(*self._iterate(limit))
+                result, more = self._complete(*self._iterate(limit, point))
                 if more is None or talk.session["iteration"] >= limit:
                     return result
-                self.ended = None
+                self.ended, point = None, BEGINNING
                 talk.append(user_message(more.value.prompt), by=more.by)
+        except Pause as pause:
+            raise paused(self, pause) from None
         except BaseException as error:
             by = self.hooks.owner_of(error)
             talk.trace_quietly({"type": "error", "by": by, "error": str(error), "error_type": type(error).__name__})
@@ -150,36 +155,43 @@ class Agent:
         finally:
             talk.end_turn()
 
-    def _iterate(self, limit: int) -> tuple[str, str]:
-        talk = self.conversation
-        while self.ended is None and talk.session["iteration"] < limit:
-            talk.session["iteration"] += 1
-            response = self._next_response()
+    def _iterate(self, limit: int, point: Point) -> tuple[str, str]:
+        talk, response = self.conversation, point.response
+        while self.ended is None and (response is not None or talk.session["iteration"] < limit):
             if response is None:
-                break
-            talk.append(assistant_message(response))
+                talk.session["iteration"] += 1
+                response = self._next_response(point.answer)
+                if response is None:
+                    break
+                talk.append(assistant_message(response))
             if response.tool_calls:
-                self._tool_round(response.tool_calls)
+                self._tool_round(response.tool_calls, point.done)
             elif self.ended is None:
                 return response.content or "", "answered"
+            response, point = None, BEGINNING
         if self.ended is not None:
             return self._ending(self.ended), "ended"
         return f"Task incomplete: Maximum iterations ({limit}) reached.", "max_iterations"
 
-    def _next_response(self) -> LLMResponse | None:
+    def _next_response(self, response: LLMResponse | None) -> LLMResponse | None:
         request = LLMRequest(self.conversation.session["messages"], self.tools.schemas(), self.llm.model)
-        answer = self.hooks.first("before_llm", agent=self, request=request)
-        if self.ended is not None:
+        response = response or self._ask(request)
+        if response is None:
             return None
-        if answer is not None:
-            response = as_response(answer.value)
-            trace_model_call(self, request, response, "stand_in", by=answer.by)
-        else:
-            response = ask_model(self, request)
         response, _ = self.hooks.chain("after_llm", as_response, agent=self, request=request, response=response)
         return as_response(response)
 
-    def _tool_round(self, calls: list[ToolCall]) -> None:
+    def _ask(self, request: LLMRequest) -> LLMResponse | None:
+        answer = self.hooks.first("before_llm", agent=self, request=request)
+        if self.ended is not None:
+            return None
+        if answer is None:
+            return ask_model(self, request)
+        response = as_response(answer.value)
+        trace_model_call(self, request, response, "stand_in", by=answer.by)
+        return response
+
+    def _tool_round(self, calls: list[ToolCall], done: dict[str, TraceEntry]) -> None:
         talk, entries, reason = self.conversation, [], "the turn was ended"
         talk.shadow.mark_round()
         try:
@@ -187,10 +199,10 @@ class Agent:
                 talk.session["pending_tools"] = [shown_call(call) for call in calls]
                 rejection = self._before_tools(calls)
                 for call in calls:
-                    entries.append(run_call(self, call, rejection))
+                    entries.append(done.get(call.id) or run_call(self, call, rejection))
                 self.hooks.observe("after_tools", agent=self, entries=entries)
         except BaseException as error:
-            reason = f"{type(error).__name__} ended the turn"
+            reason = "the turn was paused" if isinstance(error, Pause) else f"{type(error).__name__} ended the turn"
             raise
         finally:
             talk.session["pending_tools"] = None
@@ -210,6 +222,42 @@ class Agent:
         result, more = self.hooks.chain("on_complete", agent=self, result=result, outcome=outcome)
         session["result"] = result
         return result, more
+
+    def resume(
+        self,
+        record: str | Path,
+        *,
+        place: str | int | None = None,
+        fork: bool = False,
+        approve: bool = False,
+        reject: str | None = None,
+        answer: Any = None,
+    ) -> str | None:
+        """Go on with the session of a record; a turn that was stopped in it is finished.
+
+        What had been done is not done again. A tool that was started and did not finish is asked about at a
+        terminal; elsewhere only one that is marked `@tool(idempotent=True)` runs again.
+
+        Args:
+            record: the record's path. What follows is written to it.
+            place: `"TURN"` or `"TURN.ITERATION"`: go back to before it.
+            fork: write to a record of its own, which links to this one.
+            approve: of a turn that was paused: what waits is done.
+            reject: why what waits is not done.
+            answer: what stands in for it.
+
+        Returns:
+            The result of the turn that was open, else of the last one; None where there is none.
+
+        Raises:
+            Paused: the turn waits, and nothing was decided.
+            ConfigError: the record cannot be used, or the decision or place does not fit it.
+        """
+        self._refuse_inside("resume()")
+        opened = reopen(self, record, place, fork, Decided(approve, reject, answer))
+        if opened.point is not None:
+            return self._run(str(opened.prompt), None, None, opened.point)
+        return opened.result if opened.prompt is None else self.input(opened.prompt)
 
     # -- the rest of the public face -----------------------------------------------------------
 
@@ -262,8 +310,7 @@ class Agent:
         Raises:
             RuntimeError: a turn is running.
         """
-        if self._turning.locked():
-            raise RuntimeError(f"agent {self.name!r} is in a turn; reset_conversation() is for between turns")
+        self._refuse_inside("reset_conversation()")
         self._conversation = self.current_session = self.hooks.shadow = self.last_usage = None
 
     @property
@@ -298,6 +345,18 @@ class Agent:
             self._conversation = Conversation(self, self.hooks, self.system_prompt)
             self.current_session = cast(Session, self._conversation.session)
         return self._conversation
+
+    def _refuse_inside(self, what: str) -> None:
+        if self._turning.locked():
+            raise RuntimeError(
+                f"agent {self.name!r} is in a turn: {what} was called by its own handler or tool, or by another "
+                "thread; make an agent for each"
+            )
+
+    def take_session(self, session: dict[str, Any], origin: Origin) -> None:
+        """Go on with a session that was read from a record."""
+        self.current_session, self.origin = cast(Session, session), origin
+        self._take_session()
 
     def _take_session(self) -> None:
         """Go on with the session that the program left in `current_session`: the same, another one, or none."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from connectagent.attribution import By, clone
-from connectagent.errors import ProviderError, ToolArgumentsError, ToolRejected
+from connectagent.errors import Pause, ProviderError, ToolArgumentsError, ToolRejected
 from connectagent.ledger import charge
 from connectagent.llm import LLM
 from connectagent.messages import NOT_RUN, tidy_calls, value_problem
@@ -148,10 +148,12 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
             "after_each_tool", take, agent=agent, tool_call=call, result=entry.get("result"), entry=entry
         )
         return entry
-    except BaseException:
+    except BaseException as error:
         if entry.get("status") == "interrupted":
             talk.answer(call, entry["result"])
             talk.trace_quietly(entry)
+        elif isinstance(error, Pause) and error.call is None:
+            error.call = call
         raise
     finally:
         talk.session["pending_tool"] = outer
@@ -180,7 +182,9 @@ def new_entry(agent: Agent, call: ToolCall) -> TraceEntry:
 def shown_call(call: ToolCall) -> dict[str, Any]:
     """A call as the session and the trace show it."""
     told = {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
-    return {**told, "error": call.error} if call.error else told
+    if call.error:
+        told["error"] = call.error
+    return {**told, "approved": True} if call.approved else told
 
 
 def _decide(agent: Agent, call: ToolCall, entry: TraceEntry, rejection: ToolRejected | None) -> Exception | None:
@@ -216,7 +220,7 @@ def _run_tool(agent: Agent, call: ToolCall, entry: TraceEntry) -> Exception | No
         value = agent.hooks.around("around_tool", run, agent=agent, tool_call=call)
         entry.update(status="success", result=result_content(value))
         return None
-    except ToolRejected:
+    except (ToolRejected, Pause):
         raise
     except Exception as error:
         if agent.hooks.owner_of(error, since):

@@ -9,11 +9,15 @@
     |- ToolNotFound (LookupError)       the model asked for a tool that does not exist
     |- ToolArgumentsError (ValueError)  the model's arguments do not fit the tool
     |- ToolRejected                     raised by handlers to refuse a tool call
+    |- Pause                            raised by handlers and tools to stop the turn until somebody decides
+    |- Paused                           what `input()` raises then
     |- OutputError (ValueError)         a structured answer that does not fit its model
     `- ProviderError                    a model call that failed, whichever SDK it went through
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class ConnectAgentError(Exception):
@@ -54,6 +58,37 @@ class ToolArgumentsError(ConnectAgentError, ValueError):
 
 class ToolRejected(ConnectAgentError):
     """Raise it in `before_tools` or `before_each_tool` to refuse a call; the model reads the reason."""
+
+
+class Pause(ConnectAgentError):
+    """Raise it in a `before_` handler or in a tool to stop the turn until somebody decides, maybe days later.
+
+    Attributes:
+        reason: what is to be decided.
+        call: the tool call that waits, or None.
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.call: Any = None
+
+
+class Paused(ConnectAgentError):
+    """The turn waits for a decision; `agent.resume(record, approve=True)` goes on with it.
+
+    Attributes:
+        reason: what is to be decided.
+        record: the path of the session's record, or None where nothing is recorded.
+        call: the tool call that waits, or None.
+    """
+
+    def __init__(self, reason: str, record: Any = None, call: Any = None) -> None:
+        where = f"; its record is {record}" if record else "; it is not recorded, so no other process can resume it"
+        super().__init__(f"paused: {reason or 'no reason was given'}{where}")
+        self.reason = reason
+        self.record = record
+        self.call = call
 
 
 class OutputError(ConnectAgentError, ValueError):

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.attribution import By, clone
+from connectagent.errors import ConfigError
 from connectagent.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.session import LLMResponse, Message, ToolCall, TraceEntry
 
+_BEFORE_CALLS = ("before_llm", "around_llm")
 _WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
 
 
@@ -74,6 +76,7 @@ class History:
         lines: the messages of the conversation, each with its changes.
         removed: messages that are gone, each with its changes.
         entries: every entry that was applied, in order.
+        dropped: what came after them, where the history was taken back.
         state: `current_session["state"]`.
         session: the other keys of the session that handlers or tools set.
         turn, iteration: where the conversation is.
@@ -84,9 +87,11 @@ class History:
     def __init__(
         self, system_prompt: str = "", messages: list[Message] | None = None, state: dict[str, Any] | None = None
     ) -> None:
+        self._beginning = (system_prompt, messages, state)
         self.lines: list[Line] = []
         self.removed: list[Line] = []
         self.entries: list[TraceEntry] = []
+        self.dropped: list[TraceEntry] = []
         self.state: dict[str, Any] = dict(state or {})
         self.session: dict[str, Any] = {}
         self.turn = self.iteration = 0
@@ -94,8 +99,8 @@ class History:
         self.answered_by: By = {}
         self.round: Round | None = None
         self._begin: Line | None = None  # the message with which the turn began
-        begin = messages if messages is not None else [{"role": "system", "content": system_prompt}]
-        for message in begin if messages or system_prompt else []:
+        system: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        for message in system if messages is None else messages:
             self._insert(len(self.lines), {"agent": "its beginning"}, message)
 
     @property
@@ -123,6 +128,35 @@ class History:
             self._insert(len(self.lines), self.answered_by, assistant_message(self.answer))
             self._open_round()
 
+    def before(self, turn: int, iteration: int = 0) -> History:
+        """The history up to a turn, or up to the model call of one of its iterations.
+
+        Raises:
+            ConfigError: there is no such place.
+        """
+        now, places = 0, []
+        for number, entry in enumerate(self.entries):
+            kind = entry.get("type")
+            now = entry["turn"] if kind == "user_input" else now
+            place = (now, 0) if kind == "user_input" else (now, entry.get("iteration")) if kind == "llm_call" else None
+            if place == (turn, iteration):
+                while number and (self.entries[number - 1].get("by") or {}).get("hook") in _BEFORE_CALLS:
+                    number -= 1  # these handlers run again
+                history = History(*self._beginning)
+                history.extend(self.entries[:number])
+                history.dropped = self.entries[number:]
+                return history
+            places += [place] if place else []
+        known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in places)
+        raise ConfigError(f"the record has no turn or iteration {turn}.{iteration}; it has {known or 'none'}")
+
+    def prompt_of(self, turn: int) -> Any:
+        """The content of the message with which a turn began; "" where it is not known."""
+        for entry in reversed([*self.entries, *self.dropped]):
+            if entry.get("type") == "user_input" and entry.get("turn") == turn:
+                return entry.get("content", entry.get("prompt"))
+        return ""
+
     def settle(self, own: list[Message]) -> None:
         """Take a turn's messages as they were written at its end, where the entries gave something else.
 
@@ -146,14 +180,10 @@ class History:
         rest = [entry for entry in entries[number + 1 :] if entry.get("type") != "tool_started"]
         if not rest:
             return closed
-        if rest[0].get("type") == "error" and (rest[0].get("by") or {}).get("hook") in _WATCHING:
+        if (rest[0].get("by") or {}).get("hook") in _WATCHING:  # before the message, which then has its own entry
             return False
-        for entry in rest:
-            if entry.get("type") in ("llm_call", "user_input"):
-                return True
-            if entry.get("type") == "assistant":
-                return False
-        return closed or (rest[0].get("by") or {}).get("hook") not in _WATCHING
+        following = (entry.get("type") for entry in rest)
+        return next((kind for kind in following if kind in ("llm_call", "user_input", "assistant")), "") != "assistant"
 
     def _apply(self, entry: TraceEntry) -> None:
         self.entries.append(entry)
@@ -291,6 +321,8 @@ def read_history(record: dict[str, Any]) -> History:
     history = History(record.get("system_prompt") or "", messages, first.get("state"))
     history.turn = int(first.get("turn") or 0)
     for turn in record["turns"]:
+        if turn.get("from"):
+            history = history.before(*turn["from"])
         history.extend(turn["trace"], closed="status" in turn)
         if isinstance(turn.get("messages"), str):
             history.settle(json.loads(turn["messages"]))

@@ -16,7 +16,7 @@ import pluggy
 
 from connectagent import hookspecs
 from connectagent.attribution import By, Shadow, other_calls, peek, peek_one, put_back, same, shown
-from connectagent.errors import HookResultError, PluginError, PluginWarning, ToolRejected
+from connectagent.errors import HookResultError, Pause, PluginError, PluginWarning, ToolRejected
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
 from connectagent.ledger import paying
@@ -52,7 +52,8 @@ class PluginHost(pluggy.PluginManager):
         self.shadow: Shadow | None = None
         self.handlers: dict[str, tuple[Handler, ...]] = dict.fromkeys(HOOKS, ())
         self.blames = 0  # how many errors were found to be a handler's
-        self._blamed: dict[int, tuple[BaseException, Handler, int]] = {}
+        self._blamed: dict[int, tuple[BaseException, By, int]] = {}
+        self._ran: dict[tuple[str, str], tuple[By | None, Decision | None]] = {}  # see `has_run`
         self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
 
     # -- registration --------------------------------------------------------------------------
@@ -86,11 +87,12 @@ class PluginHost(pluggy.PluginManager):
 
     def first(self, hook: str, **arguments: Any) -> Decision | None:
         """Call handlers until one returns a value."""
-        for handler in self.handlers[hook]:
+        handlers, outcome = self._left(hook, arguments) if self._ran else (self.handlers[hook], None)
+        for handler in handlers:
             value = self._call(handler, arguments)
             if value is not None:
                 return Decision(value, handler.by)
-        return None
+        return outcome
 
     def chain(self, hook: str, convert: Callable[[Any], Any] | None = None, **arguments: Any) -> tuple[Any, Any]:
         """Call every handler; each sees the value that those before it left.
@@ -110,8 +112,32 @@ class PluginHost(pluggy.PluginManager):
 
     def observe(self, hook: str, **arguments: Any) -> None:
         """Call every handler; none may return a value."""
-        for handler in self.handlers[hook]:
+        for handler in self._left(hook, arguments)[0] if self._ran else self.handlers[hook]:
             self._call(handler, arguments)
+
+    def has_run(self, hook: str, last: By | None = None, *, call_id: str = "", outcome: Decision | None = None) -> None:
+        """The next time that a hook fires, leave out what had run before the turn was stopped: see `resume`.
+
+        Args:
+            hook: the hook.
+            last: the last of its handlers that ran; None for all of them.
+            call_id: the tool call about which it fires.
+            outcome: what was decided meanwhile: the hook's value, or a `ToolRejected` that it raises.
+        """
+        self._ran[hook, call_id] = (last, outcome)
+
+    def _left(self, hook: str, arguments: dict[str, Any]) -> tuple[tuple[Handler, ...], Decision | None]:
+        """The handlers of a hook that have not run yet, and what came of those that have."""
+        handlers, call = self.handlers[hook], arguments.get("tool_call")
+        last, outcome = self._ran.pop((hook, call.id if call else ""), ({}, None))
+        if outcome is not None and isinstance(outcome.value, ToolRejected):
+            self.blames += 1
+            self._blamed[id(outcome.value)] = (outcome.value, outcome.by, self.blames)
+            raise outcome.value
+        if last is None or outcome is not None:
+            return (), outcome
+        same_one = [(last.get("plugin"), last.get("handler")) == (h.plugin, h.by["handler"]) for h in handlers]
+        return handlers[same_one.index(True) + 1 :] if True in same_one else handlers, None
 
     def collect(self, hook: str, **arguments: Any) -> list[Any]:
         """Call every handler and return the values, without None."""
@@ -191,11 +217,12 @@ class PluginHost(pluggy.PluginManager):
             since: what `blames` was before the operation that raised it; older blames do not count.
         """
         found = self._blamed.get(id(error))
-        return found[1].by if found is not None and found[2] > since else None
+        return found[1] if found is not None and found[2] > since else None
 
-    def forget_errors(self) -> None:
-        """Let go of the errors of handlers: those of a turn that is over."""
+    def forget_turn(self) -> None:
+        """Let go of what was known of a turn that is over: the errors of handlers, and what had run before."""
         self._blamed.clear()
+        self._ran.clear()
 
     def _call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
         if not self.forgiving or handler.trusted or handler.hook.startswith("before_"):
@@ -237,11 +264,14 @@ class PluginHost(pluggy.PluginManager):
         try:
             value = function(*given)
         except BaseException as error:
-            decided = error is expected or _is_rejection(error, handler)
+            decided = error is expected or _is_decision(error, handler)
             if shadow is not None:
                 self._take_changes(handler, arguments, before) if decided else self._roll_back(shadow, before)
             if error is not expected:
                 self._blame(error, handler, since)
+            if isinstance(error, Pause) and not decided:
+                problem = f"{_who(handler)} raised Pause, which is for before_ handlers and tools"
+                raise self._blame(HookResultError(problem), handler) from error
             raise
         else:
             if shadow is not None:
@@ -338,8 +368,8 @@ class PluginHost(pluggy.PluginManager):
         """Name the handler in a note of its error, unless one that it called was named; the error stays as it is."""
         if self.owner_of(error, since) is None:
             self.blames += 1
-            self._blamed[id(error)] = (error, handler, self.blames)
-            if not _is_rejection(error, handler):
+            self._blamed[id(error)] = (error, handler.by, self.blames)
+            if not _is_decision(error, handler):
                 version = f" {handler.version}" if handler.version else ""
                 with contextlib.suppress(Exception):  # an exception class that takes no attributes
                     error.add_note(
@@ -369,8 +399,10 @@ def _resume(handler: Handler, generator: Any, error: BaseException | None, value
         raise
 
 
-def _is_rejection(error: BaseException, handler: Handler) -> bool:
-    return isinstance(error, ToolRejected) and handler.hook in _MAY_REJECT
+def _is_decision(error: BaseException, handler: Handler) -> bool:
+    return (isinstance(error, ToolRejected) and handler.hook in _MAY_REJECT) or (
+        isinstance(error, Pause) and handler.hook.startswith("before_")
+    )
 
 
 def _check_value(handler: Handler, value: Any) -> None:

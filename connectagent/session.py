@@ -43,12 +43,14 @@ class ToolCall:
         name: the name of the tool, as the model wrote it.
         arguments: keyword arguments by name. Handlers of `before_each_tool` may edit them.
         error: why the model's arguments could not be read, or None. Such a call is not run.
+        approved: whether the turn was paused at this call, and it was approved since.
     """
 
     id: str
     name: str
     arguments: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
+    approved: bool = False
 
 
 @dataclass(slots=True)

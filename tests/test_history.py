@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from test_conversation_property import MEAN, TURNS, Session, Turn
 
 from connectagent.builtin.record import read_record, record_path
-from connectagent.history import History, read_history
+from connectagent.history import read_history
 
 
 def plain(messages: Any) -> Any:
@@ -41,7 +40,9 @@ class Watched(Session):
 
 @settings(MEAN, max_examples=500)
 @given(turns=st.lists(TURNS, min_size=1, max_size=2))
-def test_the_changes_that_a_record_lists_give_exactly_the_conversation(turns: list[Turn], tmp_path_factory: Any) -> None:
+def test_the_changes_that_a_record_lists_give_exactly_the_conversation(
+    turns: list[Turn], tmp_path_factory: Any
+) -> None:
     folder = tmp_path_factory.mktemp("co")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")

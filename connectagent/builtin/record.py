@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.builtin.files import new_record, told, warn
 from connectagent.builtin.yaml_lines import entry_line, json_line, json_text, scalar
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, Paused
 from connectagent.hooks import around_tool, around_turn, on_trace
+from connectagent.messages import text_of
 from connectagent.session import TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import enabled
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent
+    from connectagent.resume import Origin
 
 BETWEEN_TURNS = "between_turns"
 
@@ -35,6 +37,27 @@ def record_path(agent: Agent) -> Path | None:
         if isinstance(record, Record):
             return record.path
     return None
+
+
+def is_running(path: str | os.PathLike[str]) -> bool:
+    """Whether a process is in a turn that writes this record: it holds a lock on the file meanwhile."""
+    with open(path, "rb") as file:
+        return not _lock(file.fileno(), shared=True)
+
+
+def _lock(fd: int, shared: bool = False) -> bool:
+    """Lock a file for as long as it is open here; False where another has it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: two processes are not told apart there
+        return True
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -74,6 +97,8 @@ class Record:
         self._file: _File | None = None
         self._failed = False
         self._turn: _Turn | None = None
+        self._origin: Origin | None = None  # the record that the session was resumed from
+        self._place: tuple[int, int] | None = None  # where the session was taken back to before the next turn
         self._between = False  # whether the file ends with an item for what came between turns
         self._waiting: list[str] = []  # lines that came between turns and have no item yet
         self._messages = 0  # how many of the session's messages are in the file already
@@ -114,11 +139,23 @@ class Record:
             self._follow(agent)
             session: Any = agent.current_session
             turn = _Turn(min(self._messages, len(session["messages"])))
-            head = f"- turn: {session['turn']}\n  input: {scalar(prompt)}\n  trace:\n"
+            head = f"- turn: {session['turn']}\n  input: {scalar(prompt)}\n"
+            if self._is_resumed(session):
+                turn.anchor = _message_of(session, prompt)
+                head = f"- turn: {session['turn']}\n  resumed: true\n"
+            if self._place is not None:
+                head, self._place = f"{head}  from: {json_line(list(self._place))}\n", None
+            head += "  trace:\n"
             # In this order Ctrl-C between two lines leaves no entry without an item above it.
             lines, self._waiting, self._between = [head, *self._waiting], [], False
             self._write(agent, "".join(lines))
             self._turn = turn
+
+    @staticmethod
+    def _is_resumed(session: Any) -> bool:
+        """Whether the turn had begun in another process: its first entry is in the trace already."""
+        begun = (entry for entry in reversed(session["trace"]) if entry.get("type") == "user_input")
+        return bool(next(begun, {"turn": 0})["turn"] == session["turn"])
 
     def _end(self, agent: Agent, result: str | None, error: BaseException | None) -> None:
         with self._lock:
@@ -154,6 +191,12 @@ class Record:
             self._waiting, self._between = [], False
             first = (self._session["messages"] or [{}])[0]
             self._messages = int(first.get("role") == "system")  # the header has it
+            origin, self._place = agent.origin, None
+            self._origin = origin if origin is not None and origin.session is self._session else None
+            if self._origin is not None:
+                self._messages, self._place = len(self._session["messages"]), self._origin.place
+                if not self._origin.fork and not forked:
+                    self._file = _File(self._origin.record, b"", synced=enabled("fsync"))
 
     def _write(self, agent: Agent, text: str) -> None:
         """Append whole lines. A failure is told once and ends the session's record, never the turn."""
@@ -163,6 +206,8 @@ class Record:
             if self._file is None:
                 started = time.gmtime()
                 head = _header(agent, started).encode("utf-8", "replace")
+                if self._origin is not None:
+                    head = _forked(self._origin.record)
                 self._file = _File(new_record(agent.name, started), head, synced=enabled("fsync"))
             self._file.append(text.encode("utf-8", "replace"))
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
@@ -212,7 +257,8 @@ class _Turn:
         }
         if error is not None:
             status = "error" if isinstance(error, Exception) else "interrupted"
-            pairs["error"] = json_line(f"{type(error).__name__}: {told(str, error)}")
+            status = "paused" if isinstance(error, Paused) else status
+            pairs["error"] = json_line(f"{type(error).__name__}: {told(str, error)}".removeprefix("Paused: "))
         pairs["status"] = scalar(status)
         return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
 
@@ -237,13 +283,15 @@ class _File:
         self.process = os.getpid()
         self._synced = synced
         self._pending = (0, head)  # where in the file it belongs, and what is not known to be there
+        self._whole = bool(head)  # else the file's last line may be torn
         self._fd: int | None = None
 
     def append(self, data: bytes) -> None:
         if os.getpid() != self.process:
             return  # a fork inside a turn: the file is the parent's
         if self._fd is None:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            self._open()
+        assert self._fd is not None
         position, queued = self._pending
         pending = (position if queued else os.fstat(self._fd).st_size, queued + data)
         try:
@@ -253,6 +301,18 @@ class _File:
             self._pending = pending
             self._flush(self._fd)
             raise
+
+    def _open(self) -> None:
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
+        try:
+            if not _lock(fd):
+                raise OSError(11, "another agent is writing it", str(self.path))
+            if not self._whole:
+                _drop_torn_line(fd)
+            self._fd, self._whole = fd, True
+        finally:
+            if self._fd is None:
+                os.close(fd)
 
     def _flush(self, fd: int) -> None:
         position, data = self._pending
@@ -285,6 +345,23 @@ class _File:
                 os.close(fd)
 
 
+def _drop_torn_line(fd: int) -> None:
+    """Take away a last line that a kill has torn, so that the next one begins at a line's beginning."""
+    end = os.fstat(fd).st_size
+    while end:
+        start = max(0, end - 65536)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return os.ftruncate(fd, start + newline + 1)
+        end = start
+
+
+def _message_of(session: Any, prompt: str) -> Any:
+    """The message with which a turn began that was resumed."""
+    users = (message for message in reversed(session["messages"]) if message["role"] == "user")
+    return next((message for message in users if text_of(message.get("content")) == prompt), None)
+
+
 def _header(agent: Agent, started: time.struct_time) -> str:
     handlers = [handler for group in agent.hooks.handlers.values() for handler in group if not handler.trusted]
     return (
@@ -293,5 +370,25 @@ def _header(agent: Agent, started: time.struct_time) -> str:
         f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
         f"plugins: {json_line({handler.plugin: handler.version for handler in handlers})}\n"
         f"system_prompt: {json_line(agent.system_prompt)}\n"
-        "turns:\n"
+        f"{_beginning(agent)}turns:\n"
     )
+
+
+def _beginning(agent: Agent) -> str:
+    """What the session began with, where it did not begin here, or not with nothing."""
+    session: Any = agent.current_session
+    begins = {key: session[key] for key in ("messages", "state")}
+    begun = (entry.get("turn") for entry in reversed(session["trace"]) if entry.get("type") == "user_input")
+    begins["turn"] = next(begun, 0)
+    system = [{"role": "system", "content": agent.system_prompt}] if agent.system_prompt else []
+    if begins["messages"] == system:
+        del begins["messages"]
+    begins = {key: value for key, value in begins.items() if value}
+    return f"begins_with: {json_line(begins)}\n" if begins else ""
+
+
+def _forked(record: Path) -> bytes:
+    """What a fork begins with: the record that it was made from, which it names."""
+    whole = record.read_bytes()
+    head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
+    return head + f"\nforked_from: {json_line(str(record))}".encode() + turns + rest
