@@ -79,6 +79,8 @@ class Conversation:
     def trace(self, entry: TraceEntry) -> None:
         """Add an entry to the trace and announce it."""
         self.host.settle()
+        if self.host.untold:
+            self.host.tell()
         entry.setdefault("timestamp", time.time())
         self.shadow.append(entry)
         self.host.observe("on_trace", agent=self.agent, entry=entry)

@@ -35,6 +35,7 @@ class Handler:
         plugin: the name of the plugin that brought it.
         version: the version of the plugin's distribution, or None.
         trusted: whether it is one of the package's own, which are not watched for changes.
+        shadowed: whether it runs on copies, and only what it would have done is traced.
     """
 
     hook: str
@@ -43,6 +44,7 @@ class Handler:
     plugin: str
     version: str | None = None
     trusted: bool = False
+    shadowed: bool = False
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     by: dict[str, Any] = field(default_factory=dict)

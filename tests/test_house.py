@@ -23,6 +23,8 @@ ORDER = [
     "llm",
     "tools",
     "attribution",
+    "watching",
+    "shadowing",
     "host",
     "installed",
     "discovery",
