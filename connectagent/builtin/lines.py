@@ -259,7 +259,8 @@ def _shadow(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     told = would if isinstance(would, dict) else {}
     did = [f"{call.get('call') or 'set'} {call.get('set', '')}".strip() for call in told.get("calls") or ()]
     for change in told.get("changes") or ():
-        did.append(_WOULD.get(str(change.get("type")), "add to the trace").format(of=change.get("of")).replace("_", " "))
+        kind = _WOULD.get(str(change.get("type")), "add to the trace")
+        did.append(kind.format(of=str(change.get("of")).replace("_", " ")))
     if "raise" in told:
         did.append(f"raise {told['raise'].get('error_type')}: {first_line(told['raise'].get('error') or '')}")
     if "return" in told:
