@@ -13,7 +13,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from connectagent.errors import ConfigError, PluginError
-from connectagent.hooks import Handler, marked_members, marks_of, name_of, where
+from connectagent.hooks import CONNECTONION, Handler, adapted, event_of, marked_members, marks_of, name_of, where
 from connectagent.hookspecs import HOOKS
 from connectagent.installed import COMMANDS, MODELS, Installed, clash, find, guarded, installed, load, named, normalized
 from connectagent.llm import parse_model
@@ -229,7 +229,8 @@ def _handlers(thing: Any, plugin: str, version: str | None, trusted: bool = Fals
     for function in functions:
         called = function if _is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
-            yield Handler(hook, called, opts, plugin, version, trusted)
+            made = adapted(called, hook) if event_of(function) else called
+            yield Handler(hook, made, opts, plugin, version, trusted)
 
 
 def _handlers_of_installed(plugin: Installed) -> list[Handler]:
@@ -253,6 +254,9 @@ def _members(thing: Any) -> Iterator[Callable[..., Any]]:
     if not members:
         what = f"function {name_of(thing)!r}" if _is_function(thing) else f"{type(thing).__name__} {thing!r:.80}"
         place = "{}:{}".format(*where(thing)) if callable(thing) else "?"
+        if event := event_of(thing):
+            known = ", ".join(CONNECTONION)
+            raise PluginError(f"{what} ({place}) is for ConnectOnion's event {event!r}; those with a hook are: {known}")
         raise PluginError(
             f"{what} ({place}) is not marked for a hook.{_meant(thing)}\n"
             "A plugin is a marked function (@after_tools), a list of them, a module, an object or an installed name."

@@ -93,6 +93,7 @@ def handler_of(hook: str, act: Any) -> Any:
     return getattr(hooks, hook)(scope["handler"])
 
 
+VALUELESS = ("before_tools", "after_tools", "on_trace")
 HOOKS_SEEN = (*EVENTS, *AROUND, "on_trace")
 
 
@@ -122,7 +123,7 @@ def test_what_a_shadowed_handler_edits_stays_out_of_the_session_and_is_told(hook
         assert "change" in {change["type"] for change in changes}
 
 
-@pytest.mark.parametrize("hook", [hook for hook in HOOKS_SEEN if hook not in ("before_tools", "after_tools", "on_trace")])
+@pytest.mark.parametrize("hook", [hook for hook in HOOKS_SEEN if hook not in VALUELESS])
 def test_what_a_shadowed_handler_returns_is_told_and_not_taken(hook: str) -> None:
     agent, _, seen = run(shadow(handler_of(hook, lambda given: "mine")))
     assert without_ids(seen) == expected()
