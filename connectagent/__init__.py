@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from connectagent.agent import Agent
     from connectagent.builtin.xray import xray
-    from connectagent.discovery import use
+    from connectagent.discovery import shadow, use
     from connectagent.errors import (
         ConfigError,
         ConnectAgentError,
@@ -54,7 +54,7 @@ __version__ = "0.1.0"
 _HOME = {
     "agent": "Agent",
     "builtin.xray": "xray",
-    "discovery": "use",
+    "discovery": "shadow use",
     "errors": "ConfigError ConnectAgentError HandlerError HookResultError OutputError PluginError PluginWarning "
     "ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
@@ -106,6 +106,7 @@ __all__ = [
     "on_trace",
     "register_commands",
     "register_models",
+    "shadow",
     "tool",
     "use",
     "xray",

@@ -220,6 +220,7 @@ class Agent:
         session = self.conversation.session
         session.update(result=result, outcome=outcome)
         result, more = self.hooks.chain("on_complete", agent=self, result=result, outcome=outcome)
+        self.hooks.tell()
         session["result"] = result
         return result, more
 
@@ -286,7 +287,10 @@ class Agent:
             self._take_session()
             self.conversation.take_over()
         self._executed += 1
-        return run_call(self, ToolCall(f"executed_{self._executed}", name, dict(arguments or {})))
+        entry = run_call(self, ToolCall(f"executed_{self._executed}", name, dict(arguments or {})))
+        if not self._turning.locked():
+            self.hooks.tell()
+        return entry
 
     def add_tool(self, tool: Any) -> None:
         """Add tools: whatever `tools=` takes."""

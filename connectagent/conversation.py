@@ -88,6 +88,8 @@ class Conversation:
     def trace(self, entry: TraceEntry) -> None:
         """Add an entry to the trace and announce it."""
         self.host.settle()
+        if self.host.untold:
+            self.host.tell()
         self._add(entry)
         self._tell(entry)
 

@@ -13,13 +13,15 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from connectagent.errors import ConfigError, PluginError
-from connectagent.hooks import Handler, marked_members, marks_of, name_of, where
+from connectagent.hooks import CONNECTONION, Handler, adapted, event_of, marked_members, marks_of, name_of, where
 from connectagent.hookspecs import HOOKS
 from connectagent.installed import COMMANDS, MODELS, Installed, clash, find, guarded, installed, load, named, normalized
 from connectagent.llm import parse_model
 from connectagent.settings import named_plugins, overrides, setting
 
 BUILT_IN = ("record", "textlog", "console", "xray", "trust")
+
+SHADOW = "shadow:"
 
 _used: list[Any] = []  # a plain list: a context variable would not reach agents that are made in other threads
 
@@ -48,10 +50,36 @@ class use:  # a function to those who call it, and what it returns is a context 
         _used[:] = [plugin for plugin in _used if plugin is not self.plugin]
 
 
+class shadow:  # to those who call it a function, as `use` is
+    """A plugin whose handlers run on copies; what they would have done is traced, and nothing is done.
+
+    Args:
+        plugin: whatever `plugins=` takes; for an installed one, `"shadow:name"` is the same.
+    """
+
+    def __init__(self, plugin: Any) -> None:
+        if isinstance(plugin, shadow):
+            plugin = plugin.plugin
+        if plugin is None or (isinstance(plugin, str) and plugin.startswith("no:")):
+            raise PluginError(
+                f"shadow() takes a marked function, a list, a module, an object or a name, not {plugin!r:.80}"
+            )
+        self.plugin: Any = plugin
+
+    def __repr__(self) -> str:
+        return f"shadow({self.plugin!r})"
+
+
+def _read(item: Any) -> Any:
+    """An item of a list of plugins, with "shadow:name" as what it means."""
+    return shadow(item.removeprefix(SHADOW).strip()) if isinstance(item, str) and item.startswith(SHADOW) else item
+
+
 def process_wide() -> list[tuple[Any, str]]:
     """What is named for every agent, each with where: the project, the environment, `use()`, the command line."""
+    named = [(_read(item), place) for item, place in named_plugins()]
     used = [(item, "connectagent.use()") for item in _flat(_used)]
-    return [*named_plugins(), *used, *((item, "command line") for item in _flat(overrides.get("plugins")))]
+    return [*named, *used, *((item, "command line") for item in _flat(overrides.get("plugins")))]
 
 
 def find_handlers(own: dict[str, Any], sources: Any, model: str | None = None) -> list[Handler]:
@@ -59,8 +87,8 @@ def find_handlers(own: dict[str, Any], sources: Any, model: str | None = None) -
 
     Args:
         own: the package's own plugins by name.
-        sources: what users gave as `plugins` and `on_events`; `"no:name"` leaves a plugin out. What is
-            named for every agent comes before.
+        sources: what users gave as `plugins` and `on_events`; `"no:name"` leaves a plugin out, `"shadow:name"`
+            shadows it. What is named for every agent comes before.
         model: the model's name; an installed plugin that brings it is found without being named.
 
     Raises:
@@ -87,21 +115,32 @@ def _sorted_out(own: list[Any]) -> tuple[list[Any], dict[str, str]]:
         if _key(item) not in mine and _key(item) not in map(_key, wide):  # to name it for all and here is no mistake
             wide.append(item)
     items, left_out = [*wide, *own], {}
+    _check_shadows([*(item for item, _ in process_wide()), *own])
     for item in items:
         if isinstance(item, str) and item.startswith("no:"):
             left_out[normalized(item[3:])] = item
             if normalized(item[3:]) not in BUILT_IN:
                 left_out |= {normalized(plugin.name): item for plugin in named(item[3:])}
     for item in own:
-        if isinstance(item, str) and not item.startswith("no:") and mine.count(_key(item)) > 1:
-            raise PluginError(f"plugin {item!r} is named twice for this agent; name it once")
+        named_by = item.plugin if isinstance(item, shadow) else item
+        if isinstance(named_by, str) and not named_by.startswith("no:") and mine.count(_key(item)) > 1:
+            raise PluginError(f"plugin {named_by!r} is named twice for this agent; name it once")
     # What is left out is not even loaded: this is the way out for those who have a broken plugin.
     names = [item for item in items if not (isinstance(item, str) and item.startswith("no:"))]
-    return [item for item in names if not (isinstance(item, str) and _key(item) in left_out)], left_out
+    return [item for item in names if _key(item) not in left_out], left_out
+
+
+def _check_shadows(items: list[Any]) -> None:
+    named = [_key(item) for item in items if not isinstance(item, shadow)]
+    for item in items:
+        if isinstance(item, shadow) and _key(item) in named:
+            raise PluginError(f"plugin {item.plugin!r} is both named and shadowed for this agent; do one of them")
 
 
 def _key(item: Any) -> Any:
     """What two ways of naming one plugin have in common."""
+    if isinstance(item, shadow):
+        return _key(item.plugin)
     if not isinstance(item, str):
         return id(item)
     if item.endswith(".py") or item.startswith("no:"):
@@ -159,11 +198,11 @@ def _flat(things: Any) -> Iterator[Any]:
         for thing in things:
             yield from _flat(thing)
     elif things is not None:
-        yield things
+        yield _read(things)
 
 
 def handlers_of(thing: Any, plugin: str | None = None, *, trusted: bool = False) -> Iterator[Handler]:
-    """The handlers that a plugin brings: a marked function, a list of them, a module, an object or a name.
+    """The handlers that a plugin brings: a marked function, a list of them, a module, an object, a name or a shadow.
 
     Raises:
         PluginError: the thing brings no handler, or an installed plugin cannot be loaded.
@@ -171,6 +210,10 @@ def handlers_of(thing: Any, plugin: str | None = None, *, trusted: bool = False)
     if isinstance(thing, (list, tuple)):
         for item in thing:
             yield from handlers_of(item, plugin, trusted=trusted)
+    elif isinstance(thing, shadow):
+        for handler in handlers_of(thing.plugin, plugin):
+            handler.shadowed = True
+            yield handler
     elif isinstance(thing, str) and thing.endswith(".py"):
         yield from handlers_of(module_from_path(thing), plugin, trusted=trusted)
     elif isinstance(thing, str):
@@ -186,7 +229,8 @@ def _handlers(thing: Any, plugin: str, version: str | None, trusted: bool = Fals
     for function in functions:
         called = function if _is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
-            yield Handler(hook, called, opts, plugin, version, trusted)
+            made = adapted(called, hook) if event_of(function) else called
+            yield Handler(hook, made, opts, plugin, version, trusted)
 
 
 def _handlers_of_installed(plugin: Installed) -> list[Handler]:
@@ -210,6 +254,9 @@ def _members(thing: Any) -> Iterator[Callable[..., Any]]:
     if not members:
         what = f"function {name_of(thing)!r}" if _is_function(thing) else f"{type(thing).__name__} {thing!r:.80}"
         place = "{}:{}".format(*where(thing)) if callable(thing) else "?"
+        if event := event_of(thing):
+            known = ", ".join(CONNECTONION)
+            raise PluginError(f"{what} ({place}) is for ConnectOnion's event {event!r}; those with a hook are: {known}")
         raise PluginError(
             f"{what} ({place}) is not marked for a hook.{_meant(thing)}\n"
             "A plugin is a marked function (@after_tools), a list of them, a module, an object or an installed name."

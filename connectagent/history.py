@@ -16,6 +16,7 @@ from connectagent.errors import ConfigError
 from connectagent.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.session import LLMResponse, Message, ToolCall, TraceEntry
 
+_ASIDE = ("tool_started", "shadow")  # entries that are told later than they happened, and change nothing
 _BEFORE_CALLS = ("before_llm", "around_llm")
 _WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
 
@@ -177,7 +178,7 @@ class History:
 
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
         """Whether an answer's message came directly behind its `llm_call`, without an entry of its own."""
-        rest = [entry for entry in entries[number + 1 :] if entry.get("type") != "tool_started"]
+        rest = [entry for entry in entries[number + 1 :] if entry.get("type") not in _ASIDE]
         if not rest:
             return closed
         if (rest[0].get("by") or {}).get("hook") in _WATCHING:  # before the message, which then has its own entry

@@ -6,6 +6,7 @@ once, so that a mistake is told where it is made.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
@@ -15,8 +16,8 @@ from typing import Any, Protocol, TypeVar, overload
 
 import pluggy
 
-from connectagent.errors import HandlerError
-from connectagent.hookspecs import AROUND, CONTRACTS, PARAMETERS, PROJECT
+from connectagent.errors import HandlerError, ToolRejected
+from connectagent.hookspecs import AROUND, CONTRACTS, EVENTS, PARAMETERS, PROJECT
 from connectagent.ledger import Account
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,6 +36,7 @@ class Handler:
         plugin: the name of the plugin that brought it.
         version: the version of the plugin's distribution, or None.
         trusted: whether it is one of the package's own, which are not watched for changes.
+        shadowed: whether it runs on copies, and only what it would have done is traced.
     """
 
     hook: str
@@ -43,6 +45,7 @@ class Handler:
     plugin: str
     version: str | None = None
     trusted: bool = False
+    shadowed: bool = False
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     by: dict[str, Any] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class Handler:
 
     def __post_init__(self) -> None:
         self.hookable = self.function
-        if not inspect.isroutine(self.function):
+        if not inspect.isroutine(self.function) or event_of(self.function):  # whose parameter has any name
             self.hookable = (lambda: (yield)) if self.opts["wrapper"] else (lambda: None)
         self.positional, self.keywords = check_handler(self.function, self.hook)
         file, line = where(self.function)
@@ -124,6 +127,53 @@ register_models = _marker("register_models")
 register_commands = _marker("register_commands")
 
 
+# ConnectOnion's events and the hooks that fire where they do.
+CONNECTONION = {name: name for name in (*EVENTS, "on_agent_ready")} | {"before_iteration": "before_llm"}
+_UNORDERED = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "tryfirst": False, "trylast": False}
+
+
+def event_of(function: object) -> str | None:
+    """The ConnectOnion event that a function is for, or None: its markers set `_event_type`."""
+    event = None if isinstance(function, type) else getattr(function, "_event_type", None)
+    return event if type(event) is str and not hasattr(function, _MARKS) else None
+
+
+def adapted(function: Any, hook: str) -> Any:
+    """A ConnectOnion handler as a handler of a hook.
+
+    It is given the agent as its only argument, whatever that is called; what it returns decides nothing; and
+    what it raises before a tool cancels that call, as there. `on_error` is for tools only there.
+
+    Raises:
+        HandlerError: it cannot be called with the agent alone.
+    """
+    if (made := getattr(function, "_connectagent_handler", None)) is not None:
+        return made  # the same one each time: listed twice, it is told
+    try:
+        inspect.signature(function).bind(None)
+    except TypeError as error:
+        place = f"@{hook} handler {name_of(function)!r} ({_place(function)})"
+        raise HandlerError(f"{place} is ConnectOnion's and must take one parameter, the agent: {error}") from None
+
+    @functools.wraps(function)
+    def handler(agent: Any, tool_call: Any = None) -> None:
+        if hook == "on_error" and tool_call is None:
+            return
+        try:
+            function(agent)
+        except Exception as error:
+            if hook != "before_each_tool" or isinstance(error, ToolRejected):
+                raise
+            raise ToolRejected(str(error) or type(error).__name__) from error
+
+    taken = ["agent", "tool_call"] if hook == "on_error" else ["agent"]
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in taken]
+    vars(handler)["__signature__"] = inspect.Signature(parameters)  # not that of the function, which `wraps` shows
+    with contextlib.suppress(AttributeError):  # a bound method takes no attributes
+        function._connectagent_handler = handler
+    return handler
+
+
 def marks_of(function: object) -> dict[str, dict[str, Any]]:
     """The hooks that a function is marked for, each with pluggy's options; {} for an unmarked one."""
     if isinstance(function, type):
@@ -131,6 +181,8 @@ def marks_of(function: object) -> dict[str, dict[str, Any]]:
     marks = getattr(function, _MARKS, None)
     if marks is None and isinstance(function, functools.partial):
         marks = marks_of(function.func)
+    if marks is None and (hook := CONNECTONION.get(event_of(function) or "")):
+        return {hook: {**_UNORDERED, "specname": hook}}
     return marks if isinstance(marks, dict) else {}
 
 

@@ -1,13 +1,11 @@
 """The host: which handlers there are, in which order they run, and whose doing everything is.
 
 pluggy keeps the specs, the registrations and the order; the host runs the handlers itself, because it
-watches each one: its time, what it changes (see `attribution`), and the errors that it raises.
+watches each one (see `watching`), and runs shadowed ones on copies (see `shadowing`).
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -15,16 +13,13 @@ from typing import Any, NamedTuple
 import pluggy
 
 from connectagent import hookspecs
-from connectagent.attribution import By, Shadow, other_calls, peek, peek_one, put_back, same, shown
-from connectagent.errors import HookResultError, Pause, PluginError, PluginWarning, ToolRejected
+from connectagent.attribution import By
+from connectagent.errors import HookResultError, PluginError, PluginWarning, ToolRejected
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
-from connectagent.ledger import paying
-from connectagent.messages import value_problem
-from connectagent.session import Continue, LLMResponse, ToolCall, TraceEntry
-from connectagent.tools import Tool
-
-_MAY_REJECT = ("before_tools", "before_each_tool")
+from connectagent.session import Continue, TraceEntry
+from connectagent.shadowing import Memory, ShadowRun
+from connectagent.watching import Watch, resume, run, short, who
 
 
 class Decision(NamedTuple):
@@ -34,7 +29,7 @@ class Decision(NamedTuple):
     by: By
 
 
-class PluginHost(pluggy.PluginManager):
+class PluginHost(pluggy.PluginManager, Watch):
     """The handlers of one agent.
 
     Args:
@@ -44,17 +39,14 @@ class PluginHost(pluggy.PluginManager):
     """
 
     def __init__(self, agent: Any, announce: Callable[..., None], *, forgiving: bool = False) -> None:
-        super().__init__(PROJECT)
+        pluggy.PluginManager.__init__(self, PROJECT)
+        Watch.__init__(self, agent, announce)
         self.forgiving = forgiving
         self.add_hookspecs(hookspecs)
-        self.agent = agent
-        self.announce = announce
-        self.shadow: Shadow | None = None
         self.handlers: dict[str, tuple[Handler, ...]] = dict.fromkeys(HOOKS, ())
-        self.blames = 0  # how many errors were found to be a handler's
-        self._blamed: dict[int, tuple[BaseException, By, int]] = {}
+        self.untold: list[TraceEntry] = []  # what shadowed handlers would have done, until `tell`
+        self._memory = Memory()
         self._ran: dict[tuple[str, str], tuple[By | None, Decision | None]] = {}  # see `has_run`
-        self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
 
     # -- registration --------------------------------------------------------------------------
 
@@ -107,7 +99,7 @@ class PluginHost(pluggy.PluginManager):
                 going_on = Decision(value, handler.by)
             elif value is not None:
                 arguments[name] = convert(value) if convert else value
-                self._announce_value(handler, name, arguments)
+                self.announce_value(handler, name, arguments)
         return arguments[name], going_on
 
     def observe(self, hook: str, **arguments: Any) -> None:
@@ -131,8 +123,7 @@ class PluginHost(pluggy.PluginManager):
         handlers, call = self.handlers[hook], arguments.get("tool_call")
         last, outcome = self._ran.pop((hook, call.id if call else ""), ({}, None))
         if outcome is not None and isinstance(outcome.value, ToolRejected):
-            self.blames += 1
-            self._blamed[id(outcome.value)] = (outcome.value, outcome.by, self.blames)
+            self.keep_owner(outcome.value, outcome.by)
             raise outcome.value
         if last is None or outcome is not None:
             return (), outcome
@@ -154,30 +145,55 @@ class PluginHost(pluggy.PluginManager):
         result, error = None, None
         try:
             for handler in self.handlers[hook]:
-                entered.append((handler, handler(arguments)))  # before it begins: Ctrl-C must still reach it
-                if not self._watched(handler, arguments, _resume, *entered[-1], None, None)[0]:
-                    raise self._blame(HookResultError(f"{_who(handler)} returned before its yield"), handler)
+                half = ShadowRun(self, handler, self._memory) if handler.shadowed else handler(arguments)
+                entered.append((handler, half))  # before it begins: Ctrl-C must still reach it
+                self._enter(handler, half, arguments)
             result = operation()
         except BaseException as raised:
             error = raised
         while entered:
-            handler, generator = entered[-1]
             try:
-                yielded, value = self._watched(
-                    handler, arguments, _resume, handler, generator, error, result, expected=error
-                )
-                if yielded:
-                    generator.close()
-                    raise self._blame(HookResultError(f"{_who(handler)} yields more than once"), handler)
+                value = self._leave(*entered[-1], arguments, result, error)
                 if value is not None and (error is None or isinstance(error, Exception)):
                     result, error = convert(value) if convert else value, None
-                    self._announce_value(handler, "result", {**arguments, "result": result})
+                    self.announce_value(entered[-1][0], "result", {**arguments, "result": result})
             except BaseException as raised:
                 error = raised
             entered.pop()
         if error is not None:
             raise error
         return result
+
+    def _enter(self, handler: Handler, half: Any, arguments: dict[str, Any]) -> None:
+        """Run an around handler up to its yield."""
+        if isinstance(half, ShadowRun):
+            self.untold += half.enter(arguments)
+        elif not self.watched(handler, arguments, resume, handler, half, None, None)[0]:
+            raise self.blame(HookResultError(f"{who(handler)} returned before its yield"), handler)
+
+    def _leave(
+        self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
+    ) -> Any:
+        """Run the rest of an around handler, which sees the outcome; the value that it returns."""
+        if isinstance(half, ShadowRun):
+            self.untold += half.leave(result, error)
+            if handler.hook == "around_turn":  # the loop has no entry of its own any more
+                self.tell()
+            return None
+        yielded, value = self.watched(handler, arguments, resume, handler, half, error, result, expected=error)
+        if yielded:
+            half.close()
+            raise self.blame(HookResultError(f"{who(handler)} yields more than once"), handler)
+        return value
+
+    def tell(self) -> None:
+        """Trace what shadowed handlers would have done.
+
+        It waits for the loop's next entry: handlers that read the last entry of the trace find the one that
+        they would find without the shadowed ones.
+        """
+        untold, self.untold = self.untold, []
+        self.announce(*untold)
 
     def require(self, decision: Decision, *kinds: type) -> None:
         """Refuse a value that the hook takes in other cases only.
@@ -188,8 +204,8 @@ class PluginHost(pluggy.PluginManager):
         if not isinstance(decision.value, kinds):
             handler = next(one for one in self.handlers[decision.by["hook"]] if one.by is decision.by)
             accepted = ", ".join(kind.__name__ for kind in kinds)
-            problem = f"{_who(handler)} returned {_short(decision.value)}; here it takes None, {accepted}"
-            raise self._blame(HookResultError(problem), handler)
+            problem = f"{who(handler)} returned {short(decision.value)}; here it takes None, {accepted}"
+            raise self.blame(HookResultError(problem), handler)
 
     def ledger(self) -> list[dict[str, Any]]:
         """What each handler that has run cost, the longest first."""
@@ -209,221 +225,25 @@ class PluginHost(pluggy.PluginManager):
         ]
         return sorted(rows, key=lambda row: -row["duration_ms"])
 
-    def owner_of(self, error: BaseException, since: int = 0) -> By | None:
-        """The handler that raised an error, or None where it was not one.
-
-        Args:
-            error: what was raised. The same object may be raised again by a tool or a model.
-            since: what `blames` was before the operation that raised it; older blames do not count.
-        """
-        found = self._blamed.get(id(error))
-        return found[1] if found is not None and found[2] > since else None
-
     def forget_turn(self) -> None:
         """Let go of what was known of a turn that is over: the errors of handlers, and what had run before."""
-        self._blamed.clear()
+        self.forget_errors()
         self._ran.clear()
 
     def _call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        if handler.shadowed:
+            if arguments.get("entry", {}).get("type") != "shadow":  # else on_trace would go on for ever
+                self.untold += ShadowRun(self, handler, self._memory).call(arguments)
+            return None
         if not self.forgiving or handler.trusted or handler.hook.startswith("before_"):
-            return self._watched(handler, arguments, _run, handler, arguments)
+            return self.watched(handler, arguments, run, handler, arguments)
         try:
-            return self._watched(handler, arguments, _run, handler, arguments)
+            return self.watched(handler, arguments, run, handler, arguments)
         except Exception as error:
             if self.owner_of(error) is not handler.by:
                 raise
-            warnings.warn(f"{_who(handler)} raised {type(error).__name__}: {error}", PluginWarning, stacklevel=2)
+            warnings.warn(f"{who(handler)} raised {type(error).__name__}: {error}", PluginWarning, stacklevel=2)
             if handler.hook != "on_trace" and self.shadow is not None:  # else it would fail on its own failure
                 entry = {"type": "error", "by": handler.by, "error": str(error), "error_type": type(error).__name__}
                 self.announce(entry)
             return None
-
-    def _watched(
-        self,
-        handler: Handler,
-        arguments: dict[str, Any],
-        function: Callable[..., Any],
-        *given: Any,
-        expected: BaseException | None = None,
-    ) -> Any:
-        """Run a handler, or a half of one; what it changes is traced, or rolled back when it raises.
-
-        Args:
-            expected: an error that passes through the handler and is not its own.
-        """
-        shadow = None if handler.trusted else self.shadow
-        before = None
-        if shadow is not None:
-            self.settle()
-            shadow.sync()
-            before = peek(arguments)
-        account, payer = handler.account, paying.get()
-        paying.set(account)
-        self._running.append(None if handler.trusted else handler.by)
-        started, since = time.perf_counter(), self.blames
-        try:
-            value = function(*given)
-        except BaseException as error:
-            decided = error is expected or _is_decision(error, handler)
-            if shadow is not None:
-                self._take_changes(handler, arguments, before) if decided else self._roll_back(shadow, before)
-            if error is not expected:
-                self._blame(error, handler, since)
-            if isinstance(error, Pause) and not decided:
-                problem = f"{_who(handler)} raised Pause, which is for before_ handlers and tools"
-                raise self._blame(HookResultError(problem), handler) from error
-            raise
-        else:
-            if shadow is not None:
-                self._take_changes(handler, arguments, before)
-            return value
-        finally:
-            self._running.pop()
-            account.calls += 1
-            account.seconds += time.perf_counter() - started
-            paying.set(payer)
-
-    def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
-        """Run a tool; what it changes in the session is traced as its own."""
-        file, _, line = tool.origin.rpartition(":")
-        shadow, by = self.shadow, {"tool": tool.name, "file": file, "line": line}
-        self.settle()
-        if shadow is not None:
-            shadow.sync()
-        self._running.append(by)
-        interrupted = True
-        try:
-            value = tool.run(arguments)
-            interrupted = False
-            return value
-        except Exception:
-            interrupted = False
-            raise
-        finally:
-            self._running.pop()
-            if shadow is not None:
-                self.agent.current_session = shadow.session  # a tool may change the session, not replace it
-                if not shadow.unchanged():
-                    with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
-                        self._announce_changes(shadow, by)
-
-    def running(self) -> By | None:
-        """Whose code is running now: the innermost handler or tool."""
-        return self._running[-1] if self._running else None
-
-    def settle(self) -> None:
-        """Before the loop or another handler changes the session inside a handler: take what that one did.
-
-        What a handler changed before it made the agent act stays, even if the handler raises later.
-        """
-        by = self._running[-1] if self._running else None
-        if by is not None and self.shadow is not None and not self.shadow.unchanged():
-            self._announce_changes(self.shadow, by)
-
-    def _take_changes(self, handler: Handler, arguments: dict[str, Any], before: dict[str, Any] | None) -> None:
-        shadow = self.shadow
-        if shadow is None:
-            return
-        try:
-            if self.agent.current_session is not shadow.session:
-                raise HookResultError(f"{_who(handler)} replaced agent.current_session; change it in place")
-            if not shadow.unchanged():
-                self._announce_changes(shadow, handler.by)
-            edited = []
-            for name, then in (before or {}).items():
-                if not same(then, peek_one(arguments[name])):
-                    if problem := value_problem(arguments[name]) or other_calls(then, arguments[name]):
-                        raise HookResultError(f"{_who(handler)} left {name} in a form that cannot be used: {problem}")
-                    edited.append(name)
-        except (HookResultError, RecursionError) as error:
-            self._roll_back(shadow, before)
-            if isinstance(error, RecursionError):
-                error = HookResultError(f"{_who(handler)} left something nested too deep, or in a circle")
-            raise self._blame(error, handler) from None
-        for name in edited:
-            self._announce_value(handler, name, arguments)
-
-    def _announce_changes(self, shadow: Shadow, by: By) -> None:
-        try:
-            entries = shadow.changes(by)
-        except HookResultError:
-            shadow.restore()
-            raise
-        self.announce(*entries)
-
-    def _roll_back(self, shadow: Shadow, before: dict[str, Any] | None) -> None:
-        self.agent.current_session = shadow.session
-        put_back(before or {})
-        if not shadow.unchanged():
-            shadow.restore()
-
-    def _announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
-        """Trace that a handler changed or replaced what its hook is about."""
-        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": shown(arguments[name])}
-        if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
-            entry["call_id"] = arguments["tool_call"].id
-        self.announce(entry)
-
-    def _blame(self, error: BaseException, handler: Handler, since: int = -1) -> BaseException:
-        """Name the handler in a note of its error, unless one that it called was named; the error stays as it is."""
-        if self.owner_of(error, since) is None:
-            self.blames += 1
-            self._blamed[id(error)] = (error, handler.by, self.blames)
-            if not _is_decision(error, handler):
-                version = f" {handler.version}" if handler.version else ""
-                with contextlib.suppress(Exception):  # an exception class that takes no attributes
-                    error.add_note(
-                        f"raised by {_who(handler)}, of plugin {handler.plugin!r}{version}; "
-                        f"without it: plugins=['no:{handler.plugin}']"
-                    )
-        return error
-
-
-def _run(handler: Handler, arguments: dict[str, Any]) -> Any:
-    value = handler(arguments)
-    if value is not None:
-        _check_value(handler, value)
-    return value
-
-
-def _resume(handler: Handler, generator: Any, error: BaseException | None, value: Any) -> tuple[bool, Any]:
-    """Let an around handler go on; whether it yielded, and what it yielded or returned."""
-    try:
-        return True, generator.throw(error) if error is not None else generator.send(value)
-    except StopIteration as stop:
-        _check_value(handler, stop.value)
-        return False, stop.value
-    except RuntimeError as raised:
-        if isinstance(error, StopIteration) and raised.__cause__ is error:  # Python's rule for generators
-            raise error from None
-        raise
-
-
-def _is_decision(error: BaseException, handler: Handler) -> bool:
-    return (isinstance(error, ToolRejected) and handler.hook in _MAY_REJECT) or (
-        isinstance(error, Pause) and handler.hook.startswith("before_")
-    )
-
-
-def _check_value(handler: Handler, value: Any) -> None:
-    """Hold a handler's value against its hook's contract."""
-    contract = CONTRACTS[handler.hook]
-    if value is None:
-        return
-    if contract.kind == "observe":
-        raise HookResultError(f"{_who(handler)} returned {_short(value)}; {handler.hook} takes no value: return None")
-    if contract.takes and not isinstance(value, contract.takes):
-        accepted = ", ".join(kind.__name__ for kind in contract.takes)
-        raise HookResultError(f"{_who(handler)} returned {_short(value)}; {handler.hook} takes None, {accepted}")
-    if isinstance(value, LLMResponse | Continue) and (problem := value_problem(value)):
-        raise HookResultError(f"{_who(handler)} returned something that cannot be used: {problem}")
-
-
-def _short(value: Any) -> str:
-    text = f"{type(value).__name__} {value!r}"
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-def _who(handler: Handler) -> str:
-    by = handler.by
-    return f"{handler.hook} handler {by['handler']!r} ({by['file']}:{by['line']})"

@@ -84,8 +84,9 @@ def named_plugins() -> list[tuple[str, str]]:
     found = []
     for name in map(str.strip, listed):
         # A file is found from the project's folder, wherever the program is started.
-        is_file = path is not None and name.endswith(".py")
-        found.append((str(path.parent / name) if path and is_file else name, str(path)))
+        mode = "shadow:" if name.startswith("shadow:") else ""
+        bare = name.removeprefix(mode)
+        found.append((f"{mode}{path.parent / bare}" if path and bare.endswith(".py") else name, str(path)))
     variable = "CONNECTAGENT_PLUGINS"
     names = (name.strip() for name in os.environ.get(variable, "").split(","))
     return [*found, *((name, variable) for name in names if name)]

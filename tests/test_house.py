@@ -24,6 +24,8 @@ ORDER = [
     "tools",
     "attribution",
     "history",
+    "watching",
+    "shadowing",
     "host",
     "installed",
     "discovery",

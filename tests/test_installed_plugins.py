@@ -1,18 +1,8 @@
 """Distributions, good and broken ones, in a virtual environment of their own."""
 
-import base64
-import hashlib
-import json
-import os
-import subprocess
-import sys
-import sysconfig
-import zipfile
-from pathlib import Path
-
 import pytest
+from fresh_environment import Environment, wheel
 
-ROOT = Path(__file__).parents[1]
 HOOK = "from connectagent import on_complete\n\n@on_complete\ndef sign(result):\n    return result + ' (signed)'\n"
 TOOLS = """
 from connectagent import on_agent_ready, register_commands
@@ -65,55 +55,6 @@ BROKEN = {
     "twin-one": (HOOK, "declared by several distributions"),
     "twin-two": (HOOK, "declared by several distributions"),
 }
-
-
-def wheel(folder, name, text, lines):
-    """A wheel of one module, written by hand: no build tool is asked."""
-    bare = f"connectagent_{name.replace('-', '_')}"
-    groups = [line if " = " in line else f"[{line}]" for line in lines]
-    files = {
-        f"{name.replace('-', '_')}_plugin.py": text,
-        f"{bare}-1.0.dist-info/METADATA": f"Metadata-Version: 2.1\nName: connectagent-{name}\nVersion: 1.0\n",
-        f"{bare}-1.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        f"{bare}-1.0.dist-info/entry_points.txt": "\n".join(groups),
-    }
-    record = f"{bare}-1.0.dist-info/RECORD"
-    rows = []
-    for path, content in files.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=").decode()
-        rows.append(f"{path},sha256={digest},{len(content.encode())}\n")
-    made = folder / f"{bare}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(made, "w") as archive:
-        for path, content in {**files, record: "".join(rows) + f"{record},,\n"}.items():
-            archive.writestr(path, content)
-    return made
-
-
-class Environment:
-    """A fresh virtual environment that sees this one's packages behind its own."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-        self.python = folder / "venv" / "bin" / "python"
-        (site,) = (folder / "venv").glob("lib/python*/site-packages")
-        (site / "host.pth").write_text(f"{ROOT}\n{sysconfig.get_paths()['purelib']}\n")
-
-    def run(self, *arguments, **variables):
-        return subprocess.run(
-            [self.python, *arguments],
-            cwd=self.folder,
-            env={"PATH": os.environ["PATH"], "HOME": str(self.folder), **variables},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-
-    def co(self, *arguments, **variables):
-        return self.run("-m", "connectagent", *arguments, **variables)
-
-    def listed(self):
-        return {row["distribution"]: row for row in json.loads(self.co("plugins", "list", "--json").stdout)}
 
 
 @pytest.fixture(scope="module")

@@ -244,6 +244,31 @@ def _change(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     return [Row(4, ((f"+ {who(entry.get('by'))} changed the {of.replace('_', ' ')}", ""),))]
 
 
+_WOULD = {
+    "message": "add a message",
+    "message_edited": "edit a message",
+    "message_removed": "remove a message",
+    "state_delta": "change the state",
+    "session_delta": "change the session",
+    "change": "change the {of}",
+}
+
+
+def _shadow(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    would = entry.get("would")
+    told = would if isinstance(would, dict) else {}
+    did = [f"{call.get('call') or 'set'} {call.get('set', '')}".strip() for call in told.get("calls") or ()]
+    for change in told.get("changes") or ():
+        kind = _WOULD.get(str(change.get("type")), "add to the trace")
+        did.append(kind.format(of=str(change.get("of")).replace("_", " ")))
+    if "raise" in told:
+        did.append(f"raise {told['raise'].get('error_type')}: {first_line(told['raise'].get('error') or '')}")
+    if "return" in told:
+        did.append(f"return {_arguments.repr(told['return'])}")
+    text = f"({who(entry.get('by'))} would {', '.join(did)})"
+    return [Row(4, ((text, "dim"),))]
+
+
 def _failure(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     by = entry.get("by")
     text = f"{glyphs.bad} {_where(by) + ' raised ' if isinstance(by, dict) else ''}{_error(entry)}"
@@ -264,4 +289,5 @@ _ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {
     "change": _change,
     "error": _failure,
     "mended": _mended,
+    "shadow": _shadow,
 }

@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Any, NamedTuple
 
-from connectagent.discovery import handlers_of, process_wide
+from connectagent.discovery import handlers_of, process_wide, shadow
 from connectagent.errors import ConnectAgentError
 from connectagent.hooks import Handler
 from connectagent.hookspecs import AROUND, HOOKS
@@ -53,7 +53,8 @@ def shown(handler: Handler) -> str:
 def _places() -> dict[Any, str]:
     """Where each handler that every agent has was named, by the code of the handler."""
     places: dict[Any, str] = {}
-    for item, place in process_wide():
+    for named, place in process_wide():
+        item = named.plugin if isinstance(named, shadow) else named
         if isinstance(item, str) and (item.startswith("no:") or item.endswith(".py")):
             if item.endswith(".py"):  # loading it once more would run it once more
                 places[os.path.abspath(item)] = place
@@ -73,5 +74,6 @@ def _why(handler: Handler, places: dict[Any, str]) -> str:
     else:
         place = places.get(_code(handler)) or places.get(os.path.abspath(handler.by["file"]))
         came = f"named by {place}" if place else "given to the agent"
+    came += ", shadowed: nothing that it does takes effect" if handler.shadowed else ""
     moved = [name for name in ("tryfirst", "trylast") if handler.opts.get(name)]
     return ", ".join([came, *moved] if moved else [came, "in the order of the list"])

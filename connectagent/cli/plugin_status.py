@@ -107,7 +107,8 @@ def _look(plugin: Installed, status: Status) -> None:
 
 def _named_by(plugin: Installed) -> list[str]:
     try:
-        return [place for name, place in named_plugins() if not name.endswith(".py") and plugin in named(name)]
+        listed = [(name.removeprefix("shadow:"), place) for name, place in named_plugins()]
+        return [place for name, place in listed if not name.endswith(".py") and plugin in named(name)]
     except ConnectAgentError:  # of the project's file, which `doctor` tells
         return []
 
@@ -120,7 +121,7 @@ def project_problems() -> list[str]:
         return [str(error)]
     problems = []
     for name, place in listed:
-        bare = name.removeprefix("no:")
+        bare = name.removeprefix("no:").removeprefix("shadow:")
         if bare.endswith(".py"):
             if not Path(bare).is_file():
                 problems.append(f"{place} names {bare!r}, and there is no such file")

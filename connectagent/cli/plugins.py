@@ -117,12 +117,13 @@ def doctor() -> None:
     for problem in problems:
         click.echo(problem)
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
+    count = f"{len(found)} plugin{'' if len(found) == 1 else 's'}"
     if broken or problems:
         what = [f"{len(broken)} broken: {', '.join(broken)}"] if broken else []
         what += [f"{len(problems)} wrong in the setup"] if problems else []
-        click.echo(f"not well: {len(found)} plugins, {'; '.join(what)}")
+        click.echo(f"not well: {count}, {'; '.join(what)}")
         raise SystemExit(1)
-    click.echo(f"all well: {len(found)} plugin{'' if len(found) == 1 else 's'}")
+    click.echo(f"all well: {count}")
 
 
 plugins.add_command(installer.install)

@@ -32,7 +32,8 @@ def agent_options(function: Command) -> Command:
             "plugins",
             metavar="PLUGIN",
             multiple=True,
-            help="Add an installed plugin, a file (./plugin.py), or leave one out (no:NAME). Repeatable.",
+            help="Add an installed plugin or a file (./plugin.py), shadow one (shadow:NAME), or leave one out "
+            "(no:NAME). Repeatable.",
         ),
     ):
         function = option(function)
@@ -48,8 +49,14 @@ def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...]) -> None:
         overrides["quiet"] = "1"
     if plugins:
         # A file is found from the folder in which the command was typed, wherever the script goes.
-        files = [os.path.abspath(name) if isinstance(name, str) and name.endswith(".py") else name for name in plugins]
-        overrides["plugins"] = [*overrides.get("plugins", []), *files]
+        overrides["plugins"] = [*overrides.get("plugins", []), *map(_placed, plugins)]
+
+
+def _placed(name: Any) -> Any:
+    if not isinstance(name, str) or not name.endswith(".py"):
+        return name
+    mode = "shadow:" if name.startswith("shadow:") else ""
+    return mode + os.path.abspath(name.removeprefix(mode))
 
 
 def load(path: str, whole_traceback: bool = False) -> ModuleType:

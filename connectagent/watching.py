@@ -1,0 +1,244 @@
+"""Running code of others: its time, what it changes (see `attribution`), and the errors that it raises."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from connectagent.attribution import By, Shadow, other_calls, peek, peek_one, put_back, same, shown
+from connectagent.errors import HookResultError, Pause, ToolRejected
+from connectagent.hooks import Handler
+from connectagent.hookspecs import CONTRACTS
+from connectagent.ledger import paying
+from connectagent.messages import value_problem
+from connectagent.session import Continue, LLMResponse, ToolCall, TraceEntry
+from connectagent.tools import Tool
+
+_MAY_REJECT = ("before_tools", "before_each_tool")
+
+
+class Watch:
+    """Runs handlers and tools, and knows whose doing everything is.
+
+    Args:
+        agent: whose session is watched.
+        announce: takes the trace entries that tell what a handler or a tool changed.
+    """
+
+    def __init__(self, agent: Any, announce: Callable[..., None]) -> None:
+        self.agent = agent
+        self.announce = announce
+        self.shadow: Shadow | None = None
+        self.blames = 0  # how many errors were found to be a handler's
+        self._blamed: dict[int, tuple[BaseException, By, int]] = {}
+        self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
+
+    def owner_of(self, error: BaseException, since: int = 0) -> By | None:
+        """The handler that raised an error, or None where it was not one.
+
+        Args:
+            error: what was raised. The same object may be raised again by a tool or a model.
+            since: what `blames` was before the operation that raised it; older blames do not count.
+        """
+        found = self._blamed.get(id(error))
+        return found[1] if found is not None and found[2] > since else None
+
+    def forget_errors(self) -> None:
+        """Let go of the errors of handlers: those of a turn that is over."""
+        self._blamed.clear()
+
+    def watched(
+        self,
+        handler: Handler,
+        arguments: dict[str, Any],
+        function: Callable[..., Any],
+        *given: Any,
+        expected: BaseException | None = None,
+    ) -> Any:
+        """Run a handler, or a half of one; what it changes is traced, or rolled back when it raises.
+
+        Args:
+            expected: an error that passes through the handler and is not its own.
+        """
+        shadow = None if handler.trusted else self.shadow
+        before = None
+        if shadow is not None:
+            self.settle()
+            shadow.sync()
+            before = peek(arguments)
+        account, payer = handler.account, paying.get()
+        paying.set(account)
+        self._running.append(None if handler.trusted else handler.by)
+        started, since = time.perf_counter(), self.blames
+        try:
+            value = function(*given)
+        except BaseException as error:
+            decided = error is expected or _is_decision(error, handler)
+            if shadow is not None:
+                self._take_changes(handler, arguments, before) if decided else self.roll_back(shadow, before)
+            if error is not expected:
+                self.blame(error, handler, since)
+            if isinstance(error, Pause) and not decided:
+                problem = f"{who(handler)} raised Pause, which is for before_ handlers and tools"
+                raise self.blame(HookResultError(problem), handler) from error
+            raise
+        else:
+            if shadow is not None:
+                self._take_changes(handler, arguments, before)
+            return value
+        finally:
+            self._running.pop()
+            account.calls += 1
+            account.seconds += time.perf_counter() - started
+            paying.set(payer)
+
+    def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+        """Run a tool; what it changes in the session is traced as its own."""
+        file, _, line = tool.origin.rpartition(":")
+        shadow, by = self.shadow, {"tool": tool.name, "file": file, "line": line}
+        self.settle()
+        if shadow is not None:
+            shadow.sync()
+        self._running.append(by)
+        interrupted = True
+        try:
+            value = tool.run(arguments)
+            interrupted = False
+            return value
+        except Exception:
+            interrupted = False
+            raise
+        finally:
+            self._running.pop()
+            if shadow is not None:
+                self.agent.current_session = shadow.session  # a tool may change the session, not replace it
+                if not shadow.unchanged():
+                    with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
+                        self._announce_changes(shadow, by)
+
+    def running(self) -> By | None:
+        """Whose code is running now: the innermost handler or tool."""
+        return self._running[-1] if self._running else None
+
+    def settle(self) -> None:
+        """Before the loop or another handler changes the session inside a handler: take what that one did.
+
+        What a handler changed before it made the agent act stays, even if the handler raises later.
+        """
+        by = self._running[-1] if self._running else None
+        if by is not None and self.shadow is not None and not self.shadow.unchanged():
+            self._announce_changes(self.shadow, by)
+
+    def _take_changes(self, handler: Handler, arguments: dict[str, Any], before: dict[str, Any] | None) -> None:
+        shadow = self.shadow
+        if shadow is None:
+            return
+        try:
+            if self.agent.current_session is not shadow.session:
+                raise HookResultError(f"{who(handler)} replaced agent.current_session; change it in place")
+            if not shadow.unchanged():
+                self._announce_changes(shadow, handler.by)
+            edited = []
+            for name, then in (before or {}).items():
+                if not same(then, peek_one(arguments[name])):
+                    if problem := value_problem(arguments[name]) or other_calls(then, arguments[name]):
+                        raise HookResultError(f"{who(handler)} left {name} in a form that cannot be used: {problem}")
+                    edited.append(name)
+        except (HookResultError, RecursionError) as error:
+            self.roll_back(shadow, before)
+            if isinstance(error, RecursionError):
+                error = HookResultError(f"{who(handler)} left something nested too deep, or in a circle")
+            raise self.blame(error, handler) from None
+        for name in edited:
+            self.announce_value(handler, name, arguments)
+
+    def _announce_changes(self, shadow: Shadow, by: By) -> None:
+        try:
+            entries = shadow.changes(by)
+        except HookResultError:
+            shadow.restore()
+            raise
+        self.announce(*entries)
+
+    def roll_back(self, shadow: Shadow, before: dict[str, Any] | None) -> None:
+        self.agent.current_session = shadow.session
+        put_back(before or {})
+        if not shadow.unchanged():
+            shadow.restore()
+
+    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
+        """Trace that a handler changed or replaced what its hook is about."""
+        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": shown(arguments[name])}
+        if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
+            entry["call_id"] = arguments["tool_call"].id
+        self.announce(entry)
+
+    def keep_owner(self, error: BaseException, by: By) -> None:
+        """Remember whose an error is, until the turn is over."""
+        self.blames += 1
+        self._blamed[id(error)] = (error, by, self.blames)
+
+    def blame(self, error: BaseException, handler: Handler, since: int = -1) -> BaseException:
+        """Name the handler in a note of its error, unless one that it called was named; the error stays as it is."""
+        if self.owner_of(error, since) is None:
+            self.keep_owner(error, handler.by)
+            if not _is_decision(error, handler):
+                version = f" {handler.version}" if handler.version else ""
+                with contextlib.suppress(Exception):  # an exception class that takes no attributes
+                    error.add_note(
+                        f"raised by {who(handler)}, of plugin {handler.plugin!r}{version}; "
+                        f"without it: plugins=['no:{handler.plugin}']"
+                    )
+        return error
+
+
+def run(handler: Handler, arguments: dict[str, Any]) -> Any:
+    value = handler(arguments)
+    if value is not None:
+        _check_value(handler, value)
+    return value
+
+
+def resume(handler: Handler, generator: Any, error: BaseException | None, value: Any) -> tuple[bool, Any]:
+    """Let an around handler go on; whether it yielded, and what it yielded or returned."""
+    try:
+        return True, generator.throw(error) if error is not None else generator.send(value)
+    except StopIteration as stop:
+        _check_value(handler, stop.value)
+        return False, stop.value
+    except RuntimeError as raised:
+        if isinstance(error, StopIteration) and raised.__cause__ is error:  # Python's rule for generators
+            raise error from None
+        raise
+
+
+def _is_decision(error: BaseException, handler: Handler) -> bool:
+    return (isinstance(error, ToolRejected) and handler.hook in _MAY_REJECT) or (
+        isinstance(error, Pause) and handler.hook.startswith("before_")
+    )
+
+
+def _check_value(handler: Handler, value: Any) -> None:
+    """Hold a handler's value against its hook's contract."""
+    contract = CONTRACTS[handler.hook]
+    if value is None:
+        return
+    if contract.kind == "observe":
+        raise HookResultError(f"{who(handler)} returned {short(value)}; {handler.hook} takes no value: return None")
+    if contract.takes and not isinstance(value, contract.takes):
+        accepted = ", ".join(kind.__name__ for kind in contract.takes)
+        raise HookResultError(f"{who(handler)} returned {short(value)}; {handler.hook} takes None, {accepted}")
+    if isinstance(value, LLMResponse | Continue) and (problem := value_problem(value)):
+        raise HookResultError(f"{who(handler)} returned something that cannot be used: {problem}")
+
+
+def short(value: Any) -> str:
+    text = f"{type(value).__name__} {value!r}"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def who(handler: Handler) -> str:
+    by = handler.by
+    return f"{handler.hook} handler {by['handler']!r} ({by['file']}:{by['line']})"
