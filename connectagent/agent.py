@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import threading
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from connectagent.attribution import clone
 from connectagent.builtin import built_in
 from connectagent.calls import as_response, ask_model, new_entry, run_call, shown_call, trace_model_call
-from connectagent.conversation import Conversation
-from connectagent.discovery import find_handlers, model_handlers
+from connectagent.discovery import find_handlers
 from connectagent.errors import ConfigError, Pause, ToolRejected
+from connectagent.holdings import Holdings
 from connectagent.host import Decision, PluginHost
-from connectagent.installed import normalized
 from connectagent.llm import LLM, default_model
 from connectagent.messages import NOT_RUN, assistant_message, text_of, user_message
 from connectagent.prompts import read_prompt
-from connectagent.providers import context_window, create_llm
-from connectagent.resume import BEGINNING, Decided, Origin, Point, paused, reopen
-from connectagent.session import Image, LLMRequest, LLMResponse, Message, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.resume import BEGINNING, Decided, Point, paused, reopen
+from connectagent.session import Image, LLMRequest, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.settings import overrides
 from connectagent.tools import Tool, ToolRegistry
 
-DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
-
-class Agent:
+class Agent(Holdings):
     """A model with tools, a conversation, and plugins that see and steer each moment of it.
 
     Args:
@@ -77,19 +72,13 @@ class Agent:
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
+        super().__init__({"api_key": api_key, "base_url": base_url, "options": options})
         self.name = name
         self.system_prompt = read_prompt(system_prompt)
         self.max_iterations = _limit(max_iterations)
         self.tools = ToolRegistry(tools, agent_tool=_agent_tool)
         self.streaming = stream
-        self.current_session: Session | None = None
-        self.last_usage: TokenUsage | None = None
-        self.total_cost = 0.0
         self.ended: Decision | None = None
-        self.origin: Origin | None = None  # where the session comes from, if it was resumed
-        self._connection: dict[str, Any] = {"api_key": api_key, "base_url": base_url, "options": options}
-        self._conversation: Conversation | None = None
-        self._turning = threading.Lock()
         self._executed = 0
         if plugin_errors not in ("raise", "warn"):
             raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
@@ -292,84 +281,6 @@ class Agent:
             self.hooks.tell()
         return entry
 
-    def add_tool(self, tool: Any) -> None:
-        """Add tools: whatever `tools=` takes."""
-        self.tools.add(tool)
-
-    def remove_tool(self, name: str) -> None:
-        """Remove a tool.
-
-        Raises:
-            ToolNotFound: there is none of that name; the message lists those that there are.
-        """
-        self.tools.remove(name)
-
-    def list_tools(self) -> list[str]:
-        """The names of the tools."""
-        return self.tools.names()
-
-    def reset_conversation(self) -> None:
-        """Forget the conversation; the next `input()` begins a new session and a new record.
-
-        Raises:
-            RuntimeError: a turn is running.
-        """
-        self._refuse_inside("reset_conversation()")
-        self._conversation = self.current_session = self.hooks.shadow = self.last_usage = None
-
-    @property
-    def context_percent(self) -> float:
-        """How much of the model's context window the last call took, 0-100.
-
-        Where the window is not known, 128,000 tokens are assumed.
-        """
-        if self.last_usage is None:
-            return 0.0
-        window = getattr(self.llm, "context_window", None) or context_window(self.llm.model) or DEFAULT_CONTEXT_WINDOW
-        return min(100.0, 100.0 * (self.last_usage.input_tokens + self.last_usage.output_tokens) / window)
-
-    @property
-    def ledger(self) -> list[dict[str, Any]]:
-        """What each handler cost so far, the longest first.
-
-        One dict each: `plugin`, `hook`, `handler`, `calls`, `duration_ms`, and of the model calls that it made
-        itself `model_calls`, `input_tokens`, `output_tokens`, `cost` (USD).
-        """
-        return self.hooks.ledger()
-
-    def __repr__(self) -> str:
-        return f"Agent({self.name!r}, model={self.llm.model!r}, tools={self.list_tools()!r})"
-
-    # -- the session ---------------------------------------------------------------------------
-
-    @property
-    def conversation(self) -> Conversation:
-        """The doors through which the loop changes `current_session`."""
-        if self._conversation is None:
-            self._conversation = Conversation(self, self.hooks, self.system_prompt)
-            self.current_session = cast(Session, self._conversation.session)
-        return self._conversation
-
-    def _refuse_inside(self, what: str) -> None:
-        if self._turning.locked():
-            raise RuntimeError(
-                f"agent {self.name!r} is in a turn: {what} was called by its own handler or tool, or by another "
-                "thread; make an agent for each"
-            )
-
-    def take_session(self, session: dict[str, Any], origin: Origin) -> None:
-        """Go on with a session that was read from a record."""
-        self.current_session, self.origin = cast(Session, session), origin
-        self._take_session()
-
-    def _take_session(self) -> None:
-        """Go on with the session that the program left in `current_session`: the same, another one, or none."""
-        if self.current_session is None:
-            self._conversation = None
-        elif self._conversation is None or self.current_session is not self._conversation.session:
-            stored = cast(dict[str, Any], self.current_session)
-            self._conversation = Conversation(self, self.hooks, self.system_prompt, stored)
-
     def _ending(self, ended: Decision) -> str:
         """The result of a turn that a handler or tool ended; the conversation tells it too."""
         messages = self.conversation.session["messages"]
@@ -380,13 +291,6 @@ class Agent:
             self.conversation.append({"role": "assistant", "content": ended.value}, by=ended.by)
         return str(ended.value)
 
-    def create_llm(self, model: str) -> LLM:
-        """Another model, with this agent's plugins, key, address and options."""
-        brought = self.hooks.collect("register_models")
-        known = {normalized(handler.plugin) for handler in self.hooks.handlers["register_models"]}
-        brought += [handler({}) or {} for handler in model_handlers(model, known)]
-        factories = {prefix: factory for models in brought for prefix, factory in models.items()}
-        return create_llm(model, factories=factories, **self._connection)
 
 
 def _limit(value: Any) -> int:

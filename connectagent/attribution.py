@@ -60,10 +60,13 @@ class Shadow:
 
     def mark_round(self) -> None:
         """Follow changes of the trace from here on only."""
-        self.start = len(self.trace)
-        self.anchor = self.trace[-1] if self.trace else None
-        self.followed: list[TraceEntry] = []
-        self.tail: list[TraceEntry] = []  # copies of these
+        self.follow(len(self.trace))
+
+    def follow(self, start: int) -> None:
+        """Follow the trace from an entry on, as it is now."""
+        self.start, self.anchor = start, self.trace[start - 1] if start else None
+        self.followed = self.trace[start:]
+        self.tail: list[TraceEntry] = clone(self.followed)  # as they were when the loop last had them in its hands
 
     def insert(self, message: Message, index: int | None = None) -> None:
         """Add a message to the conversation and to the shadow, at the end or before `index`."""

@@ -201,7 +201,7 @@ class ShadowRun(Watch):
         self.changes: list[TraceEntry] = []
         self.given: dict[str, Any] = {}
         self.generator: Any = None
-        super().__init__(ShadowAgent(real.agent, self.calls), self.changes.append)
+        super().__init__(ShadowAgent(real.agent, self.calls), lambda *entries: self.changes.extend(entries))
 
     def blame(self, error: BaseException, handler: Handler, since: int = -1) -> BaseException:
         return error  # it may be the agent's own, and gets no note
@@ -258,7 +258,7 @@ class ShadowRun(Watch):
             before.session.update(session, messages=before.messages, trace=before.trace)
             session = before.session
         self.shadow = Shadow(session)
-        self.shadow.start, self.shadow.tail = real.start, clone(session["trace"][real.start :])
+        self.shadow.follow(real.start)
         self.agent.current_session = session
 
     def _perform(

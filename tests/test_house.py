@@ -35,6 +35,7 @@ ORDER = [
     "builtin",
     "testing",
     "resume",
+    "holdings",
     "calls",
     "agent",
     "cli",
