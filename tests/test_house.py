@@ -29,6 +29,7 @@ ORDER = [
     "prompts",
     "providers",
     "conversation",
+    "records",
     "builtin",
     "testing",
     "calls",

@@ -17,15 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.builtin.files import new_record, told, warn
 from connectagent.builtin.yaml_lines import entry_line, json_line, json_text, scalar
-from connectagent.errors import ConfigError
 from connectagent.hooks import around_tool, around_turn, on_trace
+from connectagent.records import BETWEEN_TURNS, Totals
 from connectagent.session import TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import enabled
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent
-
-BETWEEN_TURNS = "between_turns"
 
 
 def record_path(agent: Agent) -> Path | None:
@@ -35,31 +33,6 @@ def record_path(agent: Agent) -> Path | None:
         if isinstance(record, Record):
             return record.path
     return None
-
-
-def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A record as data; a last line that was torn by a kill is left out.
-
-    A turn without `status` was cut off. `messages` of a turn is JSON text.
-
-    Raises:
-        OSError: the file cannot be read.
-        ConfigError: it is not a record.
-    """
-    import yaml
-
-    whole = Path(path).read_bytes().rpartition(b"\n")[0]
-    try:
-        data = yaml.load(whole, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a record: {error}") from error
-    turns = (data.get("turns") or []) if isinstance(data, dict) else None
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise ConfigError(f"{path}: not a record: it has no list of 'turns'")
-    data["turns"] = turns
-    for turn in turns:
-        turn["trace"] = turn.get("trace") or []
-    return data
 
 
 class Record:
@@ -76,6 +49,7 @@ class Record:
         self._turn: _Turn | None = None
         self._between = False  # whether the file ends with an item for what came between turns
         self._waiting: list[str] = []  # lines that came between turns and have no item yet
+        self._totals = Totals()  # of the turns that have ended, for those who read the file's tail alone
         self._messages = 0  # how many of the session's messages are in the file already
         self._lock = threading.RLock()  # tools may run `execute_tool` in threads of their own
 
@@ -125,7 +99,7 @@ class Record:
             turn, self._turn = self._turn, None
             if self._file is not None:
                 if turn is not None and agent.current_session is not None:
-                    self._write(agent, turn.summary(agent, result, error))
+                    self._write(agent, turn.summary(agent, self._totals, result, error))
                     self._messages = len(agent.current_session["messages"])
                 self._file.close()
 
@@ -151,7 +125,7 @@ class Record:
         forked = self._turn is None and self._file is not None and self._file.process != os.getpid()
         if self._session is not agent.current_session or forked:
             self._session, self._file, self._failed = agent.current_session, None, False
-            self._waiting, self._between = [], False
+            self._waiting, self._between, self._totals = [], False, Totals()
             first = (self._session["messages"] or [{}])[0]
             self._messages = int(first.get("role") == "system")  # the header has it
 
@@ -198,17 +172,20 @@ class _Turn:
                 cost = usage.cost
             self.cost = None if cost is None or self.cost is None else self.cost + cost
 
-    def summary(self, agent: Agent, result: str | None, error: BaseException | None) -> str:
+    def summary(self, agent: Agent, totals: Totals, result: str | None, error: BaseException | None) -> str:
         session: Any = agent.current_session
         status = session.get("outcome") or "ended"
+        spent = self.tokens if self.calls else 0
+        totals.add(1, session["iteration"], len(self.tools), spent, self.cost)
         pairs = {
             "model": scalar(agent.llm.model),
             "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
-            "tokens": json_line(self.tokens if self.calls else 0),
+            "tokens": json_line(spent),
             "cost": json_line(self.cost),
             "tools_called": json_line(self.tools),
             "result": json_line(result),
             "messages": json_line(json_text(self._own(session["messages"]))),
+            "session": json_line(totals.data()),  # behind all that may be long: who lists records reads tails
         }
         if error is not None:
             status = "error" if isinstance(error, Exception) else "interrupted"
