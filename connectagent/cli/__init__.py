@@ -14,6 +14,7 @@ COMMANDS = {
     "run": "connectagent.cli.run",
     "chat": "connectagent.cli.chat",
     "hooks": "connectagent.cli.hooks",
+    "log": "connectagent.cli.log",
     "plugins": "connectagent.cli.plugins",
 }
 """The own commands, each with the module that holds a click command of the same name."""

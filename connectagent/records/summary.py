@@ -234,7 +234,7 @@ class _Tail:
             elif line == "turns:":
                 if not known:
                     self.status = BETWEEN_TURNS if items else "empty"
-                self.totals = Totals()
+                self.turns, self.totals = self.turns or 0, Totals()
                 return
             elif not line.startswith(("  trace:", "  error: ")):
                 known = known or not between
