@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from connectagent.builtin.files import clean
-from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of
+from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
 from connectagent.cli.log.show import by_text
 from connectagent.records import BETWEEN_TURNS, find_record, joined_turns, read_record
 
@@ -41,7 +41,7 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
         yield from ("", f"### {_one(entry.get('model'))}: {_one(entry.get('status'))}{by}")
         told = [entry.get("content") if entry.get("tool_calls") else None, entry.get("error")]
     elif kind == "tool_execution":
-        yield from ("", f"### `{_one(entry.get('tool_name'))}`: {_one(entry.get('status'))}{by}")
+        yield from ("", f"### {_one(entry.get('tool_name'))}: {_one(entry.get('status'))}{by}")
         told = [entry.get("arguments"), entry.get("result")]
     elif kind in ("user_input", "tool_started"):
         return
@@ -71,7 +71,7 @@ def json_lines(record: dict[str, Any]) -> str:
     for turn in record["turns"]:
         lines += [{"turn": turn.get("turn"), **entry} for entry in turn["trace"] if isinstance(entry, dict)]
         lines.append({"type": "turn_ended", **{key: value for key, value in turn.items() if key != "trace"}})
-    return "".join(json.dumps(line, default=data_text) + "\n" for line in lines)
+    return "".join(json.dumps(line, default=plain_value) + "\n" for line in lines)
 
 
 EXPORTERS: dict[str, Callable[[dict[str, Any]], str]] = {"md": markdown, "jsonl": json_lines}

@@ -51,7 +51,7 @@ def terminal() -> Terminal:
 
 def echo_json(value: Any) -> None:
     """Print a value as JSON in ASCII: a terminal obeys none of it."""
-    click.echo(json.dumps(value, indent=2, default=_plain))
+    click.echo(json.dumps(value, indent=2, default=plain_value))
 
 
 def echo(text: object) -> None:
@@ -59,7 +59,8 @@ def echo(text: object) -> None:
     click.echo(clean(str(text)))
 
 
-def _plain(value: Any) -> str:
+def plain_value(value: Any) -> str:
+    """What JSON does not know, as text: a time as the record has it."""
     if isinstance(value, datetime.datetime):
         return value.isoformat().replace("+00:00", "Z")
     return str(value)
@@ -67,7 +68,7 @@ def _plain(value: Any) -> str:
 
 def data_text(value: Any, indent: int | None = None) -> str:
     """A value of an entry as text, whole: text as it is, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+    return value if isinstance(value, str) else json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
 
 
 class Column(NamedTuple):
