@@ -111,14 +111,15 @@ def test_a_record_that_is_cut_at_any_byte_is_a_prefix_of_what_was_written(folder
 def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(folder: Path) -> None:
     data = varied().read_bytes()
     torn = folder / "torn.yaml"
-    for end in range(len(data) + 1):
+    ends = {index + near for index, byte in enumerate(data) if byte == ord("\n") for near in (0, 1, 2)}
+    for end in sorted(ends | set(range(0, len(data), 13))):
         torn.write_bytes(data[:end])
         turns = read_record(torn)["turns"]
         own = [turn for turn in turns if turn.get("status") != BETWEEN_TURNS]
         expected = own[-1].get("status", "crashed") if own else "empty"
         summary = summarise(torn)
         assert summary.status == expected
-        assert summary.turns == len(own)
+        assert summary.turns == (own[-1]["turn"] if own else 0)
         ended = [turn["session"] for turn in own if "session" in turn]
         sums = {**ended[-1]} if ended else {"turns": 0, "iterations": 0, "tools": 0, "tokens": None, "cost": 0.0}
         assert summary.totals is not None
@@ -126,12 +127,7 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
 
 
 def test_records_of_the_writer_are_read_without_yaml() -> None:
-    path = varied()
-    worker(calls=3, rounds=2, system_prompt="a: b").input("Go.")
-    code = f"import sys; from connectagent.records import read_record; read_record({str(path)!r}); print('yaml' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "True"
-    plain = path_of(_plain_agent())
-    code = code.replace(str(path), str(plain))
+    code = f"import sys; from connectagent.records import read_record as r; r({str(varied())!r}); print('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
@@ -207,11 +203,9 @@ def _assert_same(text: str) -> None:
 
 @given(st.data())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_record_with_characters_changed_is_read_as_yaml_reads_it(data: Any) -> None:
-    if not hasattr(test_a_record_with_characters_changed_is_read_as_yaml_reads_it, "text"):
-        text = path_of(_plain_agent()).read_text()
-        test_a_record_with_characters_changed_is_read_as_yaml_reads_it.text = text  # type: ignore[attr-defined]
-    text = test_a_record_with_characters_changed_is_read_as_yaml_reads_it.text  # type: ignore[attr-defined]
+def test_a_record_with_characters_changed_is_read_as_yaml_reads_it(folder: Path, data: Any) -> None:
+    plain = folder / "plain.yaml"  # one agent for all examples
+    text = plain.read_text() if plain.exists() else path_of(_plain_agent()).rename(plain).read_text()
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
         new = data.draw(st.sampled_from(list("\"'\\{}[]:,#-&*!|>%@`?~ \n\t\r01eE.uyn") + ["\u2028", "é", ": ", " #", "- "]))
@@ -226,7 +220,7 @@ VALUES = st.recursive(
 
 
 @given(st.lists(st.dictionaries(st.text(), VALUES), max_size=4), st.text())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_the_writer_writes_is_read_as_yaml_reads_it(folder: Path, entries: list[Any], prompt: str) -> None:
     lines = [f"agent: {json_line(prompt)}", "turns:", "- turn: 1", f"  input: {json_line(prompt)}", "  trace:"]
     lines += [f"  - {json_line(entry)}" for entry in entries]
@@ -252,9 +246,9 @@ def test_five_thousand_records_are_listed_from_their_heads_and_tails(folder: Pat
     data = path.read_bytes()
     for number in range(5000):
         stamp = f"2026-01-{1 + number % 28:02}T{number // 280:02}-{number // 5 % 60:02}-00"
-        (path.parent / f"copy{number % 5}_{stamp}.yaml").write_bytes(data)
+        os.link(path, path.parent / f"copy{number}_{stamp}.yaml")
     paths = all_records()
-    assert len(paths) > 4000
+    assert len(paths) == 5001
     size = len(data) * len(paths)
     before, started = bytes_read(), time.perf_counter()
     summaries = [summarise(path) for path in paths]

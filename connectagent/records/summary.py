@@ -114,7 +114,7 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
         if "agent" not in head and not b"agent: ".startswith(os.pread(fd, 7, 0)):
             raise ConfigError(f"{path}: not a record: it does not begin with 'agent:'")
         tail = _Tail(fd, size)
-        status = tail.status if "turns" in head else "empty"
+        status = tail.status
         if status is None:
             status, tail = _unended(fd, tail)
         size = os.fstat(fd).st_size
@@ -212,7 +212,7 @@ class _Tail:
     totals: Totals | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        known = between = items = False
+        known = between = items = ended = False
         for position, line in self._lines():
             if known and position < self.size - _MOST_TAIL:
                 return
@@ -222,6 +222,7 @@ class _Tail:
             if line.startswith("  status: "):
                 status = line[10:]
                 between = status == BETWEEN_TURNS
+                ended = ended or not between
                 if not between and not known:
                     self.status, known = status, True
             elif line.startswith("  - "):
@@ -231,13 +232,13 @@ class _Tail:
                     known = True
                     self._number(line)
                 between, items = False, True
-            elif line == "turns:":
-                if not known:
-                    self.status = BETWEEN_TURNS if items else "empty"
-                self.turns, self.totals = self.turns or 0, Totals()
-                return
+            elif not line.startswith(" "):  # the head
+                break
             elif not line.startswith(("  trace:", "  error: ")):
                 known = known or not between
+        if not known:
+            self.status = BETWEEN_TURNS if items else "empty"
+        self.turns, self.totals = self.turns or 0, None if ended else Totals()
 
     def _sums(self, line: str) -> None:
         try:

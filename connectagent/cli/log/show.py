@@ -106,9 +106,9 @@ def _kind(entry: Any) -> Any:
 
 def _add_entry(node: Tree, entry: Any, full: bool) -> None:
     made = _rows(entry)
-    head = node.add(_row(made[0]))
+    head = node.add(_row(made[0], full))
     for row in made[1:]:
-        head.add(_row(row))
+        head.add(_row(row, full))
     by = entry.get("by") if isinstance(entry, dict) else None
     if isinstance(by, dict):
         head.add(_text(((by_text(by), "dim"),)))
@@ -139,9 +139,9 @@ def by_text(by: dict[str, Any]) -> str:
     return "by " + ", ".join(part for part in what if part)
 
 
-def _row(row: Row) -> Text:
+def _row(row: Row, full: bool) -> Text:
     right = ((f"  {row.right}", "dim"),) if row.right else ()
-    return _text((*row.parts, *right))
+    return _text((*((_cut(text, full), style) for text, style in row.parts), *right))
 
 
 def _cut(value: Any, full: bool) -> str:

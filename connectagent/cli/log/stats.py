@@ -85,7 +85,9 @@ def command(agent: str | None, as_json: bool) -> None:
 def _count(
     record: dict[str, Any], agents: dict[str, _Sums], models: dict[str, _Sums], tools: dict[str, _Sums]
 ) -> None:
-    own = agents.setdefault(str(record.get("agent")), _Sums())
+    if "agent" not in record:  # a kill came before its head was written
+        return
+    own = agents.setdefault(str(record["agent"]), _Sums())
     own.sessions += 1
     met: dict[int, _Sums] = {}
     for turn in joined_turns(record):
