@@ -1,4 +1,4 @@
-"""`connectagent log`: what each command prints, that nothing hostile reaches the terminal, and that nothing is loaded."""
+"""`connectagent log`: what each command prints; nothing hostile reaches the terminal, and no plugin is loaded."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def crashed(agent: Agent) -> Path:
     with path.open("a") as file:
         file.write('- turn: 2\n  input: Two\n  trace:\n  - {"type": "user_input", "turn": 2}\n')
         file.write('  - {"type": "llm_call", "iteration": 1, "model": "m", "duration_ms": 5}\n')
-        file.write('  - {"type": "tool_started", "call_id": "c9", "tool_name": "pay", "arguments": {"eur": 5}}\n  - {"ty')
+        file.write(
+            '  - {"type": "tool_started", "call_id": "c9", "tool_name": "pay", "arguments": {"eur": 5}}\n  - {"ty'
+        )
     return path
 
 
@@ -262,7 +264,10 @@ def test_the_stats_count_turns_calls_and_failures() -> None:
     assert 0 <= stats["models"]["test/rounds"]["median_ms"] <= stats["models"]["test/rounds"]["p95_ms"]
     shown = log("stats").stdout
     assert all(len(line) <= 80 for line in shown.splitlines())
-    assert [line.split()[0] for line in shown.split("\n\n")[2].splitlines()[1:]] in (["work", "search"], ["search", "work"])
+    assert [line.split()[0] for line in shown.split("\n\n")[2].splitlines()[1:]] in (
+        ["work", "search"],
+        ["search", "work"],
+    )
 
 
 def test_an_export_is_whole(folder: Path) -> None:
@@ -357,7 +362,9 @@ def test_hostile_contents_are_shown_harmless(arguments: list[str]) -> None:
     for variables in ({}, {"FORCE_COLOR": "1"}, {"PYTHONIOENCODING": "ascii"}):
         done = log(*arguments, **variables)
         assert done.returncode == 0, done.stderr
-        unwanted = {letter for letter in done.stdout + done.stderr if not (letter in HARMLESS or letter in "─│├└✓✗•·→…!")}
+        unwanted = {
+            letter for letter in done.stdout + done.stderr if not (letter in HARMLESS or letter in "─│├└✓✗•·→…!")
+        }
         assert unwanted == set()
         if arguments[0] in ("show", "tail", "export"):
             assert "[red]x" in done.stdout
@@ -373,7 +380,9 @@ def test_a_file_that_is_no_record_is_named_and_stops_nothing() -> None:
         assert done.returncode == 0, done.stderr
         assert "seeker" in done.stdout
         assert [name for name in ("b.yaml", "c.yaml", "d.yaml") if f"skipped {name}: " not in done.stderr] == []
-    entries = '- turn: 1\n  input: 5\n  trace:\n  - {"type": "llm_call", "usage": {"x": 1}, "duration_ms": "y"}\n  - 7\n'
+    entries = (
+        '- turn: 1\n  input: 5\n  trace:\n  - {"type": "llm_call", "usage": {"x": 1}, "duration_ms": "y"}\n  - 7\n'
+    )
     odd = records_folder() / "odd.yaml"
     odd.write_text(f"agent: 5\nmodel: [1]\nstarted: no\nplugins: 3\nturns:\n{entries}")
     for arguments in (["list"], ["show", "odd"], ["tail", "odd"], ["stats"], ["grep", "x"], ["diff", "odd", "seeker"]):

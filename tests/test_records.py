@@ -63,11 +63,17 @@ def varied() -> Path:
     @after_tools
     def notes(agent: Agent) -> None:
         session: Any = agent.current_session
-        session["messages"].append({"role": "user", "content": "Note: \"it\" \\ 日本\u2029"})
+        session["messages"].append({"role": "user", "content": 'Note: "it" \\ 日本\u2029'})
         session["state"]["n"] = {"a b": [1.5, 1e-07, None, True]}
 
-    script = [[call("say", text="α: [1]"), call("say", text="bad")], "Done: # 'é'", [call("gone", x=1)], "\x85\n- b", ""]
-    agent = Agent("väried", [say], "Be \"good\".\n", llm=ScriptedLLM(*script), plugins=[notes], quiet=True)
+    script = [
+        [call("say", text="α: [1]"), call("say", text="bad")],
+        "Done: # 'é'",
+        [call("gone", x=1)],
+        "\x85\n- b",
+        "",
+    ]
+    agent = Agent("väried", [say], 'Be "good".\n', llm=ScriptedLLM(*script), plugins=[notes], quiet=True)
     agent.input("First: é?\n- {")
     agent.execute_tool("say", {"text": "between"})
     agent.input("null")
@@ -127,7 +133,8 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
 
 
 def test_records_of_the_writer_are_read_without_yaml() -> None:
-    code = f"import sys; from connectagent.records import read_record as r; r({str(varied())!r}); print('yaml' in sys.modules)"
+    code = f"from connectagent.records import read_record; import sys; read_record({str(varied())!r})"
+    code += "; print('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
@@ -145,20 +152,20 @@ LINES = [
     "turns:",
     "other: 5",
     "  status: no",
-    "  - {\"a\":[1,-0,true,null,1.5e+3,-2.5E-7,0.0]}",
-    "  - {\"a\": 1e5}",
-    "  - {\"a\": 1.0e5, \"b\": NaN, \"c\": -Infinity}",
-    "  - {\"\\ud83d\\ude00\": \"\\u00e9\\/\\b\\f\"}",
-    "  - {\"<<\": {\"a\": 1}, \"a\": 2, \"a\": 3, \"=\": 1}",
-    "  - {\"k\": .inf, ? \"x\" : 1}",
+    '  - {"a":[1,-0,true,null,1.5e+3,-2.5E-7,0.0]}',
+    '  - {"a": 1e5}',
+    '  - {"a": 1.0e5, "b": NaN, "c": -Infinity}',
+    '  - {"\\ud83d\\ude00": "\\u00e9\\/\\b\\f"}',
+    '  - {"<<": {"a": 1}, "a": 2, "a": 3, "=": 1}',
+    '  - {"k": .inf, ? "x" : 1}',
     "  - {a: b, c: &x 1}",
-    "  - {\"x\": *x}",
-    "  - {\"" + "k" * 1100 + "\": 1}",
-    "  - {\"a\": " + "[" * 150 + "]" * 150 + "}",
-    "  - {\"a\": 2026-11-21, \"b\": 0x1f, \"c\": 1_0, \"d\": 012, \"e\": 1:30, \"f\": yes, \"g\": ~}",
+    '  - {"x": *x}',
+    '  - {"' + "k" * 1100 + '": 1}',
+    '  - {"a": ' + "[" * 150 + "]" * 150 + "}",
+    '  - {"a": 2026-11-21, "b": 0x1f, "c": 1_0, "d": 012, "e": 1:30, "f": yes, "g": ~}',
     "  - [1]",
     "  - text",
-    "  input: \"a\\tb\" # c",
+    '  input: "a\\tb" # c',
     "  input: |",
     "  input: 'it''s'",
     "  input: 2026-11-21",
@@ -168,8 +175,8 @@ LINES = [
     "  input: Yes",
     "  input: ~",
     "  input:  x ",
-    "  input: \"\x85\"",
-    "  input: \"\t\"",
+    '  input: "\x85"',
+    '  input: "\t"',
     "\tinput: 5",
     "# comment",
     "---",
@@ -208,7 +215,7 @@ def test_a_record_with_characters_changed_is_read_as_yaml_reads_it(folder: Path,
     text = plain.read_text() if plain.exists() else path_of(_plain_agent()).rename(plain).read_text()
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(text) - 1))
-        new = data.draw(st.sampled_from(list("\"'\\{}[]:,#-&*!|>%@`?~ \n\t\r01eE.uyn") + ["\u2028", "é", ": ", " #", "- "]))
+        new = data.draw(st.sampled_from([*"\"'\\{}[]:,#-&*!|>%@`?~ \n\t\r01eE.uyn", "\u2028", "é", ": ", " #", "- "]))
         text = text[:at] + new + text[at + data.draw(st.integers(0, 1)) :]
     _assert_same(text)
 
@@ -325,7 +332,9 @@ def test_a_turn_that_was_resumed_is_one_turn_with_the_status_of_its_last_item(fo
     path = folder / "a.yaml"
     head = "agent: a\nmodel: m\nturns:\n"
     one = '- turn: 1\n  input: One\n  trace:\n  - {"type": "user_input"}\n  tokens: 5\n  cost: null\n  status: paused\n'
-    two = '- turn: 1\n  resumed: true\n  trace:\n  - {"type": "llm_call"}\n  tokens: 7\n  cost: 0.5\n  status: answered\n'
+    two = (
+        '- turn: 1\n  resumed: true\n  trace:\n  - {"type": "llm_call"}\n  tokens: 7\n  cost: 0.5\n  status: answered\n'
+    )
     path.write_text(head + one + two)
     assert summarise(path).status == "answered"
     (turn,) = joined_turns(read_record(path))
@@ -352,7 +361,12 @@ def test_a_record_is_found_by_path_name_beginning_agent_or_as_the_last(folder: P
     assert not (folder / ".co").exists()
     evals = records_folder()
     evals.mkdir(parents=True)
-    names = ["bot_2026-01-01T00-00-00", "bot_2026-01-02T00-00-00-2", "bot_2026-01-02T00-00-00", "clerk_2025-01-01T00-00-00"]
+    names = [
+        "bot_2026-01-01T00-00-00",
+        "bot_2026-01-02T00-00-00-2",
+        "bot_2026-01-02T00-00-00",
+        "clerk_2025-01-01T00-00-00",
+    ]
     for name in names:
         (evals / f"{name}.yaml").write_text("agent: bot\nturns:\n")
     newest = evals / f"{names[1]}.yaml"
@@ -362,7 +376,7 @@ def test_a_record_is_found_by_path_name_beginning_agent_or_as_the_last(folder: P
     assert find_record(names[2]).stem == names[2]
     with pytest.raises(ConfigError, match=r"3 records begin with 'bot_2026', the newest bot_2026-01-02T00-00-00-2"):
         find_record("bot_2026")
-    with pytest.raises(ConfigError, match="no record 'clork' in .*; there is: clerk"):
+    with pytest.raises(ConfigError, match=r"no record 'clork' in .*; there is: clerk"):
         find_record("clork")
 
 

@@ -68,7 +68,9 @@ def plain_value(value: Any) -> str:
 
 def data_text(value: Any, indent: int | None = None) -> str:
     """A value of an entry as text, whole: text as it is, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
 
 
 class Column(NamedTuple):
@@ -133,9 +135,9 @@ def cost_text(cost: float | None) -> str:
     return "?" if cost is None else price(cost)
 
 
-def local_time(when: datetime.datetime | None, pattern: str = "%Y-%m-%d %H:%M") -> str:
-    """A time as the user's own clock shows it."""
-    return when.astimezone().strftime(pattern) if when is not None else "?"
+def local_time(when: Any, pattern: str = "%Y-%m-%d %H:%M") -> str:
+    """A time as the user's own clock shows it, `?` for what is none."""
+    return when.astimezone().strftime(pattern) if isinstance(when, datetime.datetime) else "?"
 
 
 def number_of(value: Any) -> float | None:

@@ -82,9 +82,7 @@ def command(agent: str | None, as_json: bool) -> None:
         _show(name, counted, sums)
 
 
-def _count(
-    record: dict[str, Any], agents: dict[str, _Sums], models: dict[str, _Sums], tools: dict[str, _Sums]
-) -> None:
+def _count(record: dict[str, Any], agents: dict[str, _Sums], models: dict[str, _Sums], tools: dict[str, _Sums]) -> None:
     if "agent" not in record:  # a kill came before its head was written
         return
     own = agents.setdefault(str(record["agent"]), _Sums())
