@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         HandlerError,
         HookResultError,
         OutputError,
+        Pause,
+        Paused,
         PluginError,
         PluginWarning,
         ProviderError,
@@ -55,8 +57,8 @@ _HOME = {
     "agent": "Agent",
     "builtin.xray": "xray",
     "discovery": "shadow use",
-    "errors": "ConfigError ConnectAgentError HandlerError HookResultError OutputError PluginError PluginWarning "
-    "ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
+    "errors": "ConfigError ConnectAgentError HandlerError HookResultError OutputError Pause Paused PluginError "
+    "PluginWarning ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
     "before_each_tool before_llm before_tools on_agent_ready on_complete on_error on_text on_trace "
     "register_commands register_models",
@@ -77,6 +79,8 @@ __all__ = [
     "LLMRequest",
     "LLMResponse",
     "OutputError",
+    "Pause",
+    "Paused",
     "PluginError",
     "PluginWarning",
     "ProviderError",

@@ -16,6 +16,7 @@ from connectagent.errors import ConfigError, Pause, Paused, ToolRejected
 from connectagent.history import History, read_history
 from connectagent.host import Decision
 from connectagent.messages import text_of
+from connectagent.records import is_running, read_record
 from connectagent.session import LLMResponse, TokenUsage, ToolCall, TraceEntry
 
 if TYPE_CHECKING:
@@ -275,8 +276,6 @@ def reopen(agent: Agent, record: Any, place: Any, fork: bool, decided: Decided) 
         ConfigError: there is no such record or place, another process writes it, or a decision does not fit.
         Paused: it waits for a decision, and none was given.
     """
-    from connectagent.builtin.record import is_running, read_record
-
     path, decided, at = is_record(record), decided.check(), parse_place(place)
     if not fork and is_running(path):
         raise ConfigError(f"{path} is being written by a running agent; wait for it, or resume with fork=True")

@@ -47,6 +47,11 @@ def enabled(name: str) -> bool:
     return str(setting(name) or "").lower() in ("1", "true", "yes", "on")
 
 
+def co_folder() -> Path:
+    """Where records and logs are: `.co`, or what the setting `dir` names. It need not exist."""
+    return Path(os.path.abspath(os.path.expanduser(str(setting("dir") or ".co"))))
+
+
 def project_settings() -> dict[str, Any]:
     """`[tool.connectagent]` of the nearest pyproject.toml, from the current folder upwards; {} without one."""
     path = project_file()

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_conversation_property import MEAN, TURNS, Session, Turn
 
-from connectagent.builtin.record import read_record, record_path
+from connectagent.builtin.record import record_path
 from connectagent.history import read_history
+from connectagent.records import read_record
 
 
 def plain(messages: Any) -> Any:

@@ -32,6 +32,7 @@ ORDER = [
     "prompts",
     "providers",
     "conversation",
+    "records",
     "builtin",
     "testing",
     "resume",

@@ -26,8 +26,9 @@ from record_agents import __file__ as helpers
 from record_agents import worker
 
 from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm
-from connectagent.builtin.record import BETWEEN_TURNS, json_line, read_record, record_path
+from connectagent.builtin.record import json_line, record_path
 from connectagent.errors import ConfigError
+from connectagent.records import BETWEEN_TURNS, read_record
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,7 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
         "cost": 2e-05,
         "tools_called": ["work", "work"],
         "result": "All of it is done.",
+        "session": {"turns": 1, "iterations": 2, "tools": 2, "tokens": 240, "cost": 2e-05},
         "status": "answered",
     }
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from record_agents import __file__ as script
 
-from connectagent.builtin.record import read_record
+from connectagent.records import read_record
 
 KILLS = 50
 

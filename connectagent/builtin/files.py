@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from connectagent.settings import enabled, setting
+from connectagent.settings import co_folder, enabled
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent
@@ -24,7 +24,7 @@ def data_folder(name: str) -> Path:
     Raises:
         OSError: it cannot be made.
     """
-    base = Path(os.path.abspath(os.path.expanduser(str(setting("dir") or ".co"))))
+    base = co_folder()
     made = not base.exists()
     (base / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     if made or base.name == ".co":  # a folder of the user's own must not vanish from git

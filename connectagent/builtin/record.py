@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -17,17 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.builtin.files import new_record, told, warn
 from connectagent.builtin.yaml_lines import entry_line, json_line, json_text, scalar
-from connectagent.errors import ConfigError, Paused
+from connectagent.errors import Paused
 from connectagent.hooks import around_tool, around_turn, on_trace
 from connectagent.messages import text_of
+from connectagent.records import BETWEEN_TURNS, Totals, lock, summarise
 from connectagent.session import TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import enabled
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent
     from connectagent.resume import Origin
-
-BETWEEN_TURNS = "between_turns"
 
 
 def record_path(agent: Agent) -> Path | None:
@@ -37,52 +37,6 @@ def record_path(agent: Agent) -> Path | None:
         if isinstance(record, Record):
             return record.path
     return None
-
-
-def is_running(path: str | os.PathLike[str]) -> bool:
-    """Whether a process is in a turn that writes this record: it holds a lock on the file meanwhile."""
-    with open(path, "rb") as file:
-        return not _lock(file.fileno(), shared=True)
-
-
-def _lock(fd: int, shared: bool = False) -> bool:
-    """Lock a file for as long as it is open here; False where another has it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: two processes are not told apart there
-        return True
-    try:
-        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
-
-
-def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A record as data; a last line that was torn by a kill is left out.
-
-    A turn without `status` was cut off. `messages` of a turn is JSON text.
-
-    Raises:
-        OSError: the file cannot be read.
-        ConfigError: it is not a record.
-    """
-    import yaml
-
-    whole = Path(path).read_bytes().rpartition(b"\n")[0]
-    try:
-        data = yaml.load(whole, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a record: {error}") from error
-    turns = (data.get("turns") or []) if isinstance(data, dict) else None
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        raise ConfigError(f"{path}: not a record: it has no list of 'turns'")
-    data["turns"] = turns
-    for turn in turns:
-        turn["trace"] = turn.get("trace") or []
-    return data
 
 
 class Record:
@@ -101,6 +55,7 @@ class Record:
         self._place: tuple[int, int] | None = None  # where the session was taken back to before the next turn
         self._between = False  # whether the file ends with an item for what came between turns
         self._waiting: list[str] = []  # lines that came between turns and have no item yet
+        self._totals = Totals()  # of the turns that have ended, for those who read the file's tail alone
         self._messages = 0  # how many of the session's messages are in the file already
         self._lock = threading.RLock()  # tools may run `execute_tool` in threads of their own
 
@@ -162,7 +117,7 @@ class Record:
             turn, self._turn = self._turn, None
             if self._file is not None:
                 if turn is not None and agent.current_session is not None:
-                    self._write(agent, turn.summary(agent, result, error))
+                    self._write(agent, turn.summary(agent, self._totals, result, error))
                     self._messages = len(agent.current_session["messages"])
                 self._file.close()
 
@@ -188,13 +143,14 @@ class Record:
         forked = self._turn is None and self._file is not None and self._file.process != os.getpid()
         if self._session is not agent.current_session or forked:
             self._session, self._file, self._failed = agent.current_session, None, False
-            self._waiting, self._between = [], False
+            self._waiting, self._between, self._totals = [], False, Totals()
             first = (self._session["messages"] or [{}])[0]
             self._messages = int(first.get("role") == "system")  # the header has it
             origin, self._place = agent.origin, None
             self._origin = origin if origin is not None and origin.session is self._session else None
             if self._origin is not None:
                 self._messages, self._place = len(self._session["messages"]), self._origin.place
+                self._totals = summarise(self._origin.record).totals or Totals()
                 if not self._origin.fork and not forked:
                     self._file = _File(self._origin.record, b"", synced=enabled("fsync"))
 
@@ -243,17 +199,20 @@ class _Turn:
                 cost = usage.cost
             self.cost = None if cost is None or self.cost is None else self.cost + cost
 
-    def summary(self, agent: Agent, result: str | None, error: BaseException | None) -> str:
+    def summary(self, agent: Agent, totals: Totals, result: str | None, error: BaseException | None) -> str:
         session: Any = agent.current_session
         status = session.get("outcome") or "ended"
+        spent = self.tokens if self.calls else 0
+        totals.add(1, session["iteration"], len(self.tools), spent, self.cost)
         pairs = {
             "model": scalar(agent.llm.model),
             "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
-            "tokens": json_line(self.tokens if self.calls else 0),
+            "tokens": json_line(spent),
             "cost": json_line(self.cost),
             "tools_called": json_line(self.tools),
             "result": json_line(result),
             "messages": json_line(json_text(self._own(session["messages"]))),
+            "session": json_line(totals.data()),  # behind all that may be long: who lists records reads tails
         }
         if error is not None:
             status = "error" if isinstance(error, Exception) else "interrupted"
@@ -305,7 +264,7 @@ class _File:
     def _open(self) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
         try:
-            if not _lock(fd):
+            if lock(fd) is False:
                 raise OSError(11, "another agent is writing it", str(self.path))
             if not self._whole:
                 _drop_torn_line(fd)
@@ -364,14 +323,25 @@ def _message_of(session: Any, prompt: str) -> Any:
 
 def _header(agent: Agent, started: time.struct_time) -> str:
     handlers = [handler for group in agent.hooks.handlers.values() for handler in group if not handler.trusted]
+    script = _script()
     return (
         f"agent: {scalar(agent.name)}\n"
         f"model: {scalar(agent.llm.model)}\n"
         f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
-        f"plugins: {json_line({handler.plugin: handler.version for handler in handlers})}\n"
+        + (f"script: {json_line(script)}\n" if script else "")
+        + f"plugins: {json_line({handler.plugin: handler.version for handler in handlers})}\n"
         f"system_prompt: {json_line(agent.system_prompt)}\n"
         f"{_beginning(agent)}turns:\n"
     )
+
+
+def _script() -> str | None:
+    """The program that made the agent, as a file from which its agent can be made again."""
+    for name in ("connectagent_script", "__main__"):
+        file = str(getattr(sys.modules.get(name), "__file__", None) or "")
+        if file.endswith(".py") and os.path.basename(file) != "__main__.py":
+            return os.path.abspath(file)
+    return None
 
 
 def _beginning(agent: Agent) -> str:

@@ -14,13 +14,16 @@ COMMANDS = {
     "run": "connectagent.cli.run",
     "chat": "connectagent.cli.chat",
     "hooks": "connectagent.cli.hooks",
+    "log": "connectagent.cli.log",
+    "blame": "connectagent.cli.blame",
+    "resume": "connectagent.cli.resume",
     "plugins": "connectagent.cli.plugins",
 }
 """The own commands, each with the module that holds a click command of the same name."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command and return the exit code: 0, 1 (failed), 2 (usage), 130 (Ctrl-C)."""
+    """Run one command and return the exit code: 0, 1 (failed), 2 (usage), 75 (paused), 130 (Ctrl-C)."""
     given = sys.argv[1:] if arguments is None else arguments
     if given in (["--version"], ["-V"]):
         print(f"connectagent {__version__}")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import traceback
 
 import click
 
-from connectagent.errors import ConnectAgentError
+from connectagent.errors import ConnectAgentError, Paused
 
 MOST_LINES = 5
 MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
@@ -22,7 +24,13 @@ def script_is(path: str, whole_traceback: bool = False) -> None:
 
 
 def show(error: BaseException) -> int:
-    """Tell an error on stderr and return the exit code: 2 for a usage error, 1 for any other."""
+    """Tell an error on stderr and return the exit code: 2 for a usage error, 75 for a pause, 1 for any other.
+
+    75 is EX_TEMPFAIL of BSD's sysexits.h: the same command may succeed later.
+    """
+    if isinstance(error, Paused):
+        click.echo("\n".join(_lines_of_pause(error)), err=True)
+        return 75
     if _script["traceback"] and not isinstance(error, click.ClickException):
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         return 1
@@ -45,6 +53,19 @@ def lines_of(error: BaseException) -> list[str]:
     behind = behind[: max(2, MOST_LINES - len(told))]
     lines = [*told[: MOST_LINES - len(behind)], *behind]
     return [line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS - 4]} ..." for line in lines]
+
+
+def _lines_of_pause(pause: Paused) -> list[str]:
+    call = pause.call
+    name, arguments = (call.get("name"), call.get("arguments")) if isinstance(call, dict) else (None, None)
+    if call is not None and name is None:
+        name, arguments = call.name, call.arguments
+    waits = f"  {name}({json.dumps(arguments, default=repr)}) waits" if name else "  the turn waits"
+    lines = [f"paused: {pause.reason or 'no reason was given'}", waits]
+    if pause.record is None:
+        return [plain(line)[:MOST_CHARACTERS] for line in [*lines, "  it is not recorded, and cannot be resumed"]]
+    resume = f"  connectagent resume {shlex.quote(str(pause.record))} --approve | --reject WHY | --answer TEXT"
+    return [*(plain(line)[:MOST_CHARACTERS] for line in lines), plain(resume)]
 
 
 def _frames(error: BaseException) -> list[str]:

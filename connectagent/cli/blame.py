@@ -1,0 +1,152 @@
+"""`connectagent blame`: who made each message of a conversation, and who changed it since."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from connectagent.builtin.lines import first_line, visible
+from connectagent.cli.log.reading import (
+    Column,
+    data_text,
+    echo,
+    echo_json,
+    json_option,
+    record_argument,
+    show_table,
+)
+from connectagent.errors import ConfigError
+from connectagent.history import Change, History, Line, read_history
+from connectagent.records import find_record, read_record
+
+
+@click.command(short_help="Who made each message of a session, and who changed it.")
+@record_argument
+@click.argument("what", required=False, metavar="[MESSAGE|entry:N]")
+@json_option
+def blame(record: str | None, what: str | None, as_json: bool) -> None:
+    """Tell who made what in a session.
+
+    Without more, each message of the conversation with its maker and those who changed it. With the number of
+    a message, all that was done to it; with entry:N, what that entry of the trace did.
+    """
+    history = read_history(read_record(find_record(record)))
+    if what is None:
+        changes = _listed(history)
+        echo_json([_data(line, number) for number, line in changes]) if as_json else _table(changes)
+    elif what.startswith("entry:"):
+        _entry(history, _number(what[6:], len(history.entries), "entry"), as_json)
+    else:
+        number = _number(what.removeprefix("message:"), len(history.lines), "message")
+        line = history.lines[number]
+        echo_json(_data(line, number)) if as_json else _message(line, number)
+
+
+def _listed(history: History) -> list[tuple[int | None, Line]]:
+    """The messages with their numbers; behind them those that were removed."""
+    return [*enumerate(history.lines), *((None, line) for line in history.removed)]
+
+
+def _number(text: str, count: int, kind: str) -> int:
+    number = int(text) if text.isdecimal() else -1
+    if not 0 <= number < count:
+        known = f"0 to {count - 1}" if count else "none"
+        raise ConfigError(f"there is no {kind} {text!r}; the record has {known}")
+    return number
+
+
+def _table(changes: list[tuple[int | None, Line]]) -> None:
+    cells = []
+    for number, line in changes:
+        first, *rest = line.changes
+        since = ", ".join(f"{change.did} by {who(change.by)}" for change in rest)
+        cells.append([
+            "-" if number is None else str(number),
+            visible(line.message.get("role"), 20),
+            _when(first),
+            who(first.by),
+            visible(since),
+            visible(_words(line.message), 200),
+        ])  # fmt: skip
+    columns = [Column("#", right=True), Column("role", 9), Column("turn", 6), Column("made by", 30)]
+    show_table([*columns, Column("and then", 40), Column("message")], cells)
+
+
+def who(by: dict[str, Any]) -> str:
+    """Whose doing something was, in a few words."""
+    for kind, shown in (("user", "the user"), ("model", "model {}"), ("tool", "tool {}"), ("agent", "{}")):
+        if by.get(kind):
+            return visible(shown.format(by[kind]), 60)
+    version = f" {by['version']}" if by.get("version") else ""
+    handler = f" {by['handler']}" if by.get("handler") and by["handler"] != by.get("plugin") else ""
+    return visible(f"{by.get('plugin') or 'unknown'}{version}{handler}", 60)
+
+
+def _place(by: dict[str, Any]) -> str:
+    hook = f", in {by['hook']}" if by.get("hook") else ""
+    file = f", {by['file']}:{by['line']}" if by.get("file") and by["file"] != "?" else ""
+    return visible(f"{who(by)}{hook}{file}", 300)
+
+
+def _when(change: Change) -> str:
+    return f"{change.turn}.{change.iteration}" if change.iteration else str(change.turn)
+
+
+def _words(message: Any) -> str:
+    calls = ", ".join(str((call.get("function") or {}).get("name")) for call in message.get("tool_calls") or ())
+    text = first_line(message.get("content") or "")
+    return f"{text} -> {calls}" if text and calls else text or (f"-> {calls}" if calls else "")
+
+
+def _message(line: Line, number: int) -> None:
+    echo(f"message {number}, {visible(line.message.get('role'), 20)}")
+    for change in line.changes:
+        entry = f"; entry:{change.entry}" if change.entry >= 0 else ""
+        echo(f"\n{change.did} by {_place(change.by)}\nin turn {_when(change)}{entry}")
+        if change.message is not None:
+            echo(_indented(_whole(change.message)))
+
+
+def _entry(history: History, number: int, as_json: bool) -> None:
+    entry, by = history.entries[number], history.entries[number].get("by") or {}
+    touched = [
+        (place, line, change)
+        for place, line in _listed(history)
+        for change in line.changes
+        if change.entry == number
+    ]  # fmt: skip
+    if as_json:
+        told = [{"message": place, "did": change.did, "by": change.by} for place, _, change in touched]
+        return echo_json({"entry": number, **entry, "messages": told})
+    echo(f"entry {number}, {visible(entry.get('type'), 40)}" + (f", by {_place(by)}" if by else ""))
+    for place, _, change in touched:
+        which = f"message {place}" if place is not None else "a message that is gone"
+        echo(f"{change.did} {which}, by {_place(change.by)}")
+    echo(_indented(data_text({key: value for key, value in entry.items() if key != "by"}, indent=2)))
+
+
+def _whole(message: Any) -> str:
+    calls = [call.get("function") or {} for call in message.get("tool_calls") or ()]
+    shown = [f"-> {call.get('name')}({call.get('arguments')})" for call in calls]
+    content = message.get("content")
+    return "\n".join([*([data_text(content)] if content not in (None, "") else []), *shown]) or "(empty)"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _data(line: Line, number: int | None) -> dict[str, Any]:
+    changes = [
+        {
+            "did": change.did,
+            "by": change.by,
+            "turn": change.turn,
+            "iteration": change.iteration,
+            "entry": change.entry,
+            "message": change.message,
+        }
+        for change in line.changes
+    ]
+    return {"message": number, "now": None if number is None else line.message, "changes": changes}

@@ -1,0 +1,44 @@
+"""`connectagent log`: what agents did, read from the records in `.co/evals`.
+
+No command loads a plugin. What a record holds was written by users, models and tools: it is shown with
+the characters that a terminal would obey as escapes.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+_COMMANDS = {
+    "list": "listing",
+    "show": "show",
+    "tail": "tail",
+    "diff": "diff",
+    "grep": "grep",
+    "stats": "stats",
+    "prune": "prune",
+    "export": "export",
+}
+
+
+class _Group(click.Group):
+    """Commands that are loaded when they are asked for, each from a module of its own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"connectagent.cli.log.{_COMMANDS[cmd_name]}").command
+        return command
+
+
+@click.group(cls=_Group, short_help="List, show, follow, compare and search the records of sessions.")
+def log() -> None:
+    """List, show, follow, compare and search the records of sessions.
+
+    RECORD is a path, the name of a file in .co/evals or the beginning of one, an agent's name for its newest
+    record, or `last`: the newest of all, which is also meant where no record is given.
+    """

@@ -1,0 +1,157 @@
+"""`connectagent log diff`: in what two sessions differ, step by step."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from connectagent.builtin.files import clean
+from connectagent.builtin.lines import who
+from connectagent.cli.log.reading import data_text
+from connectagent.records import BETWEEN_TURNS, find_record, joined_turns, read_record
+
+_OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
+
+
+@dataclass(slots=True)
+class _Step:
+    """One thing that happened.
+
+    Args:
+        place: where, as it is told: `turn 1, iteration 2`.
+        what: the model, or which tool or kind of entry; steps of two records are paired by it.
+        says: what is compared, by name.
+    """
+
+    place: str
+    what: str
+    says: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        """The step as text that is equal for equal steps."""
+        return json.dumps([self.what, self.says], sort_keys=True, default=str)
+
+
+@click.command("diff", short_help="In what two sessions differ; exit code 1 if they do.")
+@click.argument("one", metavar="A")
+@click.argument("two", metavar="B")
+def command(one: str, two: str) -> None:
+    """Compare two sessions by turn, iteration and tool: prompts, models, calls, arguments, results, texts.
+
+    Ids, times, tokens and costs are not compared. The exit code is 0 where nothing differs, and 1 where something does.
+    """
+    paths = [find_record(one), find_record(two)]
+    records = [read_record(path) for path in paths]
+    lines = list(differences(records[0], records[1]))
+    if not lines:
+        return
+    for sign, path in zip(("---", "+++"), paths, strict=True):
+        click.echo(clean(f"{sign} {path}"))
+    for line in lines:
+        colour = {"-": "red", "+": "green"}.get(line[2:3]) if line.startswith("  ") else None
+        click.secho(clean(line), fg=colour, bold=not line.startswith("  "))
+    raise SystemExit(1)
+
+
+def differences(one: dict[str, Any], two: dict[str, Any]) -> Iterator[str]:
+    """What differs between two records, as lines: the place, and below it `-` for the first, `+` for the second."""
+    head = [_Step("session", "head", {key: record.get(key) for key in _HEAD}) for record in (one, two)]
+    yield from _compared(head[:1], head[1:])
+    turns = [_by_place(joined_turns(record)) for record in (one, two)]
+    for place in dict.fromkeys([*turns[0], *turns[1]]):
+        yield from _compared(_steps(place, turns[0].get(place)), _steps(place, turns[1].get(place)))
+
+
+_HEAD = ("agent", "model", "plugins", "system_prompt")
+
+
+def _by_place(turns: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for turn in turns:
+        between = turn.get("status") == BETWEEN_TURNS
+        place = f"{'after ' if between else ''}turn {turn.get('turn')}"
+        while place in found:
+            place += ", again"
+        found[place] = turn
+    return found
+
+
+def _steps(place: str, turn: dict[str, Any] | None) -> list[_Step]:
+    if turn is None:
+        return []
+    steps = [_Step(place, "prompt", {"prompt": turn.get("input")})]
+    here, iteration = place, None
+    for entry in turn["trace"]:
+        if not isinstance(entry, dict) or entry.get("type") in ("user_input", "tool_started"):
+            continue
+        if entry.get("type") == "llm_call" and entry.get("iteration") != iteration:
+            iteration = entry.get("iteration")
+            here = f"{place}, iteration {iteration}"
+        steps.append(_step(here, entry))
+    end = {"status": turn.get("status"), "error": turn.get("error"), "result": turn.get("result")}
+    return [*steps, _Step(f"{place}, end", "end", end)]
+
+
+def _step(place: str, entry: dict[str, Any]) -> _Step:
+    kind, by = str(entry.get("type")), entry.get("by")
+    says: dict[str, Any] = {"by": who(by)} if by else {}
+    if kind == "llm_call":
+        calls = entry.get("tool_calls") or []
+        asked = [call.get("name") if isinstance(call, dict) else call for call in calls]
+        says |= {"model": entry.get("model"), "text": entry.get("content"), "tools called": asked}
+        says |= {"status": entry.get("status"), "error": entry.get("error")}
+        return _Step(f"{place}, model", "model", says)
+    if kind == "tool_execution":
+        name = str(entry.get("tool_name"))
+        says |= {"arguments": entry.get("arguments"), "status": entry.get("status"), "result": entry.get("result")}
+        return _Step(f"{place}, tool {name}", f"tool {name}", says)
+    rest = {key: value for key, value in entry.items() if key not in ("type", "by")}
+    return _Step(f"{place}, {kind}", kind, says | _same_each_time(rest))
+
+
+def _same_each_time(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _same_each_time(item) for key, item in value.items() if key not in _OTHER_EACH_TIME}
+    return [_same_each_time(item) for item in value] if isinstance(value, list) else value
+
+
+def _compared(one: list[_Step], two: list[_Step]) -> Iterator[str]:
+    """Equal steps are left out; of what stands between them, steps of the same kind are paired."""
+    texts = ([step.text for step in one], [step.text for step in two])
+    for tag, a, b, c, d in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        left, right = one[a:b], two[c:d]
+        kinds = ([step.what for step in left], [step.what for step in right])
+        for inner, e, f, g, h in difflib.SequenceMatcher(None, *kinds, autojunk=False).get_opcodes():
+            if inner == "equal":
+                for first, second in zip(left[e:f], right[g:h], strict=True):
+                    yield from _changed(first, second)
+                continue
+            for sign, steps in (("-", left[e:f]), ("+", right[g:h])):
+                for step in steps:
+                    yield f"{step.place}: only in the {'first' if sign == '-' else 'second'}"
+                    for key, value in step.says.items():
+                        if value not in (None, "", [], {}):
+                            yield from (f"  {sign} {line}" for line in f"{key}: {data_text(value)}".splitlines())
+
+
+def _changed(one: _Step, two: _Step) -> Iterator[str]:
+    place = one.place if one.place == two.place else f"{one.place} and {two.place}"
+    keys = [key for key in {**one.says, **two.says} if one.says.get(key) != two.says.get(key)]
+    if keys:
+        yield place
+    for key in keys:
+        yield f"  {key}"
+        first, second = (data_text(step.says.get(key)).split("\n") for step in (one, two))
+        if first == second:  # a number and its text
+            first, second = ([repr(step.says.get(key))] for step in (one, two))
+        for line in list(difflib.unified_diff(first, second, n=1, lineterm=""))[2:]:
+            if not line.startswith("@@"):
+                yield f"  {line[0]} {line[1:]}"

@@ -1,0 +1,92 @@
+"""`connectagent log export`: a record as a document for people, or as lines for other programs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import click
+
+from connectagent.builtin.files import clean
+from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
+from connectagent.cli.log.show import by_text
+from connectagent.records import BETWEEN_TURNS, find_record, joined_turns, read_record
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """A record as a Markdown document."""
+    lines = [f"# {_one(record.get('agent'))}", "", f"{_one(record.get('model'))}, {local_time(record.get('started'))}"]
+    if record.get("system_prompt"):
+        lines += ["", "## System prompt", "", _fenced(record["system_prompt"])]
+    for turn in joined_turns(record):
+        between = turn.get("status") == BETWEEN_TURNS
+        lines += ["", "## Between turns" if between else f"## Turn {_one(turn.get('turn'))}"]
+        if not between:
+            lines += ["", _fenced(turn.get("input"))]
+        for entry in turn["trace"]:
+            lines += _entry_lines(entry) if isinstance(entry, dict) else []
+        if not between:
+            cost = cost_text(number_of(turn.get("cost")))
+            lines += ["", f"**{_one(turn.get('status') or 'never ended')}**, cost {cost}"]
+            lines += [part for key in ("error", "result") if turn.get(key) for part in ("", _fenced(turn[key]))]
+    return clean("\n".join(lines)) + "\n"
+
+
+def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
+    kind = entry.get("type")
+    by = f" {_one(by_text(entry['by']))}" if isinstance(entry.get("by"), dict) else ""
+    if kind == "llm_call":
+        yield from ("", f"### {_one(entry.get('model'))}: {_one(entry.get('status'))}{by}")
+        told = [entry.get("content") if entry.get("tool_calls") else None, entry.get("error")]
+    elif kind == "tool_execution":
+        yield from ("", f"### {_one(entry.get('tool_name'))}: {_one(entry.get('status'))}{by}")
+        told = [entry.get("arguments"), entry.get("result")]
+    elif kind in ("user_input", "tool_started"):
+        return
+    else:
+        yield from ("", f"### {_one(kind)}{by}")
+        told = [{key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")}]
+    for value in told:
+        if value:
+            yield from ("", _fenced(value))
+
+
+def _one(value: Any) -> str:
+    """A value in one line, its Markdown and HTML shown and not obeyed."""
+    return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(str(value).split()))
+
+
+def _fenced(value: Any) -> str:
+    """A value as a block; its fence is longer than any in it."""
+    text = data_text(value, 2)
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{fence}{'' if isinstance(value, str) else 'json'}\n{text}\n{fence}"
+
+
+def json_lines(record: dict[str, Any]) -> str:
+    """A record as lines of JSON: its head, each trace entry with its turn, and each turn's summary."""
+    lines: list[Any] = [{"type": "session", **{key: value for key, value in record.items() if key != "turns"}}]
+    for turn in record["turns"]:
+        lines += [{"turn": turn.get("turn"), **entry} for entry in turn["trace"] if isinstance(entry, dict)]
+        lines.append({"type": "turn_ended", **{key: value for key, value in turn.items() if key != "trace"}})
+    return "".join(json.dumps(line, default=plain_value) + "\n" for line in lines)
+
+
+EXPORTERS: dict[str, Callable[[dict[str, Any]], str]] = {"md": markdown, "jsonl": json_lines}
+"""What a record can be exported to: from the name of a form to a function of the record, as `read_record` gives it."""
+
+
+@click.command("export", short_help="A record as Markdown or as lines of JSON.")
+@click.argument("record", required=False, metavar="[RECORD]")
+@click.option("--to", "form", type=click.Choice(list(EXPORTERS)), default="md", show_default=True, help="The form.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to; else standard output.")
+def command(record: str | None, form: str, output: str | None) -> None:
+    """Print a record in another form, or write it into FILE."""
+    text = EXPORTERS[form](read_record(find_record(record)))
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    with open(output, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,75 @@
+"""`connectagent log grep`: where a text is in all records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from connectagent.builtin.lines import visible
+from connectagent.cli.log.reading import agent_option, each
+from connectagent.records import read_record
+
+_AROUND = 100  # characters that are shown on both sides of a match in a long line
+
+
+@click.command("grep", short_help="Where a text is, in all records.")
+@click.argument("pattern")
+@click.option("-i", "--ignore-case", is_flag=True, help="Take capital and small letters for the same.")
+@agent_option
+def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
+    """Print each line that PATTERN, a regular expression, matches, of prompts, answers, arguments, results, errors.
+
+    Before it stand the record, the turn and the type of the trace entry. The exit code is 1 where nothing matches.
+    """
+    try:
+        sought = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
+    except re.error as error:
+        context = click.get_current_context()
+        raise click.UsageError(f"{pattern!r} is not a regular expression: {error}", context) from error
+    found = False
+    for path, record in each(read_record, agent):
+        for place, line, match in _matches(record, sought):
+            found = True
+            start, end = max(0, match.start() - _AROUND), match.end() + _AROUND
+            parts = [line[start : match.start()], line[match.start() : match.end()], line[match.end() : end]]
+            before, there, after = (visible(part, len(part)) for part in parts)
+            more = ("..." if start else "", "..." if end < len(line) else "")
+            shown = click.style(there, fg="red", bold=True) if there else ""
+            click.echo(f"{visible(path.name)}:{place}: {more[0]}{before}{shown}{after}{more[1]}")
+    if not found:
+        raise SystemExit(1)
+
+
+def _matches(record: dict[str, Any], sought: re.Pattern[str]) -> Iterator[tuple[str, str, re.Match[str]]]:
+    """Each line with its place and the match in it; a line that a turn has several times is told once."""
+    groups: list[tuple[str, list[tuple[str, Any]]]] = [("head", [("system_prompt", record.get("system_prompt"))])]
+    for turn in record["turns"]:
+        entries: list[tuple[str, Any]] = [("input", turn.get("input"))]
+        entries += [(visible(entry.get("type"), 40), entry) for entry in turn["trace"] if isinstance(entry, dict)]
+        entries += [(key, turn.get(key)) for key in ("result", "error")]
+        groups.append((f"turn {visible(turn.get('turn'), 20)}", entries))
+    for name, entries in groups:
+        seen = set()
+        for kind, value in entries:
+            for line in _lines(value):
+                match = sought.search(line) if line not in seen else None
+                if match:
+                    seen.add(line)
+                    yield f"{name}:{kind}", line, match
+
+
+def _lines(value: Any, key: str = "") -> Iterator[str]:
+    if isinstance(value, str):
+        yield from value.splitlines()
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name not in ("type", "timestamp", "file"):
+                yield from _lines(item, str(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _lines(item, key)
+    elif value is not None and key:
+        yield f"{key}: {value}"

@@ -1,0 +1,77 @@
+"""`connectagent log list`: one line for each session, from its record's head and tail."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import click
+
+from connectagent.cli.log.reading import (
+    Column,
+    agent_option,
+    cost_text,
+    each,
+    echo_json,
+    json_option,
+    local_time,
+    show_table,
+    sum_text,
+    terminal,
+)
+from connectagent.records import Summary, all_records, summarise
+
+_STYLES = {"error": "red", "crashed": "red", "interrupted": "yellow", "max_iterations": "yellow"}
+_STYLES |= {"running": "cyan", "paused": "cyan"}
+
+
+@click.command("list", short_help="One line for each session, the newest first.")
+@click.option("--limit", default=20, show_default=True, metavar="N", help="How many at most; 0 for all.")
+@click.option("--status", metavar="STATUS", help="Only sessions whose last turn is: answered, error, crashed, ...")
+@agent_option
+@json_option
+def command(limit: int, status: str | None, agent: str | None, as_json: bool) -> None:
+    """Print one line for each session, the newest first.
+
+    The column turns is turns/iterations; sums are of the turns that have ended; ? is not known. The status is that of
+    the last turn: answered, ended, max_iterations, error, interrupted, paused, running, or crashed: it never ended, and
+    no process is at it.
+    """
+    found = (summary for _, summary in each(summarise, agent) if status is None or summary.status == status)
+    shown = list(islice(found, limit or None))
+    if as_json:
+        echo_json([summary.data() for summary in shown])
+        return
+    if shown:
+        _show(shown)
+    elif all_records():
+        click.echo("no record is like that", err=True)
+    if limit and len(shown) == limit and len(all_records()) > limit:
+        click.echo(f"the newest {limit}; all of them: --limit 0", err=True)
+
+
+def _show(summaries: list[Summary]) -> None:
+    narrow = terminal().width < 110
+    columns = [
+        Column("started"),
+        Column("agent", 12 if narrow else 30),
+        Column("model", 11 if narrow else 30),
+        Column("status", 11 if narrow else 14),
+        *(Column(name, right=True) for name in ("turns", "tools", "tok", "cost")),
+        Column("first words"),
+    ]
+    show_table(columns, [_cells(summary) for summary in summaries], lambda cells: _STYLES.get(cells[3], ""))
+
+
+def _cells(summary: Summary) -> list[str]:
+    sums = summary.totals
+    return [
+        local_time(summary.started, "%m-%d %H:%M"),
+        summary.agent,
+        str(summary.model or "?").rpartition("/")[2],
+        summary.status,
+        f"{'?' if summary.turns is None else summary.turns}/{sums.iterations if sums else '?'}",
+        str(sums.tools if sums else "?"),
+        sum_text(sums.tokens if sums else None),
+        cost_text(sums.cost if sums else None),
+        summary.first_words,
+    ]

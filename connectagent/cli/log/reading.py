@@ -1,0 +1,150 @@
+"""What the commands share: which records they read, and how values are shown."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import click
+
+from connectagent.builtin.console import Terminal
+from connectagent.builtin.files import clean
+from connectagent.builtin.lines import Row, price, rows_of, tokens, visible
+from connectagent.errors import ConfigError
+from connectagent.records import agent_in_name, all_records, records_folder
+
+Read = TypeVar("Read")
+
+
+def each(read: Callable[[Path], Read], agent: str | None = None) -> Iterator[tuple[Path, Read]]:
+    """What `read` makes of each record, the newest first; one that cannot be read is named on stderr.
+
+    Args:
+        read: a function of the path.
+        agent: only records of this agent, by the name in the file's name.
+    """
+    from connectagent.builtin.files import safe_name
+
+    paths = all_records()
+    if not paths:
+        click.echo(f"no records in {visible(records_folder())}; an agent's first turn makes one", err=True)
+    for path in paths:
+        if agent is not None and agent_in_name(path) != safe_name(agent):
+            continue
+        try:
+            value = read(path)
+        except (OSError, ConfigError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
+            click.echo(f"skipped {visible(path.name)}: {visible(reason, 200)}", err=True)
+            continue
+        yield path, value
+
+
+def terminal() -> Terminal:
+    """Standard output, as something to show rows and tables on."""
+    return Terminal(sys.stdout)
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as JSON in ASCII: a terminal obeys none of it."""
+    click.echo(json.dumps(value, indent=2, default=plain_value))
+
+
+def echo(text: object) -> None:
+    """Print a text of several lines without what a terminal would obey."""
+    click.echo(clean(str(text)))
+
+
+def plain_value(value: Any) -> str:
+    """What JSON does not know, as text: a time as the record has it."""
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return str(value)
+
+
+def data_text(value: Any, indent: int | None = None) -> str:
+    """A value of an entry as text, whole: text as it is, all else as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    Args:
+        name: its heading.
+        most: cells that it may take.
+        right: whether its cells stand at its right edge.
+    """
+
+    name: str
+    most: int = 1000
+    right: bool = False
+
+
+def show_table(
+    columns: list[Column], cells: list[list[str]], style: Callable[[list[str]], str] = lambda cells: ""
+) -> None:
+    """Print a table of one line for each row; the last column takes what is left of the terminal's width.
+
+    rich's own tables take a second for a thousand rows, and shrink the short columns for the sake of a long one.
+    """
+    from rich.cells import cell_len, set_cell_size
+    from rich.text import Text
+
+    screen = terminal()
+    table = [[screen.text(cell) for cell in row] for row in cells]
+    widths = [
+        min(column.most, max([cell_len(column.name), *(cell_len(row[at]) for row in table)]))
+        for at, column in enumerate(columns)
+    ]
+    widths[-1] = max(8, screen.width - sum(widths[:-1]) - len(widths) + 1)
+    more = screen.glyphs.more
+    lines = []
+    for row, cell_texts in zip([None, *cells], [[column.name for column in columns], *table], strict=True):
+        laid = []
+        for column, width, cell in zip(columns, widths, cell_texts, strict=True):
+            if cell_len(cell) > width:
+                cell = set_cell_size(cell, width - len(more)) + more
+            gap = " " * (width - cell_len(cell))
+            laid.append(gap + cell if column.right else cell + gap)
+        lines.append(Text(" ".join(laid).rstrip(), "bold" if row is None else style(row)))
+    screen.show(lines)
+
+
+def rows(entry: dict[str, Any]) -> list[Row]:
+    """The rows that tell of an entry, as the console shows it; none for a type that it does not show."""
+    try:
+        return rows_of(entry, terminal().glyphs)
+    except Exception:  # a handler may have put anything into the trace
+        return [Row(4, ((data_text(entry), "dim"),), wrap=True)]
+
+
+def sum_text(count: int | None) -> str:
+    """A number of tokens in short, `?` where it is not known."""
+    return "?" if count is None else tokens(count)
+
+
+def cost_text(cost: float | None) -> str:
+    """US dollars in short, `?` where they are not known."""
+    return "?" if cost is None else price(cost)
+
+
+def local_time(when: Any, pattern: str = "%Y-%m-%d %H:%M") -> str:
+    """A time as the user's own clock shows it, `?` for what is none."""
+    return when.astimezone().strftime(pattern) if isinstance(when, datetime.datetime) else "?"
+
+
+def number_of(value: Any) -> float | None:
+    """A number that was read, or None for anything else that may stand in its place."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+record_argument = click.argument("record", required=False, metavar="[RECORD]")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+agent_option = click.option("--agent", metavar="NAME", help="Only records of this agent.")

@@ -1,0 +1,141 @@
+"""`connectagent log stats`: sums of all sessions, by agent, model and tool."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+
+from connectagent.builtin.lines import duration
+from connectagent.cli.log.reading import (
+    Column,
+    agent_option,
+    cost_text,
+    each,
+    echo_json,
+    json_option,
+    number_of,
+    show_table,
+    sum_text,
+)
+from connectagent.records import BETWEEN_TURNS, joined_turns, read_record
+
+_FAILED = ("error", "not_found", "interrupted")
+
+
+@dataclass(slots=True)
+class _Sums:
+    """What one agent, model or tool came to."""
+
+    sessions: int = 0
+    count: int = 0
+    failed: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    tokens: int | None = None
+    cost: float | None = 0.0
+    times_ms: list[float] = field(default_factory=list)
+
+    def spend(self, tokens: Any, cost: Any) -> None:
+        tokens, cost = number_of(tokens), number_of(cost)
+        self.tokens = self.tokens if tokens is None else (self.tokens or 0) + int(tokens)
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+
+    def took(self, ms: Any) -> None:
+        ms = number_of(ms)
+        if ms is not None:
+            self.times_ms.append(ms)
+
+    def percentile(self, part: float) -> float | None:
+        """The time that this part of all took at most, in ms."""
+        times = sorted(self.times_ms)
+        return times[max(0, -int(-part * len(times) // 1) - 1)] if times else None
+
+    def data(self, counted: str) -> dict[str, Any]:
+        times = {"median_ms": self.percentile(0.5), "p95_ms": self.percentile(0.95)}
+        sums = {counted: self.count, "failed": self.failed, "statuses": dict(self.statuses)}
+        return {"sessions": self.sessions, **sums, "tokens": self.tokens, "cost": self.cost, **times}
+
+
+@click.command("stats", short_help="Sums of all sessions by agent, model and tool.")
+@agent_option
+@json_option
+def command(agent: str | None, as_json: bool) -> None:
+    """Print sums of all sessions: turns of each agent, calls of each model and of each tool.
+
+    Times are the median and what 95 of 100 stay below, in agents of a turn, else of a call. ? is not known.
+    """
+    agents: dict[str, _Sums] = {}
+    models: dict[str, _Sums] = {}
+    tools: dict[str, _Sums] = {}
+    for _, record in each(read_record, agent):
+        _count(record, agents, models, tools)
+    groups = (("agent", "turns", agents), ("model", "calls", models), ("tool", "calls", tools))
+    if as_json:
+        echo_json({f"{name}s": {key: one.data(counted) for key, one in sums.items()} for name, counted, sums in groups})
+        return
+    shown = [group for group in groups if group[2]]
+    for number, (name, counted, sums) in enumerate(shown):
+        if number:
+            click.echo()
+        _show(name, counted, sums)
+
+
+def _count(record: dict[str, Any], agents: dict[str, _Sums], models: dict[str, _Sums], tools: dict[str, _Sums]) -> None:
+    if "agent" not in record:  # a kill came before its head was written
+        return
+    own = agents.setdefault(str(record["agent"]), _Sums())
+    own.sessions += 1
+    met: dict[int, _Sums] = {}
+    for turn in joined_turns(record):
+        status = str(turn.get("status") or "unfinished")
+        if status != BETWEEN_TURNS:
+            own.count += 1
+            own.statuses[status] += 1
+            own.failed += status in ("error", "unfinished")
+            own.took(turn.get("duration_ms"))
+            own.spend(turn.get("tokens"), turn.get("cost"))
+        for entry in turn["trace"]:
+            sums = _count_entry(entry, models, tools) if isinstance(entry, dict) else None
+            if sums is not None:
+                met[id(sums)] = sums
+    for sums in met.values():
+        sums.sessions += 1
+
+
+def _count_entry(entry: dict[str, Any], models: dict[str, _Sums], tools: dict[str, _Sums]) -> _Sums | None:
+    status = str(entry.get("status"))
+    if entry.get("type") == "llm_call":
+        sums = models.setdefault(str(entry.get("model")), _Sums())
+        usage = entry.get("usage")
+        if isinstance(usage, dict):
+            used = (number_of(usage.get("input_tokens")) or 0) + (number_of(usage.get("output_tokens")) or 0)
+            sums.spend(used, usage.get("cost"))
+        elif status == "success":
+            sums.spend(None, None)
+        sums.took(entry.get("duration_ms") if status in ("success", "error") else None)
+        sums.failed += status in ("error", "recovered")
+    elif entry.get("type") == "tool_execution":
+        sums = tools.setdefault(str(entry.get("tool_name")), _Sums())
+        sums.took(entry.get("timing") if status in ("success", "error") else None)
+        sums.failed += status in _FAILED
+    else:
+        return None
+    sums.count += 1
+    sums.statuses[status] += 1
+    return sums
+
+
+def _show(name: str, counted: str, all_sums: dict[str, _Sums]) -> None:
+    spends = name != "tool"
+    columns = [Column(name, 24), *(Column(head, right=True) for head in ("sessions", counted, "failed"))]
+    columns += [Column(head, right=True) for head in (("tok", "cost") if spends else ())]
+    columns += [Column("median", right=True), Column("p95", right=True), Column("statuses")]
+    cells = []
+    for key, sums in sorted(all_sums.items(), key=lambda item: -item[1].count):
+        times = ["" if ms is None else duration(ms) for ms in (sums.percentile(0.5), sums.percentile(0.95))]
+        spent = [sum_text(sums.tokens), cost_text(sums.cost)] if spends else []
+        statuses = ", ".join(f"{status} {count}" for status, count in sums.statuses.most_common())
+        cells.append([key, str(sums.sessions), str(sums.count), str(sums.failed), *spent, *times, statuses])
+    show_table(columns, cells)

@@ -1,0 +1,71 @@
+"""`connectagent log tail`: the end of a session, and, with `-f`, what comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from connectagent.builtin.lines import Row, duration, visible
+from connectagent.cli.log.reading import cost_text, number_of, record_argument, rows, sum_text, terminal
+from connectagent.records import Follower, all_records, find_record, follow
+
+
+@click.command("tail", short_help="The end of a session; with -f, what comes.")
+@record_argument
+@click.option("-n", "number", default=10, show_default=True, metavar="N", help="How many entries; 0 for all.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Go on as the record grows, until Ctrl-C.")
+def command(record: str | None, number: int, following: bool) -> None:
+    """Print the last entries of a session.
+
+    With -f and without RECORD the newest session is followed, a later one as soon as it begins.
+    """
+    fixed = find_record(record) if record not in (None, "last") or not following else None
+    if not following:
+        assert fixed is not None
+        follower = Follower(fixed)
+        for entry in list(follower.entries())[-number:]:
+            _show(entry)
+        return
+
+    def newest() -> Path | None:
+        return fixed or next(iter(all_records()), None)
+
+    first = newest()
+    skip = _skipped(first, number)
+    at = first
+    for path, entry in follow(newest):
+        if path != at or (first is None and at is None):
+            at = path
+            click.secho(visible(f"== {path.name}"), dim=True)
+        if path == first and skip > 0:
+            skip -= 1
+        else:
+            _show(entry)
+
+
+def _skipped(path: Path | None, number: int) -> int:
+    """How many entries come before the last ones of a record."""
+    if path is None:
+        return 0
+    try:
+        return max(0, sum(1 for _ in Follower(path).entries()) - number) if number else 0
+    except OSError:
+        return 0
+
+
+def _show(entry: dict[str, Any]) -> None:
+    made = _ended(entry) if entry.get("type") == "turn_ended" else rows(entry)
+    if made:
+        terminal().show(made)
+
+
+def _ended(turn: dict[str, Any]) -> list[Row]:
+    status = str(turn.get("status"))
+    style = "red" if status in ("error", "interrupted") else "green"
+    used = number_of(turn.get("tokens"))
+    right = [duration(number_of(turn.get("duration_ms")) or 0), f"{sum_text(int(used) if used else None)} tok"]
+    text = turn.get("error") or turn.get("result") or ""
+    head = Row(2, ((status, style),), "  ".join([*right, cost_text(number_of(turn.get("cost")))]), stack=True)
+    return [head, Row(4, ((visible(text), ""),), wrap=True)]

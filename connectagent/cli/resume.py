@@ -1,0 +1,74 @@
+"""`connectagent resume`: go on with a session from its record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from connectagent.cli import script
+from connectagent.errors import ConfigError
+from connectagent.records import find_record, read_record
+
+
+@click.command(short_help="Go on with a session that was stopped, paused or ended.")
+@click.argument("record", required=False, metavar="[RECORD]")
+@click.argument("prompt", required=False)
+@click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else the one of the record.")
+@click.option("--from", "place", metavar="TURN[.ITERATION]", help="Go back to before this turn or iteration.")
+@click.option("--fork", is_flag=True, help="Write to a record of its own, which links to this one.")
+@click.option("--approve", is_flag=True, help="Of a turn that was paused: what waits is done.")
+@click.option("--reject", metavar="WHY", help="Of a turn that was paused: what waits is not done; the model reads why.")
+@click.option("--answer", metavar="TEXT", help="Of a turn that was paused: this stands in for what waits.")
+@script.agent_options
+def resume(
+    record: str | None,
+    prompt: str | None,
+    path: str | None,
+    place: str | None,
+    fork: bool,
+    approve: bool,
+    reject: str | None,
+    answer: str | None,
+    plugins: tuple[str, ...],
+    model: str | None,
+    quiet: bool,
+    traceback: bool,
+) -> None:
+    """Go on with the session of RECORD as if it had not stopped, and print the result.
+
+    A turn that was cut off or paused is finished first; then PROMPT, if there is one, is the next turn.
+    RECORD is a path, a name in .co/evals or the beginning of one; without it, the newest is meant.
+    """
+    file = find_record(record).absolute()
+    data = read_record(file)
+    program = path or data.get("script")
+    if not program:
+        raise ConfigError(f"{file.name} does not tell which script made its agent; name it with --script FILE")
+    script.apply(model, quiet, plugins)
+    agent = _agent(script.load(str(program), traceback), str(data.get("agent")))
+    result = agent.resume(file, place=place, fork=fork, approve=approve, reject=reject, answer=answer)
+    if prompt is not None:
+        result = agent.input(prompt)
+    click.echo(result if result is not None else f"{file.name} has no turn yet; give a prompt to begin one")
+
+
+def _agent(module: Any, name: str) -> Any:
+    """The agent of a script that has the record's name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    from connectagent.agent import Agent
+
+    agents = [value for value in vars(module).values() if isinstance(value, Agent)]
+    for agent in agents:
+        if agent.name == name:
+            return agent
+    known = ", ".join(sorted({repr(agent.name) for agent in agents})) or "none"
+    where = Path(str(module.__file__)).name
+    raise ConfigError(
+        f"{where} makes no agent {name!r} at its top level (it makes {known}); a script that makes it elsewhere "
+        "goes on by itself: agent.resume(record)"
+    )

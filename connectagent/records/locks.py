@@ -1,0 +1,41 @@
+"""Who writes a record: a process in a turn holds a lock on the file, which ends with the process."""
+
+from __future__ import annotations
+
+import os
+
+
+def lock(fd: int, *, shared: bool = False) -> bool | None:
+    """Lock a file for as long as this descriptor is open.
+
+    Args:
+        fd: an open file.
+        shared: for those who only ask whether another has it.
+
+    Returns:
+        False where another has it; None where files cannot be locked (Windows, some network drives).
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def is_running(path: str | os.PathLike[str]) -> bool:
+    """Whether a process is in a turn that writes this record.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return lock(fd, shared=True) is False
+    finally:
+        os.close(fd)

@@ -1,0 +1,406 @@
+"""`connectagent log`: what each command prints; nothing hostile reaches the terminal, and no plugin is loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from record_agents import worker
+
+from connectagent import Agent, ToolRejected, before_each_tool
+from connectagent.builtin.record import record_path
+from connectagent.cli.log.export import EXPORTERS
+from connectagent.records import all_records, records_folder, summarise
+from connectagent.testing import ScriptedLLM, call
+
+ROOT = Path(__file__).parents[1]
+HOSTILE = "\x1b[2J\x9b31m[red]x[/red]\u202egnp.exe\u2066\x07\r\x85"
+HARMLESS = set("\n") | {chr(code) for code in range(0x20, 0x7F)}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    return tmp_path
+
+
+def log(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "connectagent", "log", *arguments],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": os.getcwd(), "TZ": "UTC", **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def search(query: str) -> str:
+    """Search."""
+    if query == "bad":
+        raise ValueError("nothing is there")
+    return f"Two pages about {query}"
+
+
+def searcher(*script: Any, name: str = "seeker", **more: Any) -> Agent:
+    return Agent(name, [search], "Search well.", llm=ScriptedLLM(*script, model="test/scripted"), quiet=True, **more)
+
+
+def crashed(agent: Agent) -> Path:
+    """The agent's record, as a kill inside of a tool leaves it."""
+    agent.input("One")
+    path = record_path(agent)
+    assert path is not None
+    with path.open("a") as file:
+        file.write('- turn: 2\n  input: Two\n  trace:\n  - {"type": "user_input", "turn": 2}\n')
+        file.write('  - {"type": "llm_call", "iteration": 1, "model": "m", "duration_ms": 5}\n')
+        file.write(
+            '  - {"type": "tool_started", "call_id": "c9", "tool_name": "pay", "arguments": {"eur": 5}}\n  - {"ty'
+        )
+    return path
+
+
+# -- list ------------------------------------------------------------------------------------------
+
+
+def test_an_empty_folder_is_told_by_every_command_and_nothing_is_made(folder: Path) -> None:
+    for arguments in (["list"], ["stats"], ["show"], ["tail"], ["grep", "x"], ["export"], ["prune", "--keep", "1"]):
+        done = log(*arguments)
+        assert "no records" in done.stderr, arguments
+        assert "Traceback" not in done.stderr
+    assert list(folder.iterdir()) == []
+
+
+def test_the_list_tells_each_session_in_a_line_of_80_cells_the_newest_first() -> None:
+    searcher(call("search", query="retry"), "Done. " * 9, name="an_agent_with_a_long_name").input("Find " * 40)
+    crashed(searcher("Fine.", name="broken"))
+    lines = log("list").stdout.splitlines()
+    assert lines[0].split()[:9] == ["started", "agent", "model", "status", "turns", "tools", "tok", "cost", "first"]
+    assert [line.split()[2] for line in lines[1:]] in (["broken", "an_agent_wi…"], ["an_agent_wi…", "broken"])
+    assert all(len(line) <= 80 for line in lines)
+    (line,) = (line for line in lines if "broken" in line)
+    assert line.split()[3:8] == ["scripted", "crashed", "2/1", "0", "?"]
+    (long,) = log("list", "--status", "answered", COLUMNS="150").stdout.splitlines()[1:]
+    assert "an_agent_with_a_long_name" in long
+    assert "1/2" in long
+
+
+def test_the_list_takes_filters_a_limit_and_gives_json() -> None:
+    for name in ("a", "b", "b"):
+        searcher("Fine.", name=name).input(f"Hello {name}")
+    assert [item["agent"] for item in json.loads(log("list", "--json", "--agent", "b").stdout)] == ["b", "b"]
+    (item,) = json.loads(log("list", "--json", "--limit", "1").stdout)
+    assert (item["status"], item["turns"], item["iterations"], item["first_words"]) == ("answered", 1, 1, "Hello b")
+    assert json.loads(log("list", "--json", "--status", "error").stdout) == []
+    assert "--limit 0" in log("list", "--limit", "1").stderr
+
+
+# -- show ------------------------------------------------------------------------------------------
+
+
+def test_show_tells_who_did_what_where() -> None:
+    @before_each_tool
+    def guard(agent: Agent, tool_call: Any) -> None:
+        if tool_call.arguments.get("query") == "secret":
+            raise ToolRejected("Not that.")
+
+    calls = [call("search", query="retry"), call("search", query="bad"), call("search", query="secret")]
+    searcher(calls, "It is done.", plugins=[guard]).input("Find it")
+    shown = log("show").stdout
+    line = guard.__code__.co_firstlineno
+    for text in (
+        "seeker · test/scripted",
+        "turn 1 Find it",
+        "iteration 1",
+        '✓ search(query="retry")',
+        "ValueError: nothing is there",
+        "rejected",
+        f"by plugin guard, before_each_tool, {Path(__file__).name}:{line}",
+        "answered",
+        "It is done.",
+    ):
+        assert text in " ".join(shown.replace("│", " ").split()), text
+    assert log("show", "--turn", "1").stdout.splitlines()[-1] == shown.splitlines()[-1]
+    assert "has no turn 7; it has 1" in log("show", "--turn", "7").stderr
+    (turn,) = json.loads(log("show", "--json").stdout)["turns"]
+    assert turn["status"] == "answered"
+
+
+def test_show_full_shortens_nothing() -> None:
+    searcher(call("search", query="q" * 900), "r" * 900).input("p" * 900)
+    full, short = (log("show", *more, COLUMNS="2000").stdout for more in (["--full"], []))
+    for letter in "pqr":
+        assert letter * 900 in full
+        assert letter * 900 not in short
+
+
+def test_show_tells_a_tool_that_was_started_and_never_ended() -> None:
+    crashed(searcher("Fine."))
+    shown = log("show").stdout
+    assert 'pay({"eur": 5}) was started and never ended' in shown
+    assert shown.splitlines()[-1].endswith("crashed")
+
+
+# -- tail ------------------------------------------------------------------------------------------
+
+
+def test_tail_shows_the_last_entries() -> None:
+    searcher(call("search", query="retry"), "It is done.").input("Find it")
+    lines = log("tail", "-n", "2").stdout.splitlines()
+    assert "test/scripted" in lines[0]
+    assert [line.strip() for line in lines[1:]][-1] == "It is done."
+    assert "Find it" in log("tail", "-n", "0").stdout
+
+
+def test_tail_f_shows_what_another_process_does_as_it_does_it(folder: Path) -> None:
+    searcher("Fine.", name="first").input("Hello first")
+    command = [sys.executable, "-m", "connectagent", "log", "tail", "-f"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen = []
+        try:
+            for line in process.stdout:
+                seen.append(line.strip())
+                if line.strip() == "Fine.":  # all of the first: another process begins the next one
+                    agent = "from record_agents import worker; worker('second').input('Hello second')"
+                    path = f"{ROOT}:{ROOT / 'tests'}"
+                    subprocess.run([sys.executable, "-c", agent], env={**environment, "PYTHONPATH": path}, check=True)
+                if line.strip() == "All of it is done.":
+                    break
+        finally:
+            process.kill()
+    assert any(line.startswith("== second_") for line in seen)
+    assert any("Hello second" in line for line in seen)
+
+
+# -- diff ------------------------------------------------------------------------------------------
+
+
+def test_a_diff_tells_what_differs_and_leaves_out_ids_and_times() -> None:
+    one = searcher([call("search", query="retry")], "It is done.", name="one")
+    two = searcher([call("search", query="retry")], "It is done.", name="one")
+    three = searcher([call("search", query="retries"), call("search", query="more")], "It is\nwell done.", name="one")
+    for agent in (one, two):
+        agent.input("Find it")
+    three.input("Find it all")
+    paths = [str(record_path(agent)) for agent in (one, two, three)]
+    same = log("diff", *paths[:2])
+    assert (same.returncode, same.stdout) == (0, "")
+    done = log("diff", paths[0], paths[2])
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[2:] == [
+        "turn 1",
+        "  prompt",
+        "  - Find it",
+        "  + Find it all",
+        "turn 1, iteration 1, model",
+        "  tools called",
+        '  - ["search"]',
+        '  + ["search", "search"]',
+        "turn 1, iteration 1, tool search",
+        "  arguments",
+        '  - {"query": "retry"}',
+        '  + {"query": "retries"}',
+        "  result",
+        "  - Two pages about retry",
+        "  + Two pages about retries",
+        "turn 1, iteration 1, tool search: only in the second",
+        '  + arguments: {"query": "more"}',
+        "  + status: success",
+        "  + result: Two pages about more",
+        "turn 1, iteration 2, model",
+        "  text",
+        "  - It is done.",
+        "  + It is",
+        "  + well done.",
+        "turn 1, end",
+        "  result",
+        "  - It is done.",
+        "  + It is",
+        "  + well done.",
+    ]
+    assert log("diff", paths[2], paths[0]).stdout.count("only in the first") == 1
+
+
+# -- grep, stats, export -----------------------------------------------------------------------------
+
+
+def test_grep_tells_record_turn_and_type_of_each_line_that_matches() -> None:
+    agent = searcher(call("search", query="retry"), "First\nsee Retry.md", "Nothing.", name="a")
+    agent.input("Find it")
+    agent.input("More")
+    path = record_path(agent)
+    assert path is not None
+    assert log("grep", "retry").stdout.splitlines() == [
+        f"{path.name}:turn 1:llm_call: retry",
+        f"{path.name}:turn 1:tool_execution: Two pages about retry",
+    ]
+    assert f"{path.name}:turn 1:llm_call: see Retry.md" in log("grep", "-i", "RETRY").stdout
+    assert f"{path.name}:turn 2:input: More" in log("grep", "^Mo").stdout
+    assert log("grep", "retry", "--agent", "b").returncode == 1
+    assert log("grep", "(").returncode == 2
+
+
+def test_the_stats_count_turns_calls_and_failures() -> None:
+    searcher([call("search", query="retry"), call("search", query="bad")], "Done.", "More.", name="a").input("Go")
+    agent = worker("b", calls=2)
+    agent.input("Go")
+    agent.input("Go")
+    stats = json.loads(log("stats", "--json").stdout)
+    assert {name: sums["turns"] for name, sums in stats["agents"].items()} == {"a": 1, "b": 2}
+    assert stats["agents"]["b"]["tokens"] == 480
+    assert stats["agents"]["a"]["cost"] is None
+    tool = stats["tools"]["search"]
+    assert (tool["sessions"], tool["calls"], tool["failed"]) == (1, 2, 1)
+    assert tool["statuses"] == {"success": 1, "error": 1}
+    assert stats["models"]["test/rounds"]["calls"] == 4
+    assert 0 <= stats["models"]["test/rounds"]["median_ms"] <= stats["models"]["test/rounds"]["p95_ms"]
+    shown = log("stats").stdout
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert [line.split()[0] for line in shown.split("\n\n")[2].splitlines()[1:]] in (
+        ["work", "search"],
+        ["search", "work"],
+    )
+
+
+def test_an_export_is_whole(folder: Path) -> None:
+    searcher(call("search", query="a ```` b"), "It is done.").input("Find it")
+    lines = [json.loads(line) for line in log("export", "--to", "jsonl").stdout.splitlines()]
+    kinds = ["session", "user_input", "llm_call", "tool_started", "tool_execution", "llm_call", "turn_ended"]
+    assert [line["type"] for line in lines] == kinds
+    assert log("export", "--to", "md", "-o", "out.md").stdout == ""
+    text = (folder / "out.md").read_text()
+    assert "# seeker" in text
+    assert '`````json\n{\n  "query": "a ```` b"\n}\n`````' in text
+    assert "It is done." in text
+    assert log("export", "--to", "docx").returncode == 2
+    assert list(EXPORTERS)[:2] == ["md", "jsonl"]
+
+
+# -- prune -----------------------------------------------------------------------------------------
+
+
+def test_prune_removes_the_oldest_and_their_blobs_but_never_what_is_running_or_paused(folder: Path) -> None:
+    evals, blobs = records_folder(), folder / ".co/blobs"
+    evals.mkdir(parents=True)
+    blobs.mkdir()
+    hashes = [letter * 64 for letter in "abc"]
+    for name in hashes:
+        (blobs / name).write_text(name)
+
+    def write(day: int, status: str, *used: str) -> Path:
+        path = evals / f"a_2026-01-0{day}T00-00-00.yaml"
+        entries = "".join(f'  - {{"type": "user_input", "blob": "sha256:{name}"}}\n' for name in used)
+        path.write_text(f"agent: a\nmodel: m\nturns:\n- turn: 1\n  input: x\n  trace:\n{entries}  status: {status}\n")
+        os.utime(path, (time.time() - (10 - day) * 86_400,) * 2)
+        return path
+
+    old = write(1, "answered", *hashes[:2])
+    paused = write(2, "paused")
+    middle = write(3, "error")
+    newest = write(4, "answered", hashes[1])
+    running = write(5, "answered")
+    (evals / "broken.yaml").write_text("- 1\n")
+    with running.open("a") as file:
+        import fcntl
+
+        file.write("- turn: 2\n  input: y\n  trace:\n")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert log("prune").returncode == 2
+        told = log("prune", "--keep", "0", "--dry-run").stdout
+        assert "would remove 3 records" in told
+        assert len(all_records()) == 6
+        log("prune", "--keep", "0", "--older-than", "8d")
+        assert not old.exists()
+        assert middle.exists()
+        assert sorted(path.name[0] for path in blobs.iterdir()) == ["b", "c"]  # nobody ever referred to c
+        log("prune", "--keep", "0")
+    assert {path.name for path in evals.iterdir()} == {paused.name, running.name, "broken.yaml"}
+    assert not middle.exists()
+    assert not newest.exists()
+    assert summarise(running).status == "crashed"
+    assert not (blobs / hashes[1]).exists()
+
+
+# -- what all of them hold --------------------------------------------------------------------------
+
+COMMANDS = [
+    ["list"],
+    ["list", "--json"],
+    ["show"],
+    ["show", "--full"],
+    ["show", "--json"],
+    ["tail", "-n", "0"],
+    ["grep", "."],
+    ["grep", "E", "-i"],
+    ["stats"],
+    ["stats", "--json"],
+    ["prune", "--keep", "0", "--dry-run"],
+    ["export", "--to", "md"],
+    ["export", "--to", "jsonl"],
+]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_hostile_contents_are_shown_harmless(arguments: list[str]) -> None:
+    @before_each_tool
+    def guard(agent: Agent, tool_call: Any) -> None:
+        if len(tool_call.arguments) > 1:
+            raise ToolRejected(HOSTILE)
+
+    calls = [call(HOSTILE, **{HOSTILE: HOSTILE}), call("search", query=HOSTILE), call("search", query="x", a=HOSTILE)]
+    model = ScriptedLLM(calls, HOSTILE, model=HOSTILE)
+    Agent(HOSTILE, [search], HOSTILE, llm=model, quiet=True, plugins=[guard]).input(HOSTILE)
+    for variables in ({}, {"FORCE_COLOR": "1"}, {"PYTHONIOENCODING": "ascii"}):
+        done = log(*arguments, **variables)
+        assert done.returncode == 0, done.stderr
+        unwanted = {
+            letter for letter in done.stdout + done.stderr if not (letter in HARMLESS or letter in "─│├└✓✗•·→…!")
+        }
+        assert unwanted == set()
+        if arguments[0] in ("show", "tail", "export"):
+            assert "[red]x" in done.stdout
+
+
+def test_a_file_that_is_no_record_is_named_and_stops_nothing() -> None:
+    searcher("Fine.").input("Hello")
+    for name, data in (("b.yaml", b"\xff\xfe\0\n"), ("c.yaml", b"- [\n"), ("d.yaml", b"turns: 5\n")):
+        (records_folder() / name).write_bytes(data)
+    (records_folder() / "e.yaml").mkdir()
+    for arguments in (["list"], ["stats"], ["grep", "Hello"], ["prune", "--keep", "0", "--dry-run"]):
+        done = log(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert "seeker" in done.stdout
+        assert [name for name in ("b.yaml", "c.yaml", "d.yaml") if f"skipped {name}: " not in done.stderr] == []
+    entries = (
+        '- turn: 1\n  input: 5\n  trace:\n  - {"type": "llm_call", "usage": {"x": 1}, "duration_ms": "y"}\n  - 7\n'
+    )
+    odd = records_folder() / "odd.yaml"
+    odd.write_text(f"agent: 5\nmodel: [1]\nstarted: no\nplugins: 3\nturns:\n{entries}")
+    for arguments in (["list"], ["show", "odd"], ["tail", "odd"], ["stats"], ["grep", "x"], ["diff", "odd", "seeker"]):
+        assert "error" not in log(*arguments).stderr, arguments
+
+
+def test_no_command_loads_a_plugin(folder: Path) -> None:
+    searcher("Fine.").input("Hello")
+    for name, code in (("broken", "raise RuntimeError('loaded')"), ("leaver", "import sys; sys.exit(7)")):
+        (folder / f"{name}.py").write_text(f"open('loaded', 'w').close()\n{code}\n")
+        info = folder / f"connectagent_{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: connectagent-{name}\nVersion: 1.0\n")
+        groups = ("connectagent", "connectagent.commands", "connectagent.models")
+        (info / "entry_points.txt").write_text("".join(f"[{group}]\n{name} = {name}\n" for group in groups))
+    (folder / "pyproject.toml").write_text("[tool.connectagent]\nplugins = ['broken']\n")
+    variables = {"CONNECTAGENT_PLUGINS": "broken,leaver,./broken.py", "PYTHONPATH": f"{ROOT}:{folder}"}
+    for arguments in (*COMMANDS, ["diff", "last", "last"], ["--help"], ["list", "--help"]):
+        done = log(*arguments, **variables)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+    assert not (folder / "loaded").exists()
