@@ -20,6 +20,7 @@ from connectagent.prompts import read_prompt
 from connectagent.providers import context_window, create_llm
 from connectagent.session import Image, LLMRequest, LLMResponse, Message, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import overrides
+from connectagent.state import initial_state
 from connectagent.tools import Tool, ToolRegistry
 
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
@@ -46,6 +47,8 @@ class Agent:
         options: parameters of the provider that are sent with each request, such as `temperature`.
         plugin_errors: `"raise"`, or `"warn"`: an exception of a handler becomes a warning and a trace entry,
             except in `before_` and `around_` hooks, which may be guards.
+        state: what `current_session["state"]` of each new session begins with; each `{name}` in the system
+            prompt must then be in the state.
 
     Raises:
         ConfigError: the name, the model, the system prompt or a setting cannot be used.
@@ -72,6 +75,7 @@ class Agent:
         stream: bool = False,
         options: dict[str, Any] | None = None,
         plugin_errors: str = "raise",
+        state: dict[str, Any] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
@@ -81,6 +85,7 @@ class Agent:
         self.tools = ToolRegistry(tools, agent_tool=_agent_tool)
         self.streaming = stream
         self.current_session: Session | None = None
+        self._state = initial_state(state)
         self.last_usage: TokenUsage | None = None
         self.total_cost = 0.0
         self.ended: Decision | None = None
@@ -294,7 +299,7 @@ class Agent:
     def conversation(self) -> Conversation:
         """The doors through which the loop changes `current_session`."""
         if self._conversation is None:
-            self._conversation = Conversation(self, self.hooks, self.system_prompt)
+            self._conversation = Conversation(self, self.hooks, self.system_prompt, None, self._state)
             self.current_session = cast(Session, self._conversation.session)
         return self._conversation
 
@@ -304,7 +309,7 @@ class Agent:
             self._conversation = None
         elif self._conversation is None or self.current_session is not self._conversation.session:
             stored = cast(dict[str, Any], self.current_session)
-            self._conversation = Conversation(self, self.hooks, self.system_prompt, stored)
+            self._conversation = Conversation(self, self.hooks, self.system_prompt, stored, self._state)
 
     def _ending(self, ended: Decision) -> str:
         """The result of a turn that a handler or tool ended; the conversation tells it too."""

@@ -10,7 +10,11 @@ from connectagent.attribution import By, Shadow, clone
 from connectagent.errors import HookResultError
 from connectagent.host import PluginHost
 from connectagent.messages import LEFT_OUT, NOT_RUN, mend, place_of_result, says_nothing
+from connectagent.prompts import Prompt
 from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
+from connectagent.state import drop_temporary, snapshot
+
+OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
 
 
 class Conversation:
@@ -21,18 +25,33 @@ class Conversation:
         host: runs these handlers.
         system_prompt: the first message; "" for none.
         session: a session to go on with, for example one that was stored; what it lacks is filled in.
+        state: what the state of a session without one begins with; None: the prompt's placeholders may stay open.
     """
 
-    def __init__(self, agent: Any, host: PluginHost, system_prompt: str, session: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        agent: Any,
+        host: PluginHost,
+        system_prompt: str,
+        session: dict[str, Any] | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> None:
         self.agent = agent
         self.host = host
         self.session: dict[str, Any] = {} if session is None else session
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
         fresh |= {"pending_tools": None, "result": None, "outcome": None, "state": {}}
+        begins = "state" not in self.session
         for key, value in fresh.items():
             self.session.setdefault(key, value)
         self.shadow = host.shadow = Shadow(self.session)
+        self.prompt = Prompt(system_prompt, strict=state is not None)
+        entries = (entry for entry in reversed(self.session["trace"]) if isinstance(entry, dict))
+        last = next((entry for entry in entries if entry.get("index") == 0 and entry.get("by") == OWN), {})
+        self._filled = last.get("message", {}).get("content", system_prompt)
+        if begins:  # behind the shadow's back: so it is traced as what the program gave
+            self.session["state"].update(snapshot(state or {}))
 
     def take_over(self) -> None:
         """Trace what the program changed since the last turn.
@@ -41,7 +60,8 @@ class Conversation:
             HookResultError: it left what no provider takes; the change is undone.
         """
         self.shadow.mark_round()
-        self.end_turn()
+        self.session.update(pending_tool=None, pending_tools=None)
+        self.shadow.sync()
         if not self.shadow.unchanged():
             try:
                 entries = self.shadow.changes({"plugin": "(program)", "file": "?", "line": 0})
@@ -52,20 +72,36 @@ class Conversation:
                 self.announce(entry)
 
     def begin_turn(self, prompt: str) -> None:
-        """Start the next turn."""
+        """Start the next turn.
+
+        Raises:
+            ConfigError: the system prompt names state that there is none; nothing of the turn is there yet.
+        """
         self.take_over()
+        state, system = self.session["state"], self._system()
+        filled = self._filled
+        if system and system["content"] == filled:  # one that somebody else has edited stays as it is
+            filled = self.prompt.fill(state, self.agent.name)
         self.session["turn"] += 1
         self.session.update(iteration=0, user_prompt=prompt, result=None, outcome=None)
+        if system and filled != self._filled:
+            self._filled = filled
+            self.shadow.set_content(system, filled)
+            told = {**system, "content": self.prompt.shown(state)}
+            self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": told})
         self.mend()
+
+    def _system(self) -> Message | None:
+        """The system message, while it is the first."""
+        first: Message | None = next(iter(self.session["messages"]), None)
+        return first if first and first["role"] == "system" else None
 
     def end_turn(self) -> None:
         """Leave nothing of the turn behind: no pending calls, no `temp:` state."""
         self.session.update(pending_tool=None, pending_tools=None)
         state = self.session.get("state")
-        if isinstance(state, dict) and any(str(key).startswith("temp:") for key in state):
-            for key in [key for key in state if str(key).startswith("temp:")]:
-                del state[key]
-            self.shadow.copy["state"] = clone(state)
+        if isinstance(state, dict) and drop_temporary(state):
+            self.shadow.copy["state"] = snapshot(state)
         self.shadow.sync()
 
     def append(self, message: Message, by: By | None = None) -> None:
@@ -74,12 +110,15 @@ class Conversation:
         self.shadow.insert(message)
         if by is not None:
             index = len(self.session["messages"]) - 1
-            self.trace({"type": "message", "by": by, "index": index, "message": clone(message)})
+            entry = {"type": "message", "by": by, "index": index, "message": clone(message)}
+            self.trace({**entry, **self.changed_by(by)})
 
     def trace(self, entry: TraceEntry) -> None:
         """Add an entry to the trace and announce it."""
         self.host.settle()
         entry.setdefault("timestamp", time.time())
+        if entry["type"] == "change":
+            entry.update(self.changed_by(entry["by"]))
         self.shadow.append(entry)
         self.host.observe("on_trace", agent=self.agent, entry=entry)
 
@@ -94,6 +133,10 @@ class Conversation:
             self.host.observe("on_trace", agent=self.agent, entry=entry)
         else:
             self.trace(entry)
+
+    def changed_by(self, by: By | None) -> dict[str, Any]:
+        """The state that a handler changed in the call in which it decided: `delta`, `removed`; {} for none."""
+        return clone(self.shadow.deltas.get(id(by), {}))  # type: ignore[no-any-return]
 
     def place(self, call: ToolCall, entry: TraceEntry) -> None:
         """Put a call's result behind its assistant message, and its entry into the trace."""
@@ -140,7 +183,7 @@ class Conversation:
                 request.messages = [*request.messages, {"role": "user", "content": LEFT_OUT}]
             return
         if request is not None and says_nothing(messages):  # no provider takes an empty conversation
-            self.append({"role": "user", "content": LEFT_OUT}, by={"plugin": "connectagent"})
+            self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
         mended, before = mend(messages, self.shadow.valid), len(messages)
         if mended is not None:
             messages[:] = mended

@@ -109,9 +109,10 @@ class PluginHost(pluggy.PluginManager):
         return arguments[name], going_on
 
     def observe(self, hook: str, **arguments: Any) -> None:
-        """Call every handler; none may return a value."""
+        """Call every handler; none may return a value. A handler of the trace is not told what it does itself."""
         for handler in self.handlers[hook]:
-            self._call(handler, arguments)
+            if hook != "on_trace" or not any(by is handler.by for by in self._running):
+                self._call(handler, arguments)
 
     def collect(self, hook: str, **arguments: Any) -> list[Any]:
         """Call every handler and return the values, without None."""
@@ -228,7 +229,7 @@ class PluginHost(pluggy.PluginManager):
         before = None
         if shadow is not None:
             self.settle()
-            shadow.sync()
+            shadow.begin(handler.by)
             before = peek(arguments)
         account, payer = handler.account, paying.get()
         paying.set(account)

@@ -17,6 +17,7 @@ ORDER = [
     "session",
     "settings",
     "messages",
+    "state",
     "hookspecs",
     "ledger",
     "hooks",
