@@ -21,6 +21,7 @@ from connectagent.providers import context_window, create_llm
 from connectagent.session import Image, LLMRequest, LLMResponse, Message, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import overrides
 from connectagent.state import initial_state
+from connectagent.streaming import Events, streamed
 from connectagent.tools import Tool, ToolRegistry
 
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
@@ -133,6 +134,18 @@ class Agent:
             finally:
                 self.ended = None
                 self.hooks.forget_errors()
+
+    def stream(self, prompt: str | Image | list[Any], max_iterations: int | None = None) -> Events:
+        """A turn of `input()` as an iterator: what happens in it, when it is asked for.
+
+        Yields:
+            each trace entry; pieces of the model's text, `{"type": "text", "text"}`; at last `{"type": "result",
+            "result", "outcome"}`. Who leaves the loop early ends the turn, as `end_turn()` does.
+
+        Raises:
+            Exception: what `input()` raises, from `next()`.
+        """
+        return streamed(self, partial(self.input, prompt, max_iterations))
 
     def _turn(self, message: Message, prompt: str, limit: int) -> str:
         talk = self.conversation

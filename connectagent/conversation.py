@@ -15,6 +15,7 @@ from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.state import drop_temporary, snapshot
 
 OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
+PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
 
 
 class Conversation:
@@ -62,9 +63,13 @@ class Conversation:
         self.shadow.mark_round()
         self.session.update(pending_tool=None, pending_tools=None)
         self.shadow.sync()
+        self.take_changes()
+
+    def take_changes(self) -> None:
+        """Trace what the program changed; raises as `take_over` does."""
         if not self.shadow.unchanged():
             try:
-                entries = self.shadow.changes({"plugin": "(program)", "file": "?", "line": 0})
+                entries = self.shadow.changes(PROGRAM)
             except HookResultError:
                 self.shadow.restore()
                 raise

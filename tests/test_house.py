@@ -30,6 +30,7 @@ ORDER = [
     "prompts",
     "providers",
     "conversation",
+    "streaming",
     "builtin",
     "testing",
     "calls",
