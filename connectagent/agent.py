@@ -254,6 +254,8 @@ class Agent:
         if not self._turning.locked():
             self._take_session()
             self.conversation.take_over()
+        elif self.hooks.running() is None:  # the consumer of `stream()`, which may have changed the session before
+            self.conversation.take_changes()
         self._executed += 1
         return run_call(self, ToolCall(f"executed_{self._executed}", name, dict(arguments or {})))
 

@@ -67,6 +67,7 @@ class Conversation:
 
     def take_changes(self) -> None:
         """Trace what the program changed; raises as `take_over` does."""
+        self.agent.current_session = self.session  # it may be changed, not replaced
         if not self.shadow.unchanged():
             try:
                 entries = self.shadow.changes(PROGRAM)

@@ -167,10 +167,9 @@ class _Lockstep:
 
     def _take_changes(self) -> None:
         """Trace what the consumer changed in the session, as the program's."""
-        talk, taking = self._agent.conversation, self._taking
-        self._agent.current_session = talk.session  # type: ignore[assignment]  # it may be changed, not replaced
+        taking = self._taking
         self._taking = True
         try:
-            talk.take_changes()
+            self._agent.conversation.take_changes()
         finally:
             self._taking = taking
