@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from connectagent.agent import Agent
 
 Events = Generator[TraceEntry, None, None]
+_registering = threading.Lock()  # a second iterator, which is refused, may come and go meanwhile
 _open: weakref.WeakSet[Events] = weakref.WeakSet()
 
 
@@ -122,15 +123,18 @@ class _Lockstep:
     def _listening(self) -> Iterator[None]:
         """Be told of entries and texts, behind the record and before the handlers of others, who may add entries."""
         handlers, streaming = self._agent.hooks.handlers, self._agent.streaming
-        for hook, function in (("on_trace", self._entry), ("on_text", self._text)):
-            own = Handler(hook, function, {"wrapper": False}, PROGRAM["plugin"], trusted=True)
-            first = [handler for handler in handlers[hook] if handler.trusted]
-            handlers[hook] = (*first, own, *[handler for handler in handlers[hook] if not handler.trusted])
+        listeners = {"on_trace": self._entry, "on_text": self._text}
+        with _registering:
+            for hook, function in listeners.items():
+                own = Handler(hook, function, {"wrapper": False}, PROGRAM["plugin"], trusted=True)
+                first = [handler for handler in handlers[hook] if handler.trusted]
+                handlers[hook] = (*first, own, *[handler for handler in handlers[hook] if not handler.trusted])
         try:
             yield
         finally:
-            for hook, function in (("on_trace", self._entry), ("on_text", self._text)):
-                handlers[hook] = tuple(handler for handler in handlers[hook] if handler.function != function)
+            with _registering:
+                for hook, function in listeners.items():
+                    handlers[hook] = tuple(handler for handler in handlers[hook] if handler.function != function)
             if self._begun:
                 self._agent.streaming = streaming
 
