@@ -123,7 +123,7 @@ class _Lockstep:
     def _listening(self) -> Iterator[None]:
         """Be told of entries and texts, behind the record and before the handlers of others, who may add entries."""
         handlers, streaming = self._agent.hooks.handlers, self._agent.streaming
-        listeners = {"on_trace": self._entry, "on_text": self._text}
+        listeners: dict[str, Callable[[Any], None]] = {"on_trace": self._entry, "on_text": self._text}
         with _registering:
             for hook, function in listeners.items():
                 own = Handler(hook, function, {"wrapper": False}, PROGRAM["plugin"], trusted=True)
