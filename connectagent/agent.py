@@ -19,6 +19,8 @@ from connectagent.prompts import read_prompt
 from connectagent.resume import BEGINNING, Decided, Point, paused, reopen
 from connectagent.session import Image, LLMRequest, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.settings import overrides
+from connectagent.state import initial_state
+from connectagent.streaming import Events, streamed
 from connectagent.tools import Tool, ToolRegistry
 
 
@@ -43,6 +45,8 @@ class Agent(Holdings):
         options: parameters of the provider that are sent with each request, such as `temperature`.
         plugin_errors: `"raise"`, or `"warn"`: an exception of a handler becomes a warning and a trace entry,
             except in `before_` and `around_` hooks, which may be guards.
+        state: what `current_session["state"]` of each new session begins with; each `{name}` in the system
+            prompt must then be in the state.
 
     Raises:
         ConfigError: the name, the model, the system prompt or a setting cannot be used.
@@ -69,10 +73,11 @@ class Agent(Holdings):
         stream: bool = False,
         options: dict[str, Any] | None = None,
         plugin_errors: str = "raise",
+        state: dict[str, Any] | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
-        super().__init__({"api_key": api_key, "base_url": base_url, "options": options})
+        super().__init__(initial_state(state), {"api_key": api_key, "base_url": base_url, "options": options})
         self.name = name
         self.system_prompt = read_prompt(system_prompt)
         self.max_iterations = _limit(max_iterations)
@@ -120,6 +125,18 @@ class Agent(Holdings):
             finally:
                 self.ended = None
                 self.hooks.forget_turn()
+
+    def stream(self, prompt: str | Image | list[Any], max_iterations: int | None = None) -> Events:
+        """A turn of `input()` as an iterator: what happens in it, when it is asked for.
+
+        Yields:
+            each trace entry; pieces of the model's text, `{"type": "text", "text"}`; at last `{"type": "result",
+            "result", "outcome"}`. Who leaves the loop early ends the turn, as `end_turn()` does.
+
+        Raises:
+            Exception: what `input()` raises, from `next()`.
+        """
+        return streamed(self, partial(self.input, prompt, max_iterations))
 
     def _turn(self, message: Message | None, prompt: str, limit: int, point: Point) -> str:
         talk = self.conversation
@@ -275,6 +292,8 @@ class Agent(Holdings):
         if not self._turning.locked():
             self._take_session()
             self.conversation.take_over()
+        elif self.hooks.running() is None:  # the consumer of `stream()`, which may have changed the session before
+            self.conversation.take_changes()
         self._executed += 1
         entry = run_call(self, ToolCall(f"executed_{self._executed}", name, dict(arguments or {})))
         if not self._turning.locked():

@@ -12,6 +12,8 @@ from typing import Any
 from connectagent.errors import HookResultError
 from connectagent.messages import message_problem
 from connectagent.session import LLMRequest, LLMResponse, Message, ToolCall, TraceEntry
+from connectagent.state import joined, snapshot, state_delta
+from connectagent.state import same as same  # for those who compare what `clone` gave them
 
 By = dict[str, Any]
 
@@ -24,14 +26,6 @@ def clone(value: Any) -> Any:
     if kind is list:
         return [clone(item) if type(item) in (dict, list) else item for item in value]
     return value
-
-
-def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal; False where they cannot be compared, as arrays cannot."""
-    try:
-        return bool(left == right)
-    except Exception:
-        return False
 
 
 class Shadow:
@@ -54,7 +48,8 @@ class Shadow:
         """Take the session as it is."""
         self.originals = list(self.messages)
         self.valid = 0  # so many messages from the start are known to be in order: see `Conversation.mend`
-        self.copy = {"messages": clone(self.messages), "state": clone(self.session["state"])}
+        self.copy = {"messages": clone(self.messages), "state": snapshot(self.session["state"])}
+        self.deltas: dict[int, dict[str, Any]] = {}  # by the id of `by`: what its call has changed in the state
         self.mark_round()
         self.sync()
 
@@ -96,6 +91,11 @@ class Shadow:
             if followed is entry:
                 self.tail[index] = clone(entry)
 
+    def begin(self, by: By) -> None:
+        """Code of others is about to run: what it changes from here on is its own."""
+        self.deltas.pop(id(by), None)
+        self.sync()
+
     def sync(self) -> None:
         """Take over what the loop changed, apart from messages and state, which it changes by other doors."""
         copy, session = self.copy, self.session
@@ -128,7 +128,8 @@ class Shadow:
             if not same(entry, copy):
                 entry.clear()
                 entry.update(clone(copy))
-        kept = {key: clone(value) for key, value in self.copy.items()}
+        kept = {key: clone(value) for key, value in self.copy.items() if key != "state"}
+        kept["state"] = snapshot(self.copy["state"])
         state = self.session.get("state")
         self.session.clear()
         self.session.update(kept, messages=self.messages, trace=self.trace)
@@ -147,9 +148,9 @@ class Shadow:
         self._check_containers(by)
         self._find_start()
         try:  # all that can fail comes first: `restore` needs the shadow as it was
-            state, delta = copy["state"], None
+            state, told = copy["state"], {}
             if not same(session["state"], state):
-                state, delta = clone(session["state"]), state_delta(state, session["state"])
+                state, told = snapshot(session["state"]), state_delta(state, session["state"])
             keys = {*session, *copy} - {"messages", "state", "trace"}
             changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
             tail = [clone(entry) for entry in self.trace[self.start :]]
@@ -157,8 +158,9 @@ class Shadow:
         except RecursionError:
             raise HookResultError(f"{_who(by)} left the session nested too deep, or in a circle") from None
         copy["state"] = state
-        if delta:
-            entries.append({"type": "state_delta", "by": by, "delta": delta})
+        if told:
+            entries.append({"type": "state_delta", "by": by, **told})
+            self.deltas[id(by)] = joined(self.deltas.get(id(by), {}), told)
         if changed:
             entries.append({"type": "session_delta", "by": by, "delta": changed})
         known = {id(entry) for entry in self.followed}
@@ -237,15 +239,6 @@ def session_problem(session: dict[str, Any]) -> str | None:
 
 def _who(by: By) -> str:
     return f"{by.get('handler') or by.get('tool') or by.get('plugin')} ({by.get('file')}:{by.get('line')})"
-
-
-def state_delta(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The keys of `state` that changed, with their new values; None for a key that is gone.
-
-    Keys that begin with `temp:` are left out: they live for one turn and are never recorded.
-    """
-    keys = [key for key in {**old, **new} if not str(key).startswith("temp:")]
-    return {key: clone(new.get(key)) for key in keys if key not in old or not same(old[key], new.get(key))}
 
 
 # -- what a hook hands over ----------------------------------------------------------------------

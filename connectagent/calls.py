@@ -120,7 +120,7 @@ def trace_model_call(
         "error_kind": getattr(error, "kind", None),
         "by": by,
     }
-    entry.update({key: value for key, value in more.items() if value})
+    entry.update({key: value for key, value in more.items() if value}, **agent.conversation.changed_by(by))
     agent.conversation.trace(entry)
 
 
@@ -201,11 +201,13 @@ def _decide(agent: Agent, call: ToolCall, entry: TraceEntry, rejection: ToolReje
             entry.update(status="skipped", result=NOT_RUN.format(reason="the turn was ended"))
         elif answer is not None:
             entry.update(status="stand_in", result=result_content(answer.value), by=answer.by)
+            entry.update(agent.conversation.changed_by(answer.by))
         else:
             return _run_tool(agent, call, entry)
     except ToolRejected as rejected:
         by = agent.hooks.owner_of(rejected)
         entry.update(status="rejected", result=f"rejected: {rejected}", **({"by": by} if by else {}))
+        entry.update(agent.conversation.changed_by(by))
     return None
 
 

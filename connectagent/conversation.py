@@ -10,7 +10,12 @@ from connectagent.attribution import By, Shadow, clone
 from connectagent.errors import HookResultError
 from connectagent.host import PluginHost
 from connectagent.messages import LEFT_OUT, mend, place_of_result, says_nothing
+from connectagent.prompts import Prompt
 from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
+from connectagent.state import drop_temporary, snapshot
+
+OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
+PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
 
 MOST_AT_ONCE = 10_000  # entries of the trace that handlers of `on_trace` may bring about by one change
 
@@ -23,20 +28,35 @@ class Conversation:
         host: runs these handlers.
         system_prompt: the first message; "" for none.
         session: a session to go on with, for example one that was stored; what it lacks is filled in.
+        state: what the state of a session without one begins with; None: the prompt's placeholders may stay open.
     """
 
-    def __init__(self, agent: Any, host: PluginHost, system_prompt: str, session: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        agent: Any,
+        host: PluginHost,
+        system_prompt: str,
+        session: dict[str, Any] | None = None,
+        state: dict[str, Any] | None = None,
+    ) -> None:
         self.agent = agent
         self.host = host
-        self._untold: list[TraceEntry] = []
+        self._untold: list[tuple[TraceEntry, list[By | None]]] = []  # each with whose code was running
         self._telling = False
         self.session: dict[str, Any] = {} if session is None else session
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
         fresh |= {"pending_tools": None, "result": None, "outcome": None, "state": {}}
+        begins = "state" not in self.session
         for key, value in fresh.items():
             self.session.setdefault(key, value)
         self.shadow = host.shadow = Shadow(self.session)
+        self.prompt = Prompt(system_prompt, strict=state is not None)
+        entries = (entry for entry in reversed(self.session["trace"]) if isinstance(entry, dict))
+        last = next((entry for entry in entries if entry.get("index") == 0 and entry.get("by") == OWN), {})
+        self._filled = last.get("message", {}).get("content", system_prompt)
+        if begins:  # behind the shadow's back: so it is traced as what the program gave
+            self.session["state"].update(snapshot(state or {}))
 
     def take_over(self) -> None:
         """Trace what the program changed since the last turn.
@@ -45,30 +65,52 @@ class Conversation:
             HookResultError: it left what no provider takes; the change is undone.
         """
         self.shadow.mark_round()
-        self.end_turn()
+        self.session.update(pending_tool=None, pending_tools=None)
+        self.shadow.sync()
+        self.take_changes()
+
+    def take_changes(self) -> None:
+        """Trace what the program changed; raises as `take_over` does."""
+        self.agent.current_session = self.session  # it may be changed, not replaced
         if not self.shadow.unchanged():
             try:
-                entries = self.shadow.changes({"plugin": "(program)", "file": "?", "line": 0})
+                entries = self.shadow.changes(PROGRAM)
             except HookResultError:
                 self.shadow.restore()
                 raise
             self.announce(*entries)
 
     def begin_turn(self, prompt: str) -> None:
-        """Start the next turn."""
+        """Start the next turn.
+
+        Raises:
+            ConfigError: the system prompt names state that there is none; nothing of the turn is there yet.
+        """
         self.take_over()
+        state, system = self.session["state"], self._system()
+        filled = self._filled
+        if system and system["content"] == filled:  # one that somebody else has edited stays as it is
+            filled = self.prompt.fill(state, self.agent.name)
         self.session["turn"] += 1
         self.session.update(iteration=0, user_prompt=prompt, result=None, outcome=None)
+        if system and filled != self._filled:
+            self._filled = filled
+            self.shadow.set_content(system, filled)
+            told = {**system, "content": self.prompt.shown(state)}
+            self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": told})
         self.mend()
+
+    def _system(self) -> Message | None:
+        """The system message, while it is the first."""
+        first: Message | None = next(iter(self.session["messages"]), None)
+        return first if first and first["role"] == "system" else None
 
     def end_turn(self) -> None:
         """Leave nothing of the turn behind: no pending calls, no `temp:` state."""
         self.session.update(pending_tool=None, pending_tools=None)
         state = self.session.get("state")
-        if isinstance(state, dict) and any(str(key).startswith("temp:") for key in state):
-            for key in [key for key in state if str(key).startswith("temp:")]:
-                del state[key]
-            self.shadow.copy["state"] = clone(state)
+        if isinstance(state, dict) and drop_temporary(state):
+            self.shadow.copy["state"] = snapshot(state)
         self.shadow.sync()
 
     def append(self, message: Message, by: By | None = None) -> None:
@@ -81,7 +123,8 @@ class Conversation:
         self.shadow.insert(message)
         index, trace = len(self.session["messages"]) - 1, self.session["trace"]
         if by is not None:
-            self.trace({"type": "message", "by": by, "index": index, "message": clone(message)})
+            told = {"type": "message", "by": by, "index": index, "message": clone(message)}
+            self.trace({**told, **self.changed_by(by)})
         elif message["role"] == "assistant" and trace[-1]["type"] != "llm_call":
             self.trace({"type": "assistant", "index": index, "message": clone(message)})
 
@@ -108,29 +151,31 @@ class Conversation:
 
     def _add(self, entry: TraceEntry) -> None:
         entry.setdefault("timestamp", time.time())
+        if entry["type"] == "change":
+            entry.update(self.changed_by(entry["by"]))
         self.shadow.append(entry)
 
     def _tell(self, *entries: TraceEntry) -> None:
         """Call the handlers of `on_trace`, in the order of the trace.
 
-        What a handler changes when it is told of one entry makes further entries, which are told after all
-        that stand before them. Each is told, whatever is raised meanwhile.
+        What a handler changes when it is told of one entry makes further entries, which the other handlers are
+        told after all that stand before them. Each is told, whatever is raised meanwhile.
 
         Raises:
             HookResultError: the handlers answer each entry with another one.
         """
-        self._untold += entries
+        self._untold += [(entry, self.host.all_running()) for entry in entries]
         if self._telling:
             return
         errors: list[BaseException] = []
         try:
             self._telling, told = True, 0
             while self._untold:
-                entry, told = self._untold.pop(0), told + 1
+                (entry, running), told = self._untold.pop(0), told + 1
                 if told > MOST_AT_ONCE:
                     raise HookResultError(f"handlers of on_trace change the session at each entry: {entry!r:.200}")
                 try:
-                    self.host.observe("on_trace", agent=self.agent, entry=entry)
+                    self.host.observe("on_trace", running, agent=self.agent, entry=entry)
                 except BaseException as error:
                     errors.append(error)
         finally:
@@ -138,6 +183,10 @@ class Conversation:
             self._untold.clear()
         if errors:
             raise errors[0]
+
+    def changed_by(self, by: By | None) -> dict[str, Any]:
+        """The state that a handler changed in the call in which it decided: `delta`, `removed`; {} for none."""
+        return clone(self.shadow.deltas.get(id(by), {}))  # type: ignore[no-any-return]
 
     def place(self, call: ToolCall, entry: TraceEntry) -> None:
         """Put a call's result behind its assistant message, and its entry into the trace."""
@@ -191,7 +240,7 @@ class Conversation:
                 request.messages = [*request.messages, {"role": "user", "content": LEFT_OUT}]
             return
         if request is not None and says_nothing(messages):  # no provider takes an empty conversation
-            self.append({"role": "user", "content": LEFT_OUT}, by={"plugin": "connectagent"})
+            self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
         for told in (True, True, False):  # a handler of that trace entry may break it again
             mended, before = mend(messages, self.shadow.valid), len(messages)
             self.shadow.valid = before

@@ -268,7 +268,7 @@ class History:
 
     def _on_state_delta(self, entry: TraceEntry) -> None:
         for key, value in (entry.get("delta") or {}).items():
-            if value is None:
+            if key in (entry.get("removed") or ()):
                 self.state.pop(key, None)
             else:
                 self.state[key] = clone(value)

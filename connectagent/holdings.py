@@ -37,11 +37,12 @@ class Holdings:
     tools: ToolRegistry
     llm: LLM
 
-    def __init__(self, connection: dict[str, Any]) -> None:
+    def __init__(self, state: dict[str, Any] | None, connection: dict[str, Any]) -> None:
         self.current_session: Session | None = None
         self.last_usage: TokenUsage | None = None
         self.total_cost = 0.0
         self.origin: Origin | None = None
+        self._state = state  # what each new session begins with
         self._connection = connection  # key, address and options of the model's provider
         self._conversation: Conversation | None = None
         self._turning = threading.Lock()
@@ -95,7 +96,7 @@ class Holdings:
     def conversation(self) -> Conversation:
         """The doors through which the loop changes `current_session`."""
         if self._conversation is None:
-            self._conversation = Conversation(self, self.hooks, self.system_prompt)
+            self._conversation = Conversation(self, self.hooks, self.system_prompt, None, self._state)
             self.current_session = cast(Session, self._conversation.session)
         return self._conversation
 
@@ -110,7 +111,7 @@ class Holdings:
             self._conversation = None
         elif self._conversation is None or self.current_session is not self._conversation.session:
             stored = cast(dict[str, Any], self.current_session)
-            self._conversation = Conversation(self, self.hooks, self.system_prompt, stored)
+            self._conversation = Conversation(self, self.hooks, self.system_prompt, stored, self._state)
 
     def _refuse_inside(self, what: str) -> None:
         if self._turning.locked():

@@ -284,7 +284,7 @@ def around_tool(agent: Agent, tool_call: ToolCall) -> Generator[None, Any, Any]:
 def on_trace(agent: Agent, entry: TraceEntry) -> None:
     """Something happened and is in the trace.
 
-    Fires: at each trace entry.
+    Fires: at each trace entry; not for those that the handler itself causes.
 
     Args:
         agent: the agent.
@@ -299,8 +299,8 @@ def on_trace(agent: Agent, entry: TraceEntry) -> None:
 def on_text(agent: Agent, text: str) -> None:
     """A piece of the model's text has arrived.
 
-    Fires: while a streamed answer arrives, for each piece, in order; only with `Agent(stream=True)`. The
-    call may still fail afterwards: what was shown is then no answer.
+    Fires: while a streamed answer arrives, for each piece, in order; only with `Agent(stream=True)` and in
+    `agent.stream()`. The call may still fail afterwards: what was shown is then no answer.
 
     Args:
         agent: the agent.

@@ -102,10 +102,17 @@ class PluginHost(pluggy.PluginManager, Watch):
                 self.announce_value(handler, name, arguments)
         return arguments[name], going_on
 
-    def observe(self, hook: str, **arguments: Any) -> None:
-        """Call every handler; none may return a value."""
+    def observe(self, hook: str, but: Iterable[By | None] = (), /, **arguments: Any) -> None:
+        """Call every handler; none may return a value.
+
+        Args:
+            hook: the hook.
+            but: handlers that are left out: those of the trace are not told what they do themselves.
+            arguments: what the hook gives.
+        """
         for handler in self._left(hook, arguments)[0] if self._ran else self.handlers[hook]:
-            self._call(handler, arguments)
+            if not any(by is handler.by for by in but):
+                self._call(handler, arguments)
 
     def has_run(self, hook: str, last: By | None = None, *, call_id: str = "", outcome: Decision | None = None) -> None:
         """The next time that a hook fires, leave out what had run before the turn was stopped: see `resume`.

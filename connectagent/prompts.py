@@ -1,11 +1,15 @@
-"""System prompts: text, or a file that holds it."""
+"""System prompts: text, or a file that holds it, with placeholders that the state fills."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 from connectagent.errors import ConfigError
+from connectagent.state import is_temporary
 
+_PLACEHOLDER = re.compile(r"(\{+)((?:(?:app|user|temp):)?[^\W\d]\w*)(\??)(\}+)")
 _SUFFIXES = (".md", ".txt", ".prompt")
 
 
@@ -54,3 +58,61 @@ def read_text(path: Path, what: str) -> str:
     if not text.strip():
         raise ConfigError(f"{what} {str(path)!r} is empty")
     return text
+
+
+class Prompt:
+    """A system prompt whose placeholders the state fills: `{name}`, `{user:name}`, `{name?}`; `{{name}}` is text.
+
+    Only names in braces are placeholders, so that JSON and code in a prompt stay as they are.
+
+    Args:
+        template: the prompt.
+        strict: whether the state must have each name; else a name that it has not stays as it is written.
+    """
+
+    def __init__(self, template: str, *, strict: bool) -> None:
+        self.template = template
+        self.strict = strict
+
+    def fill(self, state: dict[str, Any], agent: str) -> str:
+        """The prompt with the values of the state, as text; nothing for None.
+
+        Raises:
+            ConfigError: the state has no value for a placeholder, or one that cannot be written as text.
+        """
+        return _PLACEHOLDER.sub(lambda match: self._value(match, state, agent), self.template)
+
+    def shown(self, state: dict[str, Any]) -> str:
+        """The same for the trace: `{temp:name}` stays as it is written, since its value is never recorded."""
+        return _PLACEHOLDER.sub(
+            lambda match: match[0] if is_temporary(match[2]) else self._value(match, state, ""), self.template
+        )
+
+    def _value(self, match: re.Match[str], state: dict[str, Any], agent: str) -> str:
+        opening, name, optional, closing = match.groups()
+        braces = min(len(opening), len(closing))  # the others belong to the text around it: {"user": {name}}
+        if name not in state and not self.strict:
+            return match[0]
+        if braces > 1:
+            return match[0][1:-1] if braces == 2 else match[0]
+        if name not in state and not optional:
+            raise self._missing(match, state, agent)
+        return opening[1:] + _written(name, state.get(name)) + closing[1:]
+
+    def _missing(self, match: re.Match[str], state: dict[str, Any], agent: str) -> ConfigError:
+        name = match[2]
+        near = self.template[max(0, match.start() - 30) : match.end() + 30]
+        keys = ", ".join(repr(key) for key in state) or "nothing"
+        return ConfigError(
+            f"the system prompt of agent {agent!r} needs {name!r} for {{{name}}} in {near!r}; the state has {keys}.\n"
+            f"Give it a value, by Agent(state={{{name!r}: ...}}) or agent.current_session['state'][{name!r}] = ...; or "
+            f"write {{{name}?}}, which is empty without one. {{{{{name}}}}} is the text {{{name}}}."
+        )
+
+
+def _written(name: str, value: Any) -> str:
+    try:
+        return "" if value is None else str(value)
+    except Exception as error:
+        problem = f"state {name!r} cannot be written into the system prompt: its str() raised {type(error).__name__}"
+        raise ConfigError(f"{problem}: {error}") from error

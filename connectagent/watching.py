@@ -66,7 +66,7 @@ class Watch:
         before = None
         if shadow is not None:
             self.settle()
-            shadow.sync()
+            shadow.begin(handler.by)
             before = peek(arguments)
         account, payer = handler.account, paying.get()
         paying.set(account)
@@ -121,6 +121,10 @@ class Watch:
     def running(self) -> By | None:
         """Whose code is running now: the innermost handler or tool."""
         return self._running[-1] if self._running else None
+
+    def all_running(self) -> list[By | None]:
+        """Whose code is running now, innermost last; None for code that is not watched."""
+        return list(self._running)
 
     def settle(self) -> None:
         """Before the loop or another handler changes the session inside a handler: take what that one did.

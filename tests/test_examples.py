@@ -27,6 +27,12 @@ PRINTS = {
         "[offline] Done, 1 tool call",
         "The model was asked: Before you go on: what did search tell you",
     ],
+    "state_in_prompt": [
+        "The model read: You keep the list of Ada. So far: nothing.",
+        "The model read: You keep the list of Ada. So far: milk.",
+        "{'items': 'milk'} by add",
+    ],
+    "stream_events": ["2 words so far", "left after 5 words: the outcome is ended", "[search: success]"],
     "watch_context": ["the context is 0 % full", "2 old results are left out", "I have read three pages."],
 }
 

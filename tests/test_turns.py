@@ -13,10 +13,12 @@ from connectagent import (
     LLMResponse,
     ProviderError,
     Retry,
+    Tool,
     ToolCall,
     after_each_tool,
     after_user_input,
     before_llm,
+    hooks,
     on_complete,
     on_error,
     register_models,
@@ -35,6 +37,39 @@ def test_end_turn_ends_before_the_next_call_and_the_conversation_tells_it() -> N
     assert contents(agent)[-1] == "Enough."
     with pytest.raises(RuntimeError, match="not in a turn"):
         agent.end_turn()
+
+
+ENDS = ("after_llm", "before_tools", "before_each_tool", "around_tool", "after_each_tool", "on_error", "on_trace")
+
+
+@pytest.mark.parametrize("place", [*ENDS, "around_llm", "on_text", "a tool"])
+@pytest.mark.parametrize("result", ["Enough.", None])
+def test_what_an_early_end_left_out_is_told_to_the_model_in_the_next_turn(place: str, result: str | None) -> None:
+    def end(agent: Agent) -> None:
+        if session_of(agent)["turn"] == 1 and (place != "on_trace" or entries(agent, "llm_call")):
+            agent.end_turn(result)
+
+    def ending(agent: Agent) -> str:
+        """End the turn."""
+        end(agent)
+        return "ended"
+
+    def around(agent: Agent) -> Any:
+        yield
+        end(agent)
+
+    calls = [ToolCall(f"c{n}", name, {}) for n, name in enumerate(["ending", "fails", "note", "note"])]
+    handler = [] if place == "a tool" else [getattr(hooks, place)(around if place.startswith("around") else end)]
+    agent = agent_with(*handler, script=(LLMResponse("On it.", calls), "Done."), stream=True)
+    agent.add_tool(ending if place == "a tool" else Tool("ending", "", {"type": "object"}, lambda: "ran"))
+    agent.input("Hi")
+    statuses = [entry["status"] for entry in entries(agent, "tool_execution")]
+    assert "skipped" in statuses and len(statuses) == 4
+    assert agent.input("Go on.") == "Done." and isinstance(agent.llm, ScriptedLLM)
+    told = agent.llm.requests[-1].messages
+    results = [message["content"] for message in told if message["role"] == "tool"]
+    not_run = [content == "not run: the turn was ended" for content in results]
+    assert not_run == [status == "skipped" for status in statuses] and told[-1]["content"] == "Go on."
 
 
 def test_continue_goes_on_until_the_limit() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from connectagent.builtin.files import told
 from connectagent.session import TraceEntry
+from connectagent.state import lasting
 
 MAX_DEPTH = 100  # of containers in one line: YAML's loaders recurse and would fail on the whole file
 MAX_KEY = 1000  # characters, escapes included: YAML takes a longer one only after a `?`
@@ -26,7 +27,7 @@ def entry_line(entry: TraceEntry) -> str:
     """An entry of the trace as one line, without keys of the state that live for one turn."""
     delta = entry.get("delta")
     if isinstance(delta, dict):
-        entry = {**entry, "delta": {key: item for key, item in delta.items() if not str(key).startswith("temp:")}}
+        entry = {**entry, "delta": lasting(delta)}
     return json_line(entry)
 
 
