@@ -85,7 +85,7 @@ def _call(action: str, *names: str) -> None:
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     except OSError as error:
-        raise PluginError(f"{command[0]} cannot be started: {error.strerror}; repair it, or take it off PATH") from error
+        raise PluginError(f"{command[0]} cannot be started: {error.strerror}; repair it or take it off PATH") from error
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n" + "\n".join(said[-3:]))
