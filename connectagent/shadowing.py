@@ -17,7 +17,7 @@ from connectagent.session import LLMRequest, LLMResponse, TokenUsage, ToolCall, 
 from connectagent.tools import Tool, ToolRegistry
 from connectagent.watching import Watch, resume, run, who
 
-_ATOMS = (str, int, float, bool, bytes, type(None))
+_ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
 _PASSED = (LLMRequest, LLMResponse, ToolCall)
 _SKIPPED = NOT_RUN.format(reason="the handler is shadowed")
 _GONE = object()
@@ -38,11 +38,12 @@ def copied(value: Any, made: dict[int, Any]) -> Any:
     if kind is dict:
         items: dict[Any, Any] = {}
         made[id(value)] = items
-        items.update((key, copied(item, made)) for key, item in value.items())
+        for key, item in value.items():  # a call for each atom would be most of the cost
+            items[key] = item if type(item) in _ATOMS else copied(item, made)
     elif kind is list:
         listed: list[Any] = []
         made[id(value)] = listed
-        listed += [copied(item, made) for item in value]
+        listed += [item if type(item) in _ATOMS else copied(item, made) for item in value]
     elif kind in _PASSED:
         made[id(value)] = passed = copy.copy(value)
         for name in kind.__slots__:

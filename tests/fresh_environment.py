@@ -58,6 +58,9 @@ class Environment:
         self.bin = folder / "venv" / "bin"
         self.python = self.bin / "python"
         (self.site,) = (folder / "venv").glob("lib/python*/site-packages")
+        for path in self.site.glob("*") if OFFLINE else ():  # Python 3.11 brings an old setuptools that comes first
+            if path.name.startswith(("setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         behind = Path(sysconfig.get_paths()["purelib"])
         if not (pip and checkout):
             behind = _without(behind, folder / "behind", *(["pip"] if not pip else []), "connectagent", "__editable__")

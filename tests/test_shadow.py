@@ -15,6 +15,7 @@ from scripted_agents import CALL, agent_with, double, entries, fails, is_by, not
 
 from connectagent import (
     Agent,
+    ConfigError,
     Continue,
     PluginError,
     ToolRejected,
@@ -29,9 +30,12 @@ from connectagent import (
     on_agent_ready,
     on_error,
     on_trace,
+    register_models,
     shadow,
     use,
 )
+from connectagent.builtin.lines import UNICODE, rows_of
+from connectagent.builtin.record import read_record
 from connectagent.cli.plan import plan_of, text_of
 from connectagent.hookspecs import AROUND, EVENTS, PARAMETERS
 from connectagent.settings import overrides
@@ -391,6 +395,48 @@ def test_what_runs_outside_a_turn_is_told_too() -> None:
     agent = agent_with(shadow(handler_of("after_each_tool", lambda given: "mine")))
     assert agent.execute_tool("double", {"x": 2})["result"] == "4"
     assert of(agent, "after_each_tool") == [{"return": "mine"}]
+
+
+def test_the_terminal_has_a_line_for_what_would_have_been_done() -> None:
+    @before_each_tool
+    def guard(agent: Agent, tool_call: Any) -> None:
+        tool_call.arguments["x"] = 3
+        session_of(agent)["state"]["n"] = 1
+        session_of(agent)["trace"].append({"type": "mine"})
+        agent.end_turn("over")
+        raise ToolRejected("never\x1b[2J")
+
+    agent, _, _ = run(shadow(guard), script=(CALL, "Done."))
+    (row,) = rows_of(entries(agent, "shadow")[0], UNICODE)
+    assert row.parts[0][0].startswith(
+        "(guard would end_turn, add to the trace, change the state, change the tool call, raise ToolRejected: never"
+    )
+    assert rows_of({"type": "shadow"}, UNICODE) and rows_of({"type": "shadow", "would": {"return": None}}, UNICODE)
+
+
+def test_a_shadowed_plugin_brings_no_model_and_is_told_to_have_one() -> None:
+    @register_models
+    def models() -> Any:
+        return {"mine": ScriptedLLM}
+
+    with pytest.raises(ConfigError, match="mine"):
+        Agent("a", model="mine/x", plugins=[shadow(models)], log=False, quiet=True)
+    agent = Agent("a", model="offline", plugins=[shadow(models)], log=False, quiet=True)
+    agent.input("Hi")
+    assert of(agent, "register_models") == [{"return": {"mine": ScriptedLLM}}]
+
+
+def test_the_record_of_a_shadowed_plugin_is_one_yaml_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
+    handlers = [handler_of(hook, lambda given: object()) for hook in HOOKS_SEEN if hook != "on_trace"]
+    agent = Agent("a", [double], llm=ScriptedLLM(CALL, "Done."), plugins=[shadow(handlers)], quiet=True)
+    assert agent.input("Hi") == "Done."
+    (path,) = tmp_path.glob("evals/*.yaml")
+    (turn,) = read_record(path)["turns"]
+    told = {entry["hook"] for entry in turn["trace"] if entry["type"] == "shadow"}
+    assert told == {*HOOKS_SEEN} - {"on_error", "on_trace"}
 
 
 # -- naming --------------------------------------------------------------------------------------

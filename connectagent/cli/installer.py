@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -79,9 +80,12 @@ def _call(action: str, *names: str) -> None:
     else:
         raise PluginError(
             f"neither pip nor uv can be called from {sys.executable}; with the tool that made this environment, run:\n"
-            f"pip --python {sys.executable} {action} {' '.join(names)}"
+            + shlex.join(["pip", "--python", sys.executable, action, *names])
         )
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise PluginError(f"{command[0]} cannot be started: {error.strerror}; repair it or take it off PATH") from error
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n" + "\n".join(said[-3:]))
