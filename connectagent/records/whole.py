@@ -24,6 +24,8 @@ _LONG_KEY = 1000 // 6  # YAML takes a key of up to 1,024 characters, and each ma
 _DOUBTFUL = re.compile("[^\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _EXPONENT = re.compile(r"-?\d+\.\d+[eE][-+]\d+", re.ASCII)  # of a float that is one in YAML 1.1 too
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ELSEWHERE = re.compile("[&*!]")  # anchors, aliases, tags
 _PAIR = re.compile(r"([a-z_]\w*):(?: (.+))?", re.ASCII)
 _BARE = re.compile(r"[a-z_][\w./-]*", re.IGNORECASE | re.ASCII)
 _NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
@@ -106,6 +108,8 @@ def entry_of(line: str) -> dict[str, Any]:
     except ValueError:
         import yaml
 
+        if _ELSEWHERE.search(_QUOTED.sub("", text)):
+            raise ValueError("what it means may stand in another line") from None
         try:
             value = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         except (yaml.YAMLError, RecursionError) as error:
