@@ -85,14 +85,12 @@ def _by_lines(text: str) -> dict[str, Any]:
         elif line == "  trace:" and turns and "trace" not in turns[-1]:
             trace = turns[-1]["trace"] = []
         elif line.startswith("  ") and turns:
-            key, value = pair_of(line[2:])
-            turns[-1][key] = value
+            turns[-1].update([pair_of(line[2:])])
         elif line == "turns:" and "turns" not in data:
             turns = data["turns"] = []
         else:
-            key, value = pair_of(line)
             turns = None
-            data[key] = value
+            data.update([pair_of(line)])
     return data
 
 
