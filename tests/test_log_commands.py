@@ -180,6 +180,15 @@ def test_tail_f_shows_what_another_process_does_as_it_does_it(folder: Path) -> N
     assert any("Hello second" in line for line in seen)
 
 
+def test_tail_f_ends_when_nobody_reads_any_more() -> None:
+    searcher(call("search", query="retry"), "It is done.").input("Find it")
+    command = f"{sys.executable} -m connectagent log tail -f | head -1"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], env=environment, capture_output=True, text=True, timeout=30)
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""
+
+
 # -- diff ------------------------------------------------------------------------------------------
 
 

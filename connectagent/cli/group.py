@@ -99,7 +99,7 @@ def invoke(arguments: list[str]) -> int:
         click.echo("interrupted", err=True)
         return _flushed(130)
     except BrokenPipeError as error:
-        return _flushed(1) if _stdout_is_gone() else show(error)
+        return _flushed(1) if stdout_is_gone() else show(error)
     except Exception as error:
         return _flushed(show(error))
     return 0
@@ -113,7 +113,7 @@ def _code(code: Any) -> int:
     return 1
 
 
-def _stdout_is_gone() -> bool:
+def stdout_is_gone() -> bool:
     """Whether nobody reads standard output any more; a script's own broken pipe is an error like others."""
     # A second flush() would not tell: Python drops what it could not write.
     if not hasattr(select, "poll"):

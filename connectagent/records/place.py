@@ -68,8 +68,12 @@ def find_record(text: str | None = None) -> Path:
     if begin:
         names = ", ".join(path.stem for path in begin[:3])
         raise ConfigError(f"{len(begin)} records begin with {text!r}, the newest {names}; give more of the name")
+    near = _near(text, known) or [known[0].stem]
+    raise ConfigError(f"no record {text!r} in {records_folder()}; there is: {', '.join(near)}")
+
+
+def _near(text: str, known: list[Path]) -> list[str]:
     from difflib import get_close_matches
 
     possible = [*dict.fromkeys(agent_in_name(path) for path in known), *(path.stem for path in known)]
-    near = get_close_matches(text, possible, 3, 0.5) or [known[0].stem]
-    raise ConfigError(f"no record {text!r} in {records_folder()}; there is: {', '.join(near)}")
+    return get_close_matches(text, possible, 3, 0.5)

@@ -108,19 +108,14 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
         OSError: the file cannot be read.
         ConfigError: it is not a record.
     """
-    fd = os.open(path, os.O_RDONLY)
-    try:
+    with open(path, "rb", buffering=0) as file:
+        fd = file.fileno()
         size = os.fstat(fd).st_size
         head, first_words = _head(fd, size)
         if "agent" not in head and not b"agent: ".startswith(os.pread(fd, 7, 0)):
             raise ConfigError(f"{path}: not a record: it does not begin with 'agent:'")
         tail = _Tail(fd, size)
-        status = tail.status
-        if status is None:
-            status, tail = _unended(fd, tail)
-        size = os.fstat(fd).st_size
-    finally:
-        os.close(fd)
+        status, tail = (tail.status, tail) if tail.status else _unended(fd, tail)
     started = head.get("started")
     return Summary(
         path=Path(path),
@@ -132,7 +127,7 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
         turns=tail.turns,
         totals=tail.totals,
         first_words=first_words,
-        size=size,
+        size=tail.size,
     )
 
 

@@ -24,6 +24,8 @@ _LONG_KEY = 1000 // 6  # YAML takes a key of up to 1,024 characters, and each ma
 _DOUBTFUL = re.compile("[^\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _EXPONENT = re.compile(r"-?\d+\.\d+[eE][-+]\d+", re.ASCII)  # of a float that is one in YAML 1.1 too
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_ELSEWHERE = re.compile("[&*!]")  # anchors, aliases, tags
 _PAIR = re.compile(r"([a-z_]\w*):(?: (.+))?", re.ASCII)
 _BARE = re.compile(r"[a-z_][\w./-]*", re.IGNORECASE | re.ASCII)
 _NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
@@ -83,14 +85,12 @@ def _by_lines(text: str) -> dict[str, Any]:
         elif line == "  trace:" and turns and "trace" not in turns[-1]:
             trace = turns[-1]["trace"] = []
         elif line.startswith("  ") and turns:
-            key, value = pair_of(line[2:])
-            turns[-1][key] = value
+            turns[-1].update([pair_of(line[2:])])
         elif line == "turns:" and "turns" not in data:
             turns = data["turns"] = []
         else:
-            key, value = pair_of(line)
             turns = None
-            data[key] = value
+            data.update([pair_of(line)])
     return data
 
 
@@ -106,6 +106,8 @@ def entry_of(line: str) -> dict[str, Any]:
     except ValueError:
         import yaml
 
+        if _ELSEWHERE.search(_QUOTED.sub("", text)):
+            raise ValueError("what it means may stand in another line") from None
         try:
             value = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         except (yaml.YAMLError, RecursionError) as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import select
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 
 from connectagent.builtin.lines import Row, duration, visible
+from connectagent.cli.group import stdout_is_gone
 from connectagent.cli.log.reading import cost_text, number_of, record_argument, rows, sum_text, terminal
 from connectagent.records import Follower, all_records, find_record, follow
 
@@ -35,7 +38,8 @@ def command(record: str | None, number: int, following: bool) -> None:
     first = newest()
     skip = _skipped(first, number)
     at = first
-    for path, entry in follow(newest):
+    for path, entry in follow(newest, wait=_wait):
+        _end_without_reader()
         if path != at or (first is None and at is None):
             at = path
             click.secho(visible(f"== {path.name}"), dim=True)
@@ -43,6 +47,17 @@ def command(record: str | None, number: int, following: bool) -> None:
             skip -= 1
         else:
             _show(entry)
+
+
+def _wait(seconds: float) -> None:
+    _end_without_reader()
+    time.sleep(seconds)
+
+
+def _end_without_reader() -> None:
+    """End where nobody reads any more, as behind `| head -1`: what is shown would go nowhere, for ever."""
+    if hasattr(select, "poll") and stdout_is_gone():
+        raise SystemExit(0)
 
 
 def _skipped(path: Path | None, number: int) -> int:
