@@ -143,6 +143,8 @@ class Shadow:
             state, delta = copy["state"], None
             if not same(session["state"], state):
                 state, delta = clone(session["state"]), state_delta(state, session["state"])
+            for entry in self.trace[self.start + len(self.tail) :]:
+                entry.setdefault("by", by)
             keys = {*session, *copy} - {"messages", "state", "trace"}
             changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
             tail = [clone(entry) for entry in self.trace[self.start :]]

@@ -40,7 +40,6 @@ class Conversation:
         Raises:
             HookResultError: it left what no provider takes; the change is undone.
         """
-        self.shadow.mark_round()
         self.end_turn()
         if not self.shadow.unchanged():
             try:
@@ -50,6 +49,7 @@ class Conversation:
                 raise
             for entry in entries:
                 self.announce(entry)
+        self.shadow.mark_round()
 
     def begin_turn(self, prompt: str) -> None:
         """Start the next turn."""
