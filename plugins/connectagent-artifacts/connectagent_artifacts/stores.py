@@ -21,6 +21,9 @@ from connectagent import ConnectAgentError
 from connectagent.settings import setting
 
 _STALE_S = 24 * 3600  # what a killed process left half-made is removed after this time
+_ATTEMPTS = 1000  # at a number, while other processes save and delete the same name
+# A folder that is renamed to one that is there: EACCES is Windows' word for it.
+_BUSY = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOENT, *([errno.EACCES] if os.name == "nt" else []))
 
 
 class ArtifactError(ConnectAgentError):
@@ -234,21 +237,16 @@ class FileStore:
 
     def _publish(self, made: Path, place: Path) -> int:
         """Rename a finished folder to the next number that is free."""
-        numbers = _numbers(place)
-        version = numbers[-1] + 1 if numbers else 0
-        while True:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for attempt in range(_ATTEMPTS):
+            version = [-1, *_numbers(place)][-1] + 1
             try:
+                place.mkdir(mode=0o700, parents=True, exist_ok=True)
                 os.rename(made, place / str(version))
                 return version
-            except FileNotFoundError:  # another process deleted the name just now
-                if not made.exists():
+            except OSError as error:  # others took the number, or deleted the name, between two of these lines
+                if error.errno not in _BUSY or not made.exists() or attempt == _ATTEMPTS - 1:
                     raise
-            except OSError as error:
-                taken = error.errno in (errno.EEXIST, errno.ENOTEMPTY) or (os.name == "nt" and error.errno == 13)
-                if not taken or not os.path.lexists(place / str(version)):
-                    raise
-                version += 1
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _home(self, scope: Scope) -> Path:
         user = self.folder / _encoded(scope.user)
