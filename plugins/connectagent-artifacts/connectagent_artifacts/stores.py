@@ -230,10 +230,10 @@ class FileStore:
             if self._ours and (fresh or base.name == ".co"):  # a folder of the user's own must not vanish from git
                 with contextlib.suppress(FileExistsError), (base / ".gitignore").open("x") as file:
                     file.write("*\n")
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(new):
-                if time.time() - entry.stat().st_mtime > _STALE_S:
-                    shutil.rmtree(entry.path, ignore_errors=True)
+        for entry in os.listdir(new):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - os.stat(new / entry).st_mtime > _STALE_S:
+                    shutil.rmtree(new / entry, ignore_errors=True)
 
     def _publish(self, made: Path, place: Path) -> int:
         """Rename a finished folder to the next number that is free."""
