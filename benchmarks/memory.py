@@ -8,6 +8,7 @@ most words in few, as in languages. The project holds itself to 50 ms for one se
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
 import sys
@@ -21,7 +22,7 @@ from connectagent_memory import Memory, Remembered, SqliteStore
 
 from connectagent import Agent, LLMResponse
 
-MESSAGES, WORDS, VOCABULARY = 6, 40, 50_000
+MESSAGES, WORDS, VOCABULARY, BATCH = 6, 40, 50_000, 500
 
 
 def filled(path: Path, sessions: int) -> tuple[SqliteStore, list[str]]:
@@ -29,11 +30,14 @@ def filled(path: Path, sessions: int) -> tuple[SqliteStore, list[str]]:
     chance = random.Random(7)
     letters = "abcdefghijklmnopqrstuvwxyz"
     words = list({"".join(chance.choices(letters, k=chance.randint(4, 10))) for _ in range(VOCABULARY)})
-    weights = [1 / (rank + 10) for rank in range(len(words))]
+    weights = list(itertools.accumulate(1 / (rank + 10) for rank in range(len(words))))
     store = SqliteStore(path)
-    for number in range(sessions):
-        texts = [" ".join(chance.choices(words, weights, k=WORDS)) for _ in range(MESSAGES)]
-        store.add("u", "a", [Remembered(f"s{number}", n, "user", text, 0.0) for n, text in enumerate(texts)])
+    for first in range(0, sessions, BATCH):
+        batch = []
+        for number in range(first, min(first + BATCH, sessions)):
+            texts = [" ".join(chance.choices(words, cum_weights=weights, k=WORDS)) for _ in range(MESSAGES)]
+            batch += [Remembered(f"s{number}", n, "user", text, 0.0) for n, text in enumerate(texts)]
+        store.add("u", "a", batch)
     return store, words
 
 

@@ -19,6 +19,8 @@ from connectagent.settings import setting
 
 _QUERY = 50_000  # characters of a query that are looked at
 _TERMS = 40  # words of a query that are searched for; FTS5 takes an expression of 256 levels
+_MANY = 1_000  # messages: a word that so many have is a common one
+_CANDIDATES = 2_000  # messages that are ranked
 _BUSY_S = 30.0  # how long one process waits for another's write
 _VERSION = 1  # of the tables
 
@@ -91,10 +93,10 @@ def tokens_of(text: str) -> list[str]:
     return _TOKEN.findall(plain)
 
 
-def match_expression(query: str) -> str:
-    """A query as an FTS5 expression that finds each of its words; "" where it has none.
+def terms_of(query: str) -> list[str]:
+    """The words of a query, and what was glued together (`self-hosted`) as a phrase, the longest first.
 
-    Only tokens come into it, each quoted, so nothing in a query is taken for syntax.
+    They consist of tokens and spaces only, so that in quotes nothing of a query is taken for FTS5's syntax.
     """
     terms: dict[str, None] = {}
     for chunk in query[:_QUERY].split():
@@ -105,8 +107,7 @@ def match_expression(query: str) -> str:
             else:
                 terms.update(dict.fromkeys([" ".join(tokens)] if len(tokens) < 5 else tokens))
     telling = [term for term in terms if term not in _COMMON] or list(terms)
-    longest = sorted(telling, key=len, reverse=True)[:_TERMS]  # long words are rare ones
-    return " OR ".join(f'"{term}"' for term in longest)
+    return sorted(telling, key=len, reverse=True)[:_TERMS]
 
 
 # -- the store -----------------------------------------------------------------------------------
@@ -119,6 +120,25 @@ CREATE TABLE IF NOT EXISTS messages (
 );
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(scope, text, tokenize='ascii');
 """
+
+_COUNT = "SELECT count(*) FROM (SELECT rowid FROM words WHERE words MATCH ? LIMIT ?)"
+_SEARCH = """
+SELECT m.id, session, position, who, m.text, timestamp, -score FROM (
+    SELECT id, score FROM (
+        SELECT rowid AS id, bm25(words, 0.0, 1.0) AS score FROM words WHERE words MATCH ? ORDER BY rowid DESC LIMIT ?
+    ) ORDER BY score, id DESC LIMIT ?
+) JOIN messages AS m USING (id) WHERE user = ? AND agent = ?
+"""
+
+
+def _rare(counts: dict[str, int]) -> list[str]:
+    """The words that few messages have, the rarest first, as many as can be ranked in a few milliseconds."""
+    rare, room = [], _CANDIDATES
+    for term in sorted(counts, key=lambda term: counts[term]):
+        room -= counts[term]
+        if 0 < counts[term] < _MANY and room >= 0:
+            rare.append(term)
+    return rare
 
 
 class SqliteStore:
@@ -171,19 +191,25 @@ class SqliteStore:
         return count
 
     def search(self, user: str, agent: str, query: str, limit: int) -> list[Remembered]:
-        """What fits the words of a query, the best matches first, of equal ones the newest."""
-        wanted = match_expression(query)
-        if not wanted or limit < 1 or not self.path.exists():
+        """What fits the words of a query, the best matches first, of equal ones the newest.
+
+        Words that a thousand messages have are looked up only where the others find too little, and then in the
+        newest messages: to rank all that have one takes 70 ms for 20,000 messages.
+        """
+        terms, found = terms_of(query), dict[int, Remembered]()
+        if not terms or limit < 1 or not self.path.exists():
             return []
+        within = f'scope:"{_scope(user, agent)}" AND text:'
         with self._open() as database:
-            rows = database.execute(
-                "SELECT session, position, who, m.text, timestamp, -score FROM "
-                "(SELECT rowid AS found, bm25(words, 0.0, 1.0) AS score FROM words WHERE words MATCH ? "
-                "ORDER BY score, rowid DESC LIMIT ?) JOIN messages AS m ON m.id = found "
-                "WHERE user = ? AND agent = ? ORDER BY score, found DESC",
-                (f'scope:"{_scope(user, agent)}" AND text:({wanted})', limit, _storable(user), _storable(agent)),
-            ).fetchall()
-        return [Remembered(*row) for row in rows]
+            counts = {term: database.execute(_COUNT, (f'{within}"{term}"', _MANY)).fetchone()[0] for term in terms}
+            for some in (_rare(counts), [term for term in terms if counts[term] == _MANY][:3]):
+                if some and len(found) < limit:
+                    phrases = " OR ".join(f'"{term}"' for term in some)
+                    values = (f"{within}({phrases})", _CANDIDATES, limit, _storable(user), _storable(agent))
+                    for number, *row in database.execute(_SEARCH, values).fetchall():
+                        found.setdefault(number, Remembered(*row))
+        best = sorted(found, key=lambda number: (-found[number].score, -number))
+        return [found[number] for number in best[:limit]]
 
     def forget(self, user: str, session: str | None = None) -> int:
         """Remove a user's session or all of the user, from the file as well; how many messages it were."""
