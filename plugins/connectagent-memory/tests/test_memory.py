@@ -199,7 +199,8 @@ def test_options_that_cannot_be_used_are_told(options: Any) -> None:
 
 HOSTILE = ["", " ", '"', "'", '"""', "*", "-", "a*", "^a", "NEAR(a b, 2)", "a AND", "OR", "NOT a", "(", "text:a"]
 HOSTILE += ["scope:a", "'; DROP TABLE messages; --", "a\0b", "\ud800", "{a b}", "+", "%", "_", "\\", ")" * 1000]
-HOSTILE += ["a" * 100_000, " ".join(f"word{n}" for n in range(10_000)), "🎉" * 5_000, "漢" * 5_000, "日本" * 3_000, "-" * 10_000]
+HOSTILE += ["a" * 100_000, " ".join(f"word{n}" for n in range(10_000)), "🎉" * 5_000, "漢" * 5_000, "日本" * 3_000]
+HOSTILE += ["-" * 10_000]
 
 
 @pytest.mark.parametrize("query", HOSTILE, ids=range(len(HOSTILE)))
