@@ -153,6 +153,10 @@ class Shadow:
                 state, told = snapshot(session["state"]), state_delta(state, session["state"])
             keys = {*session, *copy} - {"messages", "state", "trace"}
             changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
+            known = {id(entry) for entry in self.followed}
+            added = [entry for entry in self.trace[self.start :] if id(entry) not in known]
+            for entry in added:
+                entry.setdefault("by", by)
             tail = [clone(entry) for entry in self.trace[self.start :]]
             entries = self._message_changes(by)
         except RecursionError:
@@ -163,8 +167,6 @@ class Shadow:
             self.deltas[id(by)] = joined(self.deltas.get(id(by), {}), told)
         if changed:
             entries.append({"type": "session_delta", "by": by, "delta": changed})
-        known = {id(entry) for entry in self.followed}
-        added = [entry for entry in self.trace[self.start :] if id(entry) not in known]
         self.followed, self.tail = self.trace[self.start :], tail
         self.sync()
         return [*added, *entries]

@@ -64,10 +64,10 @@ class Conversation:
         Raises:
             HookResultError: it left what no provider takes; the change is undone.
         """
-        self.shadow.mark_round()
         self.session.update(pending_tool=None, pending_tools=None)
         self.shadow.sync()
         self.take_changes()
+        self.shadow.mark_round()
 
     def take_changes(self) -> None:
         """Trace what the program changed; raises as `take_over` does."""

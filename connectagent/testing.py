@@ -31,7 +31,7 @@ except ImportError:  # the rest is of use in scripts too
 _numbers = itertools.count(1)
 
 
-def call(name: str, **arguments: Any) -> ToolCall:
+def call(name: str, /, **arguments: Any) -> ToolCall:
     """A tool call with an id of its own, as a model would make it."""
     return ToolCall(f"call_{name}_{next(_numbers)}", name, arguments)
 

@@ -111,6 +111,29 @@ def test_what_the_program_changes_between_turns_is_the_programs() -> None:
     assert entry["by"]["plugin"] == "(program)" and contents(agent) == ["Hi", "One.", "By the way.", "And?", "Two."]
 
 
+def test_a_trace_entry_that_a_handler_adds_tells_whose_it_is_and_is_announced() -> None:
+    @after_tools
+    def measure(agent: Agent) -> None:
+        session_of(agent)["trace"].append({"type": "measured", "seconds": 3})
+
+    hooks = HookRecorder()
+    agent = agent_with(hooks, measure)
+    agent.input("Hi")
+    (entry,) = entries(agent, "measured")
+    assert is_by(entry, measure, "after_tools") and len(hooks.of("on_trace:measured")) == 1
+
+
+def test_a_trace_entry_that_the_program_adds_between_turns_is_announced_once_as_its_own() -> None:
+    hooks = HookRecorder()
+    agent = agent_with(hooks, script=("One.", "Two.", "Three."))
+    agent.input("Hi")
+    session_of(agent)["trace"].append({"type": "measured", "seconds": 3})
+    agent.input("And?")
+    agent.input("And?")
+    (entry,) = entries(agent, "measured")
+    assert entry["by"]["plugin"] == "(program)" and len(hooks.of("on_trace:measured")) == 1
+
+
 # -- handlers that fail --------------------------------------------------------------------------
 
 
