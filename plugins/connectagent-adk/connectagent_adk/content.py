@@ -5,7 +5,7 @@ They have the names and fields that callbacks read and write, and need no packag
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -19,8 +19,16 @@ class FinishReason(StrEnum):
     OTHER = "OTHER"
 
 
-@dataclass
-class FunctionCall:
+class Shown:
+    """Shows the fields that are set: a callback's print() is to be readable."""
+
+    def __repr__(self) -> str:
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))  # type: ignore[arg-type]
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values if value is not None)})"
+
+
+@dataclass(repr=False)
+class FunctionCall(Shown):
     """One call that the model asks for."""
 
     id: str | None = None
@@ -28,8 +36,8 @@ class FunctionCall:
     args: dict[str, Any] | None = None
 
 
-@dataclass
-class FunctionResponse:
+@dataclass(repr=False)
+class FunctionResponse(Shown):
     """The result of one call."""
 
     id: str | None = None
@@ -37,8 +45,8 @@ class FunctionResponse:
     response: dict[str, Any] | None = None
 
 
-@dataclass
-class Blob:
+@dataclass(repr=False)
+class Blob(Shown):
     """Bytes in a message, such as an image."""
 
     data: bytes | None = None
@@ -46,16 +54,16 @@ class Blob:
     display_name: str | None = None
 
 
-@dataclass
-class FileData:
+@dataclass(repr=False)
+class FileData(Shown):
     """A file in a message, by its address."""
 
     file_uri: str | None = None
     mime_type: str | None = None
 
 
-@dataclass
-class Part:
+@dataclass(repr=False)
+class Part(Shown):
     """One piece of a message: text, a call, a result or a file."""
 
     text: str | None = None
@@ -91,16 +99,16 @@ class Part:
         return cls(function_response=FunctionResponse(name=name, response=response))
 
 
-@dataclass
-class Content:
+@dataclass(repr=False)
+class Content(Shown):
     """One message: its pieces, and whose it is, `user` or `model`."""
 
     parts: list[Part] | None = None
     role: str | None = None
 
 
-@dataclass
-class FunctionDeclaration:
+@dataclass(repr=False)
+class FunctionDeclaration(Shown):
     """A tool as the model is told of it."""
 
     name: str | None = None
@@ -109,15 +117,15 @@ class FunctionDeclaration:
     parameters_json_schema: Any = None
 
 
-@dataclass
-class Tool:
+@dataclass(repr=False)
+class Tool(Shown):
     """Tools that the model may call."""
 
     function_declarations: list[FunctionDeclaration] | None = None
 
 
-@dataclass
-class GenerateContentConfig:
+@dataclass(repr=False)
+class GenerateContentConfig(Shown):
     """What goes with a request. Of these, a callback may change `system_instruction` and `tools`."""
 
     system_instruction: Any = None
@@ -138,8 +146,8 @@ class GenerateContentConfig:
     thinking_config: Any = None
 
 
-@dataclass
-class GenerateContentResponseUsageMetadata:
+@dataclass(repr=False)
+class GenerateContentResponseUsageMetadata(Shown):
     """The tokens of one model call."""
 
     prompt_token_count: int | None = None

@@ -12,8 +12,8 @@ from typing import Any
 from connectagent_adk import content as own_types
 
 
-@dataclass
-class LlmRequest:
+@dataclass(repr=False)
+class LlmRequest(own_types.Shown):
     """What goes to the model: `contents` is the conversation, `config.system_instruction` the system prompt."""
 
     model: str | None = None
@@ -29,8 +29,8 @@ class LlmRequest:
         self.config.system_instruction = "\n\n".join([*([earlier] if earlier else []), *instructions])
 
 
-@dataclass
-class LlmResponse:
+@dataclass(repr=False)
+class LlmResponse(own_types.Shown):
     """What the model answered, or what stands in for it."""
 
     content: Any = None
@@ -89,7 +89,10 @@ def kinds_for(function: Any) -> Kinds:
     mentioned = _google_packages(function)
     if not mentioned:
         return Kinds()
-    types = importlib.import_module("google.genai.types")
+    try:
+        types = importlib.import_module("google.genai.types")
+    except ImportError:  # the callback may do without it
+        return Kinds()
     if "google.adk" not in mentioned and "google.adk.models" not in sys.modules:
         return Kinds(types)
     models = importlib.import_module("google.adk.models")
