@@ -72,18 +72,25 @@ class Callback:
 
     def _binds_by_name(self) -> bool:
         try:
-            signature = inspect.signature(self.function)
+            # What a decorator hides comes first, as in ADK: its own is often (*args, **kwargs), which takes anything.
+            signature, own = inspect.signature(self.function), inspect.signature(self.function, follow_wrapped=False)
         except ValueError:  # some built-in callables do not tell theirs
             return True
         names = PARAMETERS[self.slot]
-        given: dict[bool, tuple[Any, dict[str, Any]]] = {True: ((), dict.fromkeys(names)), False: (names, {})}
-        for by_name, (values, named) in given.items():
-            try:
-                signature.bind(*values, **named)
-            except TypeError:
-                continue
-            return by_name
+        for each in (signature, own):
+            if _binds(each, **dict.fromkeys(names)):
+                return True
+            if _binds(each, *names):
+                return False
         raise HandlerError(f"{self} takes {signature}; ADK gives it ({', '.join(names)}), by these names")
+
+
+def _binds(signature: inspect.Signature, *values: Any, **named: Any) -> bool:
+    try:
+        signature.bind(*values, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def _holder(function: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from connectagent_adk.translation import contents_of, text_in
+from connectagent_adk.translation import contents_of, plain_text
 
 if TYPE_CHECKING:
     from connectagent import Agent
@@ -180,10 +180,8 @@ class Context:
         """The user's message that began this turn."""
         prompt = self._turn.session["user_prompt"]
         for message in reversed(self._turn.session["messages"]):
-            if message["role"] == "user":
-                [(content, _)] = contents_of([message], self._types)
-                if text_in(content) == prompt:
-                    return content
+            if message["role"] == "user" and plain_text(message["content"]) == prompt:
+                return contents_of([message], self._types)[0][0]
         return self._types.Content(role="user", parts=[self._types.Part(text=prompt)])
 
     async def save_artifact(self, filename: str, artifact: Any, custom_metadata: dict[str, Any] | None = None) -> int:

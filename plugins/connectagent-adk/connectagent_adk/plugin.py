@@ -28,7 +28,15 @@ from connectagent import (
 from connectagent_adk.callback import PARAMETERS, Callback
 from connectagent_adk.contexts import Context, Turn
 from connectagent_adk.requests import RequestView
-from connectagent_adk.translation import is_content, is_response, llm_response, response_from, result_dict, text_in
+from connectagent_adk.translation import (
+    is_content,
+    is_response,
+    llm_response,
+    plain_text,
+    response_from,
+    result_dict,
+    text_in,
+)
 
 if TYPE_CHECKING:
     from connectagent import Agent
@@ -152,7 +160,7 @@ class AdkCallbacks:
             for entry in entries:
                 if entry.get("call_id") == wanted is not None:
                     result = entry.get("result")
-                    agent.end_turn(result if isinstance(result, str) else text_in(result))
+                    agent.end_turn(plain_text(result))
                     turn.ended = agent.ended
 
         return handler
@@ -309,7 +317,7 @@ def _tool(agent: Agent, tool_call: ToolCall, callback: Callback) -> Any:
 def _tool_response(agent: Agent, tool_call: ToolCall, result: Any) -> dict[str, Any]:
     """A result as a dict. connectagent has it as text: a tool that returns a str is told by its annotation."""
     if not isinstance(result, str):
-        return {"result": text_in(result)}
+        return {"result": plain_text(result)}
     tool = agent.tools.get(tool_call.name)
     returns = getattr(tool.function, "__annotations__", {}).get("return") if tool else None
     return result_dict(result, parse_all=returns not in (str, "str"))

@@ -68,7 +68,7 @@ def system_text(messages: list[Message]) -> tuple[str, int]:
     count = 0
     while count < len(messages) and messages[count]["role"] in _SYSTEM:
         count += 1
-    return "\n\n".join(_text(message["content"]) for message in messages[:count]), count
+    return "\n\n".join(plain_text(message["content"]) for message in messages[:count]), count
 
 
 def contents_of(messages: list[Message], types: Any) -> list[tuple[Any, list[Message]]]:
@@ -83,7 +83,7 @@ def contents_of(messages: list[Message], types: Any) -> list[tuple[Any, list[Mes
             pairs.append((types.Content(role=role, parts=_parts(message, types)), [message]))
             continue
         id = message["tool_call_id"]
-        response = result_dict(_text(message["content"]))
+        response = result_dict(plain_text(message["content"]))
         part = types.Part(function_response=types.FunctionResponse(id=id, name=names.get(id, ""), response=response))
         if pairs and pairs[-1][1][-1]["role"] == "tool":
             pairs[-1][0].parts.append(part)
@@ -115,10 +115,10 @@ def _part(part: dict[str, Any], types: Any) -> Any:
     return types.Part(inline_data=types.Blob(data=base64.b64decode(data), mime_type=head[5:]))
 
 
-def _text(content: Any) -> str:
-    """The text in a message's content."""
+def plain_text(content: Any) -> str:
+    """The text in a message's content, an image as `[image]`: as connectagent has it in `user_prompt`."""
     if isinstance(content, list):
-        return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content)
+        return "\n".join(str(part.get("text", f"[{str(part.get('type')).removesuffix('_url')}]")) for part in content)
     return content or ""
 
 

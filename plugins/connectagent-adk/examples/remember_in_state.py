@@ -10,9 +10,7 @@ from connectagent.testing import ScriptedLLM, call
 from connectagent_adk import BaseTool, CallbackContext, LlmRequest, ToolContext, adk_callbacks
 
 
-def keep_number(
-    tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: dict[str, Any]
-) -> None:
+def keep_number(tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: dict[str, Any]) -> None:
     if number := tool_response.get("order"):
         tool_context.state["last_order"] = number
 
