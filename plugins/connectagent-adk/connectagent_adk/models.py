@@ -85,7 +85,7 @@ class Kinds:
 
 
 def kinds_for(function: Any) -> Kinds:
-    """Google's own classes for a callback whose module imports them, since it may build on what it is given."""
+    """Google's own classes where a callback or its module imports them, since it may build on what it is given."""
     mentioned = _google_packages(function)
     if not mentioned:
         return Kinds()
@@ -101,13 +101,18 @@ def kinds_for(function: Any) -> Kinds:
 
 
 def _google_packages(function: Any) -> set[str]:
-    """Which of Google's packages a function or its module imports."""
+    """Which of Google's packages a function or its module imports; none where it imports the stand-ins."""
     code = getattr(function, "__code__", None)
-    names = list(code.co_names) if isinstance(code, CodeType) else []
-    for value in getattr(function, "__globals__", {}).values():
-        if isinstance(value, ModuleType):
-            names.append(value.__name__)
-        elif isinstance(value, type) or inspect.isroutine(value):
-            names.append(str(getattr(value, "__module__", "")))
+    inside = list(code.co_names) if isinstance(code, CodeType) else []
+    around = [name for value in getattr(function, "__globals__", {}).values() if (name := _home(value))]
+    if {own_types.__name__, __name__} & set(around):
+        around = []
     packages = ("google.genai", "google.adk")
-    return {package for package in packages for name in names if f"{name}.".startswith(f"{package}.")}
+    return {package for package in packages for name in inside + around if f"{name}.".startswith(f"{package}.")}
+
+
+def _home(value: Any) -> str:
+    """The module that a value is, or comes from."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    return str(getattr(value, "__module__", "")) if isinstance(value, type) or inspect.isroutine(value) else ""

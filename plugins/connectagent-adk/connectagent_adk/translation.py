@@ -169,8 +169,13 @@ def answer_of(value: Any) -> tuple[str | None, list[ToolCall]]:
     text = text_in(content)
     if not text and not calls and (get(value, "error_code") or get(value, "error_message")):
         text = str(get(value, "error_message") or f"The model failed: {get(value, 'error_code')}")
-    made = [ToolCall(get(call, "id") or "", str(get(call, "name")), dict(get(call, "args") or {})) for call in calls]
+    made = [ToolCall(get(call, "id") or "", str(get(call, "name")), _arguments(get(call, "args"))) for call in calls]
     return text or (None if made else ""), made
+
+
+def _arguments(args: Any) -> Any:
+    """A dict of arguments; what is none stays, and the model is told."""
+    return dict(args) if isinstance(args, Mapping) else args or {}
 
 
 def response_from(value: Any, original: LLMResponse | None = None) -> LLMResponse | None:

@@ -3,9 +3,10 @@
 ADK adds it behind the agent's own answer. Here it is what `input()` returns; both are in the conversation.
 """
 
+from connectagent_adk import CallbackContext, adk_callbacks, types
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM
-from connectagent_adk import CallbackContext, adk_callbacks, types
 
 
 def closing_note(callback_context: CallbackContext) -> types.Content | None:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from connectagent_adk import BaseTool, ToolContext, adk_callbacks
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
-from connectagent_adk import BaseTool, ToolContext, adk_callbacks
 
 asked = []
 

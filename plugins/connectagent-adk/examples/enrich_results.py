@@ -3,9 +3,10 @@
 from copy import deepcopy
 from typing import Any
 
+from connectagent_adk import BaseTool, ToolContext, adk_callbacks
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
-from connectagent_adk import BaseTool, ToolContext, adk_callbacks
 
 
 def add_unit(

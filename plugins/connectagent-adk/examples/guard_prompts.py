@@ -3,9 +3,10 @@
 A response that it returns stands in for the model's; its edits of the request hold for this one call.
 """
 
+from connectagent_adk import CallbackContext, LlmRequest, LlmResponse, adk_callbacks, types
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM
-from connectagent_adk import CallbackContext, LlmRequest, LlmResponse, adk_callbacks, types
 
 
 def guard(callback_context: CallbackContext, llm_request: LlmRequest) -> LlmResponse | None:

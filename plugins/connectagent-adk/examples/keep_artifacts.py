@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from connectagent_adk import BaseTool, CallbackContext, InMemoryArtifactService, ToolContext, adk_callbacks, types
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
-from connectagent_adk import BaseTool, CallbackContext, InMemoryArtifactService, ToolContext, adk_callbacks, types
 
 
 async def save_report(

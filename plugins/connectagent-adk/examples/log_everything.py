@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from connectagent import Agent
 from connectagent_adk import BaseTool, CallbackContext, LlmRequest, LlmResponse, ToolContext, adk_callbacks
+
+from connectagent import Agent
 
 
 def begins(callback_context: CallbackContext) -> None:

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from connectagent_adk import BaseTool, CallbackContext, LlmRequest, LlmResponse, ToolContext, adk_callbacks, types
+
 from connectagent import Agent, ProviderError
 from connectagent.testing import ScriptedLLM, call
-from connectagent_adk import BaseTool, CallbackContext, LlmRequest, LlmResponse, ToolContext, adk_callbacks, types
 
 
 def last_known(

@@ -5,9 +5,10 @@ The writes are in `agent.current_session["state"]`, and the trace tells which ca
 
 from typing import Any
 
+from connectagent_adk import BaseTool, CallbackContext, LlmRequest, ToolContext, adk_callbacks
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
-from connectagent_adk import BaseTool, CallbackContext, LlmRequest, ToolContext, adk_callbacks
 
 
 def keep_number(tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: dict[str, Any]) -> None:

@@ -6,9 +6,10 @@ it by `actions.skip_summarization`.
 
 from typing import Any
 
+from connectagent_adk import BaseTool, ToolContext, adk_callbacks
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
-from connectagent_adk import BaseTool, ToolContext, adk_callbacks
 
 
 def need_token(tool: BaseTool, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any] | None:

@@ -2,9 +2,10 @@
 
 import copy
 
+from connectagent_adk import CallbackContext, LlmResponse, adk_callbacks, types
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
-from connectagent_adk import CallbackContext, LlmResponse, adk_callbacks, types
 
 
 def reword(callback_context: CallbackContext, llm_response: LlmResponse) -> LlmResponse | None:

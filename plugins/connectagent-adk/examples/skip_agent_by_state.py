@@ -3,9 +3,10 @@
 What it returns is the turn's result; the model is not called, and after_agent_callback does not run.
 """
 
+from connectagent_adk import CallbackContext, adk_callbacks, types
+
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM
-from connectagent_adk import CallbackContext, adk_callbacks, types
 
 
 def closed_for_the_night(callback_context: CallbackContext) -> types.Content | None:

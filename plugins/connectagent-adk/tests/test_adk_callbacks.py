@@ -574,7 +574,7 @@ def test_other_names_are_given_by_position_as_in_adk() -> None:
 
 @pytest.mark.parametrize("value", [3, "name", [lambda callback_context: None, 3], str])
 def test_what_is_no_function_is_refused(value: Any) -> None:
-    with pytest.raises(HandlerError, match="before_agent_callback=.* is no function"):
+    with pytest.raises(HandlerError, match=r"before_agent_callback=.* is no function"):
         adk_callbacks(before_agent_callback=value)
 
 

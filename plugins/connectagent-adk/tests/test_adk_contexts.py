@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from connectagent_adk import CallbackContext, InMemoryArtifactService, State, ToolContext, adk_callbacks, types
+from connectagent_adk.translation import Ids, contents_of, messages_of, response_from, result_dict
 
 from connectagent import Agent, Image, LLMResponse, ToolCall
 from connectagent.testing import ScriptedLLM, call
-from connectagent_adk.translation import Ids, contents_of, messages_of, response_from, result_dict
 
 PNG = b"\x89PNG\r\n"
 
@@ -138,6 +138,19 @@ def test_dicts_are_read_in_both_spellings() -> None:
     parts = [{"functionCall": {"id": "1", "name": "look", "args": {"a": 1}}}, {"text": "b", "thought": True}]
     response = response_from({"content": {"role": "model", "parts": parts}})
     assert response == LLMResponse(None, [ToolCall("1", "look", {"a": 1})])
+
+
+def test_arguments_that_are_no_dict_are_an_error_that_the_model_reads() -> None:
+    def look() -> str:
+        """Look."""
+        return "x"
+
+    part = {"function_call": {"name": "look", "args": [1]}}
+    answers = iter([{"parts": [part]}, None])
+    llm = ScriptedLLM("ok")
+    plugin = adk_callbacks(before_model_callback=lambda callback_context, llm_request: next(answers))
+    Agent("a", [look], llm=llm, plugins=[plugin], log=False, quiet=True).input("Hi")
+    assert "must be a JSON object, not list" in str(llm.requests[0].messages[-1]["content"])
 
 
 @pytest.mark.parametrize(
