@@ -22,7 +22,7 @@ _FINISHED = {"length": "MAX_TOKENS", "max_tokens": "MAX_TOKENS", "content_filter
 
 def get(thing: Any, name: str) -> Any:
     """A field of an object or of a dict, which may spell it `likeThis`."""
-    if isinstance(thing, Mapping):
+    if isinstance(thing, dict):
         head, *rest = name.split("_")
         return thing.get(name, thing.get(head + "".join(word.title() for word in rest)))
     return getattr(thing, name, None)
@@ -57,7 +57,7 @@ def is_response(value: Any) -> bool:
 
 
 def _has(value: Any, name: str) -> bool:
-    return get(value, name) is not None if isinstance(value, Mapping) else hasattr(value, name)
+    return get(value, name) is not None if isinstance(value, dict) else hasattr(value, name)
 
 
 # -- to ADK --------------------------------------------------------------------------------------
@@ -220,6 +220,7 @@ def messages_of(content: Any, ids: Ids) -> list[Message]:
     """The messages that say what a content says: one for each result in it, and one for the rest."""
     role = {"model": "assistant", "assistant": "assistant", "system": "system"}.get(get(content, "role") or "", "user")
     messages: list[Message] = []
+    # A content with calls is the model's, whatever its role: nobody else may make them.
     rest: list[dict[str, Any]] = []
     calls: list[dict[str, Any]] = []
     for part in parts_of(content):
@@ -232,7 +233,7 @@ def messages_of(content: Any, ids: Ids) -> list[Message]:
         elif not get(part, "thought"):
             rest += _message_parts(part)
     if rest or calls or not messages:
-        message: Message = {"role": role, "content": _joined(rest)}
+        message: Message = {"role": "assistant" if calls else role, "content": _joined(rest)}
         messages.append({**message, "tool_calls": calls} if calls else message)
     return messages
 
@@ -254,7 +255,7 @@ def _joined(parts: list[dict[str, Any]]) -> Any:
 
 
 def _result_text(response: Any) -> str:
-    if isinstance(response, Mapping) and list(response) == ["result"] and isinstance(response["result"], str):
+    if isinstance(response, dict) and list(response) == ["result"] and isinstance(response["result"], str):
         return response["result"]
     return _json(response if response is not None else {})
 

@@ -191,6 +191,47 @@ def test_an_edited_result_leaves_its_neighbours_alone() -> None:
     assert agent.current_session["messages"][2]["content"] == "long"
 
 
+def edited_request(edit: Any) -> list[Any]:
+    """What the model is sent where a callback edits the contents of a conversation with two rounds."""
+
+    def look(at: str) -> str:
+        """Look."""
+        return at
+
+    llm = ScriptedLLM([call("look", at="a"), call("look", at="b")], [call("look", at="c")], "ok")
+    turns = iter([None, None, edit])
+    plugin = adk_callbacks(
+        before_model_callback=lambda callback_context, llm_request: (next(turns) or len)(llm_request.contents) and None
+    )
+    Agent("guide", [look], llm=llm, plugins=[plugin], log=False, quiet=True).input("Hi")
+    return llm.requests[2].messages
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda contents: contents.reverse(),
+        lambda contents: contents.pop(1),
+        lambda contents: contents.pop(2),
+        lambda contents: contents.append(contents[1]),
+        lambda contents: contents[2].parts.pop(),
+        lambda contents: setattr(contents[1], "role", "user"),
+        lambda contents: setattr(contents[3], "parts", None),
+        lambda contents: contents.insert(2, {"role": "function", "parts": [{"text": "x"}]}),
+    ],
+)
+def test_whatever_is_done_to_the_contents_every_call_that_is_sent_has_its_result(edit: Any) -> None:
+    open_ids: list[str] = []
+    for message in edited_request(edit):
+        if message["role"] == "tool":
+            open_ids.remove(message["tool_call_id"])
+            continue
+        assert open_ids == []
+        assert message["role"] == "assistant" or "tool_calls" not in message
+        open_ids = [each["id"] for each in message.get("tool_calls", ())]
+    assert open_ids == []
+
+
 def test_a_request_without_contents_is_still_one_that_providers_take() -> None:
     def empty(callback_context: Any, llm_request: Any) -> None:
         llm_request.contents = []
