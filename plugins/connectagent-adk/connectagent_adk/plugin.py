@@ -115,7 +115,7 @@ class AdkCallbacks:
                 # An attribute of this object for each: connectagent finds the handlers of a plugin there.
                 marker, handler = make(callback, number == 0)
                 setattr(self, f"{slot}_{number}", _named(marker, handler, callback))
-                if slot.endswith("_tool_callback") or slot == "on_tool_error_callback":
+                if "tool_context" in PARAMETERS[slot]:
                     ending = _named(after_tools, self._ending(callback), callback)
                     setattr(self, f"{slot}_{number}_ending", ending)
 
