@@ -1,0 +1,35 @@
+"""ADK's callbacks unchanged: `Agent(..., plugins=[adk_callbacks(before_tool_callback=check)])`.
+
+What ADK's callbacks import is here too, as stand-ins: `from connectagent_adk import CallbackContext, types`.
+"""
+
+from connectagent_adk import content as types
+from connectagent_adk.contexts import (
+    CallbackContext,
+    Context,
+    Event,
+    EventActions,
+    InMemoryArtifactService,
+    Session,
+    State,
+    ToolContext,
+)
+from connectagent_adk.models import BaseTool, LlmRequest, LlmResponse
+from connectagent_adk.plugin import AdkCallbacks, adk_callbacks
+
+__all__ = [
+    "AdkCallbacks",
+    "BaseTool",
+    "CallbackContext",
+    "Context",
+    "Event",
+    "EventActions",
+    "InMemoryArtifactService",
+    "LlmRequest",
+    "LlmResponse",
+    "Session",
+    "State",
+    "ToolContext",
+    "adk_callbacks",
+    "types",
+]

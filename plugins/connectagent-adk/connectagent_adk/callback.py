@@ -1,0 +1,147 @@
+"""One callback as the user wrote it: whether it can be called, where it stands, and how it is called."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+from connectagent import HandlerError, HookResultError
+from connectagent_adk.models import kinds_for
+
+# ADK's own names of the parameters, in the order in which it gives them by position where the names do not fit.
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "before_agent_callback": ("callback_context",),
+    "after_agent_callback": ("callback_context",),
+    "before_model_callback": ("callback_context", "llm_request"),
+    "after_model_callback": ("callback_context", "llm_response"),
+    "on_model_error_callback": ("callback_context", "llm_request", "error"),
+    "before_tool_callback": ("tool", "args", "tool_context"),
+    "after_tool_callback": ("tool", "args", "tool_context", "tool_response"),
+    "on_tool_error_callback": ("tool", "args", "tool_context", "error"),
+}
+
+
+class Callback:
+    """A callback that was given for one of ADK's slots.
+
+    Args:
+        slot: ADK's name of the slot, such as `before_tool_callback`.
+        function: a function, async function, method, partial or callable object.
+
+    Attributes:
+        kinds: the classes of what it is given.
+        stand_in: a function with its name, file and line, by which connectagent names it; never called.
+
+    Raises:
+        HandlerError: it cannot be called, or not with the slot's parameters.
+    """
+
+    def __init__(self, slot: str, function: Any) -> None:
+        self.slot = slot
+        self.function = function
+        if isinstance(function, type) or not callable(function):
+            raise HandlerError(
+                f"{slot}={function!r:.100} is no function; give a function that takes {', '.join(PARAMETERS[slot])}, "
+                "or a list of them"
+            )
+        holder = _holder(function)
+        self.stand_in = _stand_in(holder, function)
+        self.by_name = self._binds_by_name()
+        self.kinds = kinds_for(holder)
+
+    def __str__(self) -> str:
+        code = self.stand_in.__code__
+        return f"{self.slot} {self.stand_in.__qualname__!r} ({code.co_filename}:{code.co_firstlineno})"
+
+    def __call__(self, **given: Any) -> Any:
+        """Call it, and run what it awaits to its end."""
+        values = [given[name] for name in PARAMETERS[self.slot]]
+        value = self.function(**given) if self.by_name else self.function(*values)
+        return _awaited(value) if inspect.isawaitable(value) else value
+
+    def refuse(self, value: Any, takes: str) -> HookResultError:
+        """The error for a value that the slot does not take."""
+        shown = f"{type(value).__name__} {value!r:.80}"
+        return HookResultError(f"{self} returned {shown}; it takes None or {takes}")
+
+    def _binds_by_name(self) -> bool:
+        try:
+            # What a decorator hides comes first, as in ADK: its own is often (*args, **kwargs), which takes anything.
+            signature, own = inspect.signature(self.function), inspect.signature(self.function, follow_wrapped=False)
+        except ValueError:  # some built-in callables do not tell theirs
+            return True
+        names = PARAMETERS[self.slot]
+        for each in (signature, own):
+            if _binds(each, **dict.fromkeys(names)):
+                return True
+            if _binds(each, *names):
+                return False
+        raise HandlerError(f"{self} takes {signature}; ADK gives it ({', '.join(names)}), by these names")
+
+
+def _binds(signature: inspect.Signature, *values: Any, **named: Any) -> bool:
+    try:
+        signature.bind(*values, **named)
+    except TypeError:
+        return False
+    return True
+
+
+def _holder(function: Any) -> Any:
+    """The plain function behind partials, methods, callable objects and decorators."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function):
+        function = getattr(function, "__call__", function)  # noqa: B004  the method itself is wanted
+    return inspect.unwrap(getattr(function, "__func__", function))
+
+
+def _stand_in(holder: Any, function: Any) -> FunctionType:
+    """A function that stands where the callback does.
+
+    connectagent names a handler by the function that it wraps, but takes none that is async.
+    """
+
+    def named() -> None: ...
+
+    code = getattr(holder, "__code__", None)
+    file, line = (code.co_filename, code.co_firstlineno) if isinstance(code, CodeType) else ("?", 0)
+    named.__code__ = named.__code__.replace(co_filename=file, co_firstlineno=line)
+    named.__qualname__ = getattr(holder, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
+    assert isinstance(named, FunctionType)
+    return named
+
+
+def _awaited(awaitable: Awaitable[Any]) -> Any:
+    async def main() -> Any:
+        return await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(main())
+    return _in_thread(lambda: asyncio.run(main()))
+
+
+def _in_thread(work: Callable[[], Any]) -> Any:
+    """Run where no event loop runs, as one does in a notebook and in the handlers of a web server."""
+    context, values, errors = contextvars.copy_context(), [], []
+
+    def target() -> None:
+        try:
+            values.append(context.run(work))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=target, name="connectagent-adk-callback", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return values[0]

@@ -1,0 +1,323 @@
+"""`adk_callbacks`: ADK's callbacks as a plugin, each of them a handler of its own."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from connectagent import (
+    HandlerError,
+    HookResultError,
+    LLMRequest,
+    LLMResponse,
+    ToolCall,
+    after_each_tool,
+    after_llm,
+    after_tools,
+    after_user_input,
+    before_each_tool,
+    before_llm,
+    on_complete,
+    on_error,
+)
+from connectagent_adk.callback import PARAMETERS, Callback
+from connectagent_adk.contexts import Context, Turn
+from connectagent_adk.requests import RequestView
+from connectagent_adk.translation import (
+    is_content,
+    is_response,
+    llm_response,
+    plain_text,
+    response_from,
+    result_dict,
+    text_in,
+)
+
+if TYPE_CHECKING:
+    from connectagent import Agent
+
+_RAN = ("success", "stand_in", "recovered")  # what became of a call that after_tool_callback is for
+
+
+def adk_callbacks(
+    *,
+    before_agent_callback: Any = None,
+    after_agent_callback: Any = None,
+    before_model_callback: Any = None,
+    after_model_callback: Any = None,
+    on_model_error_callback: Any = None,
+    before_tool_callback: Any = None,
+    after_tool_callback: Any = None,
+    on_tool_error_callback: Any = None,
+    artifact_service: Any = None,
+    **unknown: Any,
+) -> AdkCallbacks:
+    """Make a plugin of ADK's callbacks: `Agent(..., plugins=[adk_callbacks(before_model_callback=check)])`.
+
+    Each is one function or a list; they may be async. In a list the first value decides, as ADK has it.
+
+    Args:
+        before_agent_callback: `(callback_context)`; content is the turn's result, and the model is not called.
+        after_agent_callback: `(callback_context)`; content is the turn's result, and joins the conversation.
+        before_model_callback: `(callback_context, llm_request)`; a response stands in for the model's.
+        after_model_callback: `(callback_context, llm_response)`; a response takes the place of the model's.
+        on_model_error_callback: `(callback_context, llm_request, error)`; a response recovers.
+        before_tool_callback: `(tool, args, tool_context)`; a dict stands in for the tool's result.
+        after_tool_callback: `(tool, args, tool_context, tool_response)`; a dict takes the result's place.
+        on_tool_error_callback: `(tool, args, tool_context, error)`; a dict recovers.
+        artifact_service: where `save_artifact` and `load_artifact` keep things: `InMemoryArtifactService()`, or
+            one of ADK's.
+
+    Raises:
+        HandlerError: a callback cannot be called with its parameters, or its name is not one of the above.
+    """
+    given = locals()
+    for name, value in unknown.items():
+        near = difflib.get_close_matches(name, PARAMETERS, 1, 0.5)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        code = getattr(value, "__code__", None)
+        where = f"{code.co_filename}:{code.co_firstlineno}" if code else f"{value!r:.80}"
+        raise HandlerError(f"ADK has no {name!r} ({where}).{hint} Known: {', '.join(PARAMETERS)}")
+    listed = {
+        slot: [Callback(slot, one) for one in (value if isinstance(value, list | tuple) else [value])]
+        for slot in PARAMETERS
+        if (value := given[slot]) is not None
+    }
+    if not any(listed.values()):
+        raise HandlerError(f"adk_callbacks() was given no callback; it takes {', '.join(PARAMETERS)}")
+    return AdkCallbacks(listed, artifact_service)
+
+
+class AdkCallbacks:
+    """The plugin that `adk_callbacks` makes.
+
+    Args:
+        callbacks: the callbacks of each slot, in order.
+        artifact_service: where artifacts are kept, or None.
+    """
+
+    name = "adk"
+
+    def __init__(self, callbacks: dict[str, list[Callback]], artifact_service: Any = None) -> None:
+        self._callbacks = callbacks
+        self._artifacts = artifact_service
+        self._turns: WeakKeyDictionary[Agent, Turn] = WeakKeyDictionary()
+        if "on_model_error_callback" in callbacks:
+            self.remember = before_llm(trylast=True)(functools.partial(_remember, self))
+        for slot, group in callbacks.items():
+            make = getattr(self, f"_{slot}")
+            for number, callback in enumerate(group):
+                # An attribute of this object for each: connectagent finds the handlers of a plugin there.
+                marker, handler = make(callback, number == 0)
+                setattr(self, f"{slot}_{number}", _named(marker, handler, callback))
+                if "tool_context" in PARAMETERS[slot]:
+                    ending = _named(after_tools, self._ending(callback), callback)
+                    setattr(self, f"{slot}_{number}_ending", ending)
+
+    def __repr__(self) -> str:
+        return f"adk_callbacks({', '.join(str(callback) for group in self._callbacks.values() for callback in group)})"
+
+    def turn_of(self, agent: Agent) -> Turn:
+        """What is kept for the agent's turn, made anew for each."""
+        session: Any = agent.current_session
+        turn = self._turns.get(agent)
+        if turn is None or turn.session is not session or turn.number != session["turn"]:
+            same = turn is not None and turn.session is session
+            turn = self._turns[agent] = Turn(session, turn.session_id if turn and same else None)
+        return turn
+
+    def _call(self, agent: Agent, callback: Callback, call: ToolCall | None = None, **given: Any) -> Any:
+        """Call a callback, and do what it asks for by its context."""
+        turn = self.turn_of(agent)
+        context = Context(agent, turn, callback.kinds.types, self._artifacts, call.id if call else None)
+        given["callback_context" if call is None else "tool_context"] = context
+        value = callback(**given)
+        actions, state = context.actions, turn.session["state"]
+        for key, written in actions.state_delta.items():
+            if key in state or written is not None:
+                state[key] = written
+        if actions.transfer_to_agent:
+            raise HookResultError(
+                f"{callback} set actions.transfer_to_agent={actions.transfer_to_agent!r}; a callback cannot hand over "
+                "here: call the other agent in a tool"
+            )
+        if call is not None and (actions.escalate or actions.skip_summarization):
+            turn.endings[id(callback)] = call.id
+        elif actions.escalate:
+            agent.end_turn()
+            turn.ended = agent.ended
+        return value
+
+    def _ending(self, callback: Callback) -> Callable[..., None]:
+        def handler(agent: Agent, entries: list[dict[str, Any]]) -> None:
+            turn = self.turn_of(agent)
+            wanted = turn.endings.pop(id(callback), None)
+            for entry in entries:
+                if entry.get("call_id") == wanted is not None:
+                    result = entry.get("result")
+                    agent.end_turn(plain_text(result))
+                    turn.ended = agent.ended
+
+        return handler
+
+    def _first_only(self, agent: Agent, callback: Callback, is_first: bool, key: Any, decide: Callable[[], Any]) -> Any:
+        """Run a callback of a list unless one before it has decided; connectagent's own chains run them all.
+
+        Args:
+            key: tells apart the moments of a turn at which the list is run.
+            decide: runs the callback; gives whether it decided, and what connectagent is to take.
+        """
+        decided, mine = self.turn_of(agent).decided, (callback.slot, key)
+        if is_first:
+            decided.discard(mine)
+        if mine in decided:
+            return None
+        done, value = decide()
+        if done:
+            decided.add(mine)
+        return value
+
+    # -- one method for each slot: the marker of its hook, and the handler ------------------------
+
+    def _before_agent_callback(self, callback: Callback, is_first: bool) -> Any:
+        def handler(agent: Agent) -> str | None:
+            return _text(callback, self._call(agent, callback))
+
+        return after_user_input, handler
+
+    def _after_agent_callback(self, callback: Callback, is_first: bool) -> Any:
+        def handler(agent: Agent, outcome: str) -> str | None:
+            def decide() -> tuple[bool, str | None]:
+                text = _text(callback, self._call(agent, callback))
+                if text:  # ADK adds what it returns to the conversation
+                    session: Any = agent.current_session
+                    session["messages"].append({"role": "assistant", "content": text})
+                return text is not None, text
+
+            if outcome == "ended" and agent.ended is not self.turn_of(agent).ended:
+                return None  # the agent did not run to its end, as with ADK's end_invocation
+            return self._first_only(agent, callback, is_first, "turn", decide)  # type: ignore[no-any-return]
+
+        return on_complete, handler
+
+    def _before_model_callback(self, callback: Callback, is_first: bool) -> Any:
+        def handler(agent: Agent, request: LLMRequest) -> LLMResponse | None:
+            view = _view(agent, request, callback)
+            value = self._call(agent, callback, llm_request=view.llm_request)
+            view.write_back(callback)
+            return _answer(callback, value)
+
+        return before_llm, handler
+
+    def _after_model_callback(self, callback: Callback, is_first: bool) -> Any:
+        def handler(agent: Agent, request: LLMRequest, response: LLMResponse) -> LLMResponse | None:
+            def decide() -> tuple[bool, LLMResponse | None]:
+                mine = llm_response(response, callback.kinds)
+                value = self._call(agent, callback, llm_response=mine)
+                if value and not is_response(value):
+                    raise callback.refuse(value, "LlmResponse")
+                return bool(value), response_from(value or mine, response)
+
+            return self._first_only(agent, callback, is_first, id(request), decide)  # type: ignore[no-any-return]
+
+        return after_llm, handler
+
+    def _on_model_error_callback(self, callback: Callback, is_first: bool) -> Any:
+        def handler(agent: Agent, error: Exception, tool_call: ToolCall | None) -> LLMResponse | None:
+            request = self.turn_of(agent).request
+            if tool_call is not None or request is None:
+                return None
+            view = _view(agent, request, callback)
+            return _answer(callback, self._call(agent, callback, llm_request=view.llm_request, error=error))
+
+        return on_error, handler
+
+    def _before_tool_callback(self, callback: Callback, is_first: bool) -> Any:
+        def handler(agent: Agent, tool_call: ToolCall) -> Any:
+            tool = _tool(agent, tool_call, callback)
+            return _result(self._call(agent, callback, tool_call, tool=tool, args=tool_call.arguments))
+
+        return before_each_tool, handler
+
+    def _after_tool_callback(self, callback: Callback, is_first: bool) -> Any:
+        def handler(agent: Agent, tool_call: ToolCall, result: Any, entry: dict[str, Any]) -> Any:
+            def decide() -> tuple[bool, Any]:
+                response = _tool_response(agent, tool_call, result)
+                before = copy.deepcopy(response)
+                tool, args = _tool(agent, tool_call, callback), copy.deepcopy(tool_call.arguments)
+                value = self._call(agent, callback, tool_call, tool=tool, args=args, tool_response=response)
+                edited = response if value is None and response != before else None
+                return value is not None, _result(value) if edited is None else edited
+
+            if entry.get("status") not in _RAN or agent.tools.get(tool_call.name) is None:
+                return None
+            return self._first_only(agent, callback, is_first, tool_call.id, decide)
+
+        return after_each_tool, handler
+
+    def _on_tool_error_callback(self, callback: Callback, is_first: bool) -> Any:
+        def handler(agent: Agent, error: Exception, tool_call: ToolCall | None) -> Any:
+            if tool_call is None:
+                return None
+            tool, args = _tool(agent, tool_call, callback), copy.deepcopy(tool_call.arguments)
+            return _result(self._call(agent, callback, tool_call, tool=tool, args=args, error=error))
+
+        return on_error, handler
+
+
+def _remember(plugin: AdkCallbacks, agent: Agent, request: LLMRequest) -> None:
+    """Keep the request for on_model_error_callback: `on_error` is not given it."""
+    plugin.turn_of(agent).request = request
+
+
+def _named(marker: Any, handler: Callable[..., Any], callback: Callback) -> Any:
+    """Mark a handler; traces, errors, plan and ledger name the user's callback in its place."""
+    handler.__signature__ = inspect.signature(handler)  # type: ignore[attr-defined]
+    handler.__wrapped__ = callback.stand_in  # type: ignore[attr-defined]
+    return marker(handler)
+
+
+def _view(agent: Agent, request: LLMRequest, callback: Callback) -> RequestView:
+    return RequestView(request, {tool.name: tool.description for tool in agent.tools}, callback.kinds)
+
+
+def _text(callback: Callback, value: Any) -> str | None:
+    """The text of a content; ADK takes no notice of what is false."""
+    if not value:
+        return None
+    if not is_content(value):
+        raise callback.refuse(value, "Content")
+    return text_in(value)
+
+
+def _answer(callback: Callback, value: Any) -> LLMResponse | None:
+    """What stands in for a model's answer; ADK takes no notice of what is false."""
+    if not value:
+        return None
+    if not is_response(value):
+        raise callback.refuse(value, "LlmResponse")
+    return response_from(value)
+
+
+def _result(value: Any) -> Any:
+    """What a tool's callback returned: a dict, or as ADK makes it one."""
+    return value if value is None or isinstance(value, dict) else {"result": value}
+
+
+def _tool(agent: Agent, tool_call: ToolCall, callback: Callback) -> Any:
+    tool = agent.tools.get(tool_call.name)
+    return callback.kinds.tool(name=tool_call.name, description=tool.description if tool else "Tool not found")
+
+
+def _tool_response(agent: Agent, tool_call: ToolCall, result: Any) -> dict[str, Any]:
+    """A result as a dict. connectagent has it as text: a tool that returns a str is told by its annotation."""
+    if not isinstance(result, str):
+        return {"result": plain_text(result)}
+    tool = agent.tools.get(tool_call.name)
+    returns = getattr(tool.function, "__annotations__", {}).get("return") if tool else None
+    return result_dict(result, parse_all=returns not in (str, "str"))
