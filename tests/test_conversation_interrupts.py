@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from conversation_rules import problems
+from connectagent.testing import conversation_problems as problems
 
 import connectagent
 from connectagent import Agent, LLMResponse, ToolCall, ToolRejected, after_tools, around_tool, before_each_tool

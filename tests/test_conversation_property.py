@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from conversation_faults import ACTS, Abrupt, Boom
-from conversation_rules import problems
+from connectagent.testing import conversation_problems as problems
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
