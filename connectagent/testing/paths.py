@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from connectagent import hooks
 from connectagent.errors import ProviderError, ToolRejected
@@ -78,31 +79,35 @@ def failure() -> ModelFailure:
     return ModelFailure("try again later", kind="overloaded", provider="scripted", status=529)
 
 
-def tools() -> list[Any]:
-    """The tools of the paths."""
-    tries: list[int] = []
+# The tools of the paths; their names are not those that a plugin would give to a tool that it brings.
 
-    def work(x: int = 0) -> int:
-        """Work."""
-        return 2 * x
 
-    def fail() -> int:
-        """Fail."""
+def do_work(x: int = 0) -> int:
+    """Work."""
+    return 2 * x
+
+
+def do_fail() -> int:
+    """Fail."""
+    raise ToolFailure("no answer")
+
+
+def do_fail_once(agent: Any) -> str:
+    """Fail the first time."""
+    if agent not in _failed:
+        _failed.add(agent)
         raise ToolFailure("no answer")
+    return "at last"
 
-    def flaky() -> str:
-        """Fail the first time."""
-        tries.append(1)
-        if len(tries) == 1:
-            raise ToolFailure("no answer")
-        return "at last"
 
-    def finish(agent: Any) -> str:
-        """End the turn."""
-        agent.end_turn("Ended.")
-        return "last"
+def do_end(agent: Any) -> str:
+    """End the turn."""
+    agent.end_turn("Ended.")
+    return "last"
 
-    return [work, fail, flaky, finish]
+
+_failed: WeakSet[Any] = WeakSet()
+TOOLS = (do_work, do_fail, do_fail_once, do_end)
 
 
 def once(hook: str, act: Callable[[Any], Any]) -> Any:
@@ -124,7 +129,7 @@ def _reject(agent: Any) -> None:
 
 
 def _work() -> ToolCall:
-    return call("work", x=1)
+    return call("do_work", x=1)
 
 
 def _says(*responses: Any) -> Callable[[], list[Any]]:
@@ -139,11 +144,11 @@ def _says(*responses: Any) -> Callable[[], list[Any]]:
 
 
 def _broken() -> ToolCall:
-    return ToolCall(call("work").id, "work", {}, error="not JSON")
+    return ToolCall(call("do_work").id, "do_work", {}, error="not JSON")
 
 
 def _no_object() -> ToolCall:
-    return ToolCall(call("work").id, "work", [1])  # type: ignore[arg-type]
+    return ToolCall(call("do_work").id, "do_work", [1])  # type: ignore[arg-type]
 
 
 def _does(hook: str, act: Callable[[Any], Any]) -> Callable[[], list[Any]]:
@@ -154,7 +159,7 @@ def _gives(hook: str, value: Any) -> Callable[[], list[Any]]:
     return lambda: [once(hook, lambda agent: value() if callable(value) else value)]
 
 
-FAIL, FLAKY, UNKNOWN = ("fail", {}), ("flaky", {}), ("unknown", {})
+FAIL, FAIL_ONCE, UNKNOWN = ("do_fail", {}), ("do_fail_once", {}), ("unknown", {})
 ROUND = [_work, FAIL, UNKNOWN, _work]
 
 _PLAIN = [
@@ -167,11 +172,11 @@ _PLAIN = [
     Path("two rounds", _says(_work, [_work, _work], "Done.")),
     Path("a tool's error", _says([FAIL, _work], "Done.")),
     Path("an unknown tool", _says(UNKNOWN, "Done.")),
-    Path("arguments that do not fit", _says(("work", {"x": "two"}), "Done.")),
+    Path("arguments that do not fit", _says(("do_work", {"x": "two"}), "Done.")),
     Path("arguments that are not JSON", _says(_broken, "Done.")),
     Path("arguments that are no object", _says(_no_object, "Done.")),
     Path("a model's error", _says(failure)),
-    Path("the end in a tool", _says([("finish", {}), _work])),
+    Path("the end in a tool", _says([("do_end", {}), _work])),
     Path("the limit", _says(_work, _work, _work), limit=2),
 ]
 _DECIDED = [
@@ -190,7 +195,7 @@ _DECIDED = [
     Path("a model's error, tried again", _says(failure, "Done."), _gives("on_error", Retry)),
     Path("a model's error, tried again in vain", _says(failure, failure), _gives("on_error", Retry)),
     Path("a tool's error, recovered", _says(FAIL, "Done."), _gives("on_error", "another result")),
-    Path("a tool's error, tried again", _says(FLAKY, "Done."), _gives("on_error", Retry)),
+    Path("a tool's error, tried again", _says(FAIL_ONCE, "Done."), _gives("on_error", Retry)),
     Path("a tool's error, tried again in vain", _says(FAIL, "Done."), _gives("on_error", Retry)),
     Path("Continue", _says("More?", "Done."), _gives("on_complete", lambda: Continue("Yes."))),
     Path("Continue at the limit", _says("Done."), _gives("on_complete", lambda: Continue("Yes.")), limit=1),
@@ -204,7 +209,7 @@ _ASIDE = [
 
 def _crash(point: str, error: type[BaseException], nth: int = 1) -> Path:
     what = "Ctrl-C" if error is KeyboardInterrupt else "an error"
-    # `fail` is the first call, so that on_error comes before all else that could end the turn.
+    # `do_fail` is the first call, so that on_error comes before all else that could end the turn.
     script = _says([_work], [FAIL, _work], "Done.") if point == "on_error" else _says([_work, FAIL, _work], "Done.")
     return Path(f"{what} in {point}", script, lambda: [crash_at(point, nth, error)])
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import difflib
 import io
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
@@ -15,7 +17,7 @@ from connectagent.agent import Agent
 from connectagent.discovery import handlers_of, module_from_path
 from connectagent.errors import PluginError
 from connectagent.installed import is_factory, missing_options
-from connectagent.testing.paths import PATHS, PLAIN, Path, PathError, PathModel, tools
+from connectagent.testing.paths import PATHS, PLAIN, TOOLS, Path, PathError, PathModel
 from connectagent.testing.sharing import Keeping
 from connectagent.testing.turn import crash_at
 from connectagent.testing.watch import CHANGES, Fault, Watch
@@ -92,7 +94,9 @@ class AgentTester:
         own = Path("your own responses", lambda: list(responses))
         with _nobody_at_the_terminal():
             check.every_path([*PATHS, *([own] if own.script() else [])])
-            check.every_line([*PLAIN, *([own] if own.script() else [])])
+            # In a thread of its own: neither a debugger's or coverage's tracing is disturbed, nor what Python remembers of
+            # the exception that is being handled where the tracing raises another one.
+            _in_thread(lambda: check.every_line([*PLAIN, *([own] if own.script() else [])]))
         faults = [*check.faults, *([] if shares_state else check.shared())]
         if faults:
             raise PluginFaults(_report(faults, check.turns), faults)
@@ -211,7 +215,7 @@ class _Run:
                 driver.fired, driver.nth = False, 0
         self.llm.aside = self.llm.interrupted = None
         self.llm.requests.clear()
-        self.llm.responses[:] = [("work", {"x": 2}), "Done."]
+        self.llm.responses[:] = [("do_work", {"x": 2}), "Done."]
         self.turn("Go on.")
 
     def press(self) -> None:
@@ -226,10 +230,9 @@ class _Run:
             )
 
     def _agent(self) -> Agent:
-        mine = tools()
         return Agent(
             **{"name": "tested", **self.check.options},
-            tools=[*mine, self.check.tools] if self.check.tools is not None else mine,
+            tools=[*TOOLS, *([] if self.check.tools is None else [self.check.tools])],
             llm=self.llm,
             plugins=[self.watch, *self.plugins],
             max_iterations=self.path.limit,
@@ -298,6 +301,22 @@ def _nobody_at_the_terminal() -> Iterator[None]:
         yield
     finally:
         sys.stdin = before
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
 
 
 def _kinds(changes: Iterable[str]) -> frozenset[str]:
