@@ -30,9 +30,9 @@ ORDER = [
     "providers",
     "conversation",
     "builtin",
-    "testing",
     "calls",
     "agent",
+    "testing",
     "cli",
     "__main__",
 ]

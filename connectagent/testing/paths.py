@@ -9,7 +9,7 @@ from weakref import WeakSet
 from connectagent import hooks
 from connectagent.errors import ProviderError, ToolRejected
 from connectagent.hookspecs import AROUND, EVENTS
-from connectagent.session import Continue, LLMResponse, Message, Retry, ToolCall
+from connectagent.session import Continue, LLMResponse, Message, Retry, TokenUsage, ToolCall
 from connectagent.testing.script import ScriptedLLM, call
 from connectagent.testing.turn import crash_at
 
@@ -167,7 +167,7 @@ _PLAIN = [
     Path("an empty answer", _says("")),
     Path("no content at all", _says(LLMResponse)),
     Path("a tool call", _says(_work, "Done.")),
-    Path("text and a call", _says(lambda: LLMResponse("Let me see.", [_work()]), "Done.")),
+    Path("text and a call", _says(lambda: LLMResponse("Let me see.", [_work()], TokenUsage(120_000, 1_000, cost=0.4)), "Done.")),
     Path("several calls in a round", _says(ROUND, "Done.")),
     Path("two rounds", _says(_work, [_work, _work], "Done.")),
     Path("a tool's error", _says([FAIL, _work], "Done.")),
