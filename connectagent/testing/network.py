@@ -19,7 +19,7 @@ class NetworkRefused(RuntimeError):
     """Code under `no_network` wanted to leave this machine. No OSError: it must not pass for a failing network."""
 
 
-class no_network:  # noqa: N801  a function to those who call it, and what it returns is a context manager
+class no_network:
     """Refuse every connection and every look-up of a name that is not of this machine, in all threads.
 
     `with no_network(allow=["api.example.org", "10.0.0.5:8080"]):`; loopback and Unix sockets are always allowed. Blocks

@@ -159,15 +159,20 @@ def _gives(hook: str, value: Any) -> Callable[[], list[Any]]:
     return lambda: [once(hook, lambda agent: value() if callable(value) else value)]
 
 
-FAIL, FAIL_ONCE, UNKNOWN = ("do_fail", {}), ("do_fail_once", {}), ("unknown", {})
-ROUND = [_work, FAIL, UNKNOWN, _work]
+FAIL: Any = ("do_fail", {})
+FAIL_ONCE: Any = ("do_fail_once", {})
+UNKNOWN: Any = ("unknown", {})
+ROUND: list[Any] = [_work, FAIL, UNKNOWN, _work]
 
 _PLAIN = [
     Path("an answer", _says("Done.")),
     Path("an empty answer", _says("")),
     Path("no content at all", _says(LLMResponse)),
     Path("a tool call", _says(_work, "Done.")),
-    Path("text and a call", _says(lambda: LLMResponse("Let me see.", [_work()], TokenUsage(120_000, 1_000, cost=0.4)), "Done.")),
+    Path(
+        "text and a call",
+        _says(lambda: LLMResponse("Let me see.", [_work()], TokenUsage(120_000, 1_000, cost=0.4)), "Done."),
+    ),
     Path("several calls in a round", _says(ROUND, "Done.")),
     Path("two rounds", _says(_work, [_work, _work], "Done.")),
     Path("a tool's error", _says([FAIL, _work], "Done.")),
@@ -209,8 +214,8 @@ _ASIDE = [
 
 def _crash(point: str, error: type[BaseException], nth: int = 1) -> Path:
     what = "Ctrl-C" if error is KeyboardInterrupt else "an error"
-    # `do_fail` is the first call, so that on_error comes before all else that could end the turn.
-    script = _says([_work], [FAIL, _work], "Done.") if point == "on_error" else _says([_work, FAIL, _work], "Done.")
+    calls: list[Any] = [FAIL, _work] if point == "on_error" else [_work, _work]
+    script = _says("Done.") if point == "on_complete" else _says(calls, "Done.")
     return Path(f"{what} in {point}", script, lambda: [crash_at(point, nth, error)])
 
 

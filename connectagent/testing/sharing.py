@@ -29,10 +29,11 @@ class Place(NamedTuple):
     names: frozenset[str] | None = None
 
 
-class Seen(NamedTuple):
+class Seen:
     """A value that is compared by identity, and kept so that no other one can take its place in memory."""
 
-    value: Any
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Seen) and self.value is other.value
@@ -157,7 +158,7 @@ def _frozen(value: Any, module: str, depth: int) -> Any:
         if isinstance(value, set | frozenset):
             return {item if type(item) in _PLAIN else id(item) for item in value}
         return [_frozen(item, module, depth + 1) for item in value]
-    if _package(type(value).__module__) == _package(module):  # an object of the plugin's own; those of others are their own business
+    if _package(type(value).__module__) == _package(module):  # of the plugin's own; others keep what they like
         return type(value), {name: _frozen(item, module, depth + 1) for name, item in _attributes(value).items()}
     return Seen(value)
 

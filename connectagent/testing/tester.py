@@ -94,8 +94,8 @@ class AgentTester:
         own = Path("your own responses", lambda: list(responses))
         with _nobody_at_the_terminal():
             check.every_path([*PATHS, *([own] if own.script() else [])])
-            # In a thread of its own: neither a debugger's or coverage's tracing is disturbed, nor what Python remembers of
-            # the exception that is being handled where the tracing raises another one.
+            # In a thread of its own, so that the tracing of a debugger or of coverage goes on undisturbed, and since
+            # Python 3.11 forgets to leave an `except` block in which a trace function raises.
             _in_thread(lambda: check.every_line([*PLAIN, *([own] if own.script() else [])]))
         faults = [*check.faults, *([] if shares_state else check.shared())]
         if faults:
@@ -154,8 +154,8 @@ class _Check:
             (by, path), (_, other) = seen[:2]
             also = f" and {other!r}" if other != path else ""
             problem = (
-                f"changed {what} for {len(seen)} agents: they see each other. Keep it in agent.current_session['state'], "
-                "or give check() the class or a factory, if each agent is to have an object of its own; "
+                f"changed {what} for {len(seen)} agents: they see each other. Keep it in "
+                "agent.current_session['state'], or give check() the class or a factory, if each agent is to have an object of its own; "
                 "if they are to share it: check(..., shares_state=True)"
             )
             found.append(Fault("shares state", by, f"{path}{also}", problem))
@@ -220,14 +220,13 @@ class _Run:
 
     def press(self) -> None:
         """Note whose code runs when Ctrl-C is pressed."""
-        self.pressed_in = self.watch.running
+        self.pressed_in = self.watch.running or {}
 
     def judge_press(self, place: str) -> None:
         """The Ctrl-C at a line of the plugin must have reached the caller."""
         if not isinstance(self.error, KeyboardInterrupt) and "interrupts" not in self.check.declared:
-            self.watch.fault(
-                "interrupts", self.pressed_in, f"swallowed a Ctrl-C at {place}: {self._instead()}; catch Exception only"
-            )
+            problem = f"swallowed a Ctrl-C at {place}: {self._instead()}; catch Exception only"
+            self.watch.fault("interrupts", self.pressed_in or None, problem)
 
     def _agent(self) -> Agent:
         return Agent(
@@ -244,20 +243,20 @@ class _Run:
     def _judge(self) -> None:
         """Hold what came of the turn against what was to come of it."""
         watch, error = self.watch, self.error
-        self.watch.check_conversation()
-        pressed = self.llm.interrupted is not None or any(
-            isinstance(driver, crash_at) and driver.fired and driver.error is KeyboardInterrupt
-            for driver in self.drivers
-        )
-        told = any(fault.rule in ("interrupts", "raises") for fault in watch.faults)
-        if pressed and not isinstance(error, KeyboardInterrupt) and "interrupts" not in self.check.declared:
-            if not told:
-                by = self.llm.interrupted or None
-                watch.fault("interrupts", by, f"swallowed Ctrl-C: {self._instead()}; catch Exception only")
-        elif error is not None and not told:
-            if not isinstance(error, (PathError, KeyboardInterrupt, *self.check.raises)):
-                notes = "; ".join(getattr(error, "__notes__", ()))
-                watch.fault("raises", watch.running, f"raised {type(error).__name__}: {error} ({notes})")
+        watch.check_conversation()
+        if self.pressed_in is not None or any(fault.rule in ("interrupts", "raises") for fault in watch.faults):
+            return  # another one judges that, or the cause is told already
+        if self._interrupted():
+            if not isinstance(error, KeyboardInterrupt) and "interrupts" not in self.check.declared:
+                problem = f"swallowed Ctrl-C: {self._instead()}; catch Exception only"
+                watch.fault("interrupts", self.llm.interrupted, problem)
+        elif error is not None and not isinstance(error, (PathError, KeyboardInterrupt, *self.check.raises)):
+            watch.fault("raises", watch.running, f"raised {type(error).__name__}: {error}")
+
+    def _interrupted(self) -> bool:
+        """Whether the path came to its Ctrl-C."""
+        crashes = [driver for driver in self.drivers if isinstance(driver, crash_at) and driver.fired]
+        return self.llm.interrupted is not None or any(crash.error is KeyboardInterrupt for crash in crashes)
 
     def _instead(self) -> str:
         if self.error is not None:

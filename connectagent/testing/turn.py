@@ -89,7 +89,7 @@ POINTS = (
 )
 
 
-class crash_at:  # noqa: N801  a function to those who call it; what it returns tells whether it came to it
+class crash_at:
     """A plugin that raises when a hook fires for the nth time.
 
     Args:
