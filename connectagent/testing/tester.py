@@ -155,8 +155,8 @@ class _Check:
             also = f" and {other!r}" if other != path else ""
             problem = (
                 f"changed {what} for {len(seen)} agents: they see each other. Keep it in "
-                "agent.current_session['state'], or give check() the class or a factory, if each agent is to have an object of its own; "
-                "if they are to share it: check(..., shares_state=True)"
+                "agent.current_session['state']; or, if each agent is to have an object of its own, give check() "
+                "the class or a factory; or, if they are to share it: check(..., shares_state=True)"
             )
             found.append(Fault("shares state", by, f"{path}{also}", problem))
         return found
