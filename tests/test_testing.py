@@ -583,6 +583,27 @@ def test_what_is_made_once_for_all_agents_is_not_shared_state() -> None:
     tester.check(Lazy())
 
 
+class Locked:
+    lock = threading.Lock()
+
+    @after_tools
+    def work(self, agent: Agent) -> None:
+        with (
+            self.lock,
+        ):
+            len(agent.tools)
+        self.lock.acquire()
+        try:
+            len(agent.tools)
+        finally:
+            self.lock.release()
+
+
+def test_no_lock_is_left_locked() -> None:
+    tester.check(Locked())
+    assert not Locked.lock.locked()
+
+
 DECLARED: dict[str, dict[str, Any]] = {
     "approve_before_tools": {"changes": {"rejection"}},
     "cache_answers": {"changes": {"response"}, "shares_state": True},

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import contextvars
 import difflib
+import functools
 import io
+import linecache
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -283,13 +286,30 @@ class _Lines:
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename not in self.files:
             return None
-        if event == "line":
+        if event == "line" and frame.f_lineno not in _safe_lines(frame.f_code.co_filename):
             self.seen.append((frame.f_code.co_filename, frame.f_lineno))
             if len(self.seen) == self.at and self.press is not None:
                 self.pressed = True
                 self.press()
                 raise KeyboardInterrupt
         return self._trace
+
+
+@functools.cache
+def _safe_lines(file: str) -> frozenset[int]:
+    """The lines before which Python does not look for signals: `try:`, the first of `finally:`, and the heads of `with`,
+    which are passed again on leaving. A Ctrl-C there, which no user can press, would leave a lock locked for ever."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return frozenset()
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.With):
+            lines.update(range(node.lineno, max(node.lineno + 1, node.body[0].lineno)))
+        elif isinstance(node, ast.Try):
+            lines.update([node.lineno, *(statement.lineno for statement in node.finalbody[:1])])
+    return frozenset(lines)
 
 
 @contextlib.contextmanager
