@@ -297,7 +297,7 @@ class _Lines:
 
 @functools.cache
 def _safe_lines(file: str) -> frozenset[int]:
-    """The lines before which Python does not look for signals: `try:`, the first of `finally:`, and the heads of `with`,
+    """The lines before which Python looks for no signals: `try:`, the first of `finally:`, and the heads of `with`,
     which are passed again on leaving. A Ctrl-C there, which no user can press, would leave a lock locked for ever."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
