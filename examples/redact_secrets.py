@@ -20,12 +20,12 @@ def read_config() -> str:
 @around_tool
 def hide_keys():
     result = yield
-    return KEY.sub("[key]", result)
+    return KEY.sub("[key]", result) if isinstance(result, str) else None
 
 
 @after_each_tool
 def hide_phones(result):
-    return PHONE.sub("[phone]", result)
+    return PHONE.sub("[phone]", result) if isinstance(result, str) else None
 
 
 @after_llm

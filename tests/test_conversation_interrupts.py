@@ -10,11 +10,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from conversation_rules import problems
 
 import connectagent
 from connectagent import Agent, LLMResponse, ToolCall, ToolRejected, after_tools, around_tool, before_each_tool
 from connectagent.testing import ScriptedLLM
+from connectagent.testing import conversation_problems as problems
 
 PACKAGE = str(Path(connectagent.__file__).parent)
 MODULES = ("agent", "attribution", "calls", "conversation", "host", "messages")

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 from conversation_faults import ACTS, Abrupt, Boom
-from conversation_rules import problems
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connectagent import Agent, HookResultError, LLMResponse, ToolCall, hooks
 from connectagent.hookspecs import AROUND, EVENTS, PARAMETERS
+from connectagent.testing import conversation_problems as problems
 
 
 class Fault(NamedTuple):

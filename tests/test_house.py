@@ -36,11 +36,11 @@ ORDER = [
     "records",
     "streaming",
     "builtin",
-    "testing",
     "resume",
     "holdings",
     "calls",
     "agent",
+    "testing",
     "cli",
     "__main__",
 ]

@@ -108,7 +108,7 @@ def test_the_doctor_sees_the_mistakes_of_a_project(tmp_path):
         assert word in done.stdout
 
 
-@pytest.mark.parametrize("listed", ["after_tools", ",".join(HOOKS)])
+@pytest.mark.parametrize("listed", ["after_tools", "register_models", ",".join(HOOKS)])
 def test_a_new_package_has_tests_that_pass_and_an_entry_point_that_is_its_module(listed, tmp_path):
     done = co(tmp_path, "plugins", "new", "My_Zoo", "--hooks", listed)
     assert done.returncode == 0, done.stderr
@@ -124,7 +124,7 @@ def test_a_new_package_has_tests_that_pass_and_an_entry_point_that_is_its_module
         text=True,
     )
     assert tests.returncode == 0, tests.stdout
-    assert "1 passed" in tests.stdout
+    assert "2 passed" in tests.stdout
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from connectagent.cli.hooks import markdown_table
 from connectagent.llm import PROVIDERS
 from connectagent.settings import SETTINGS, overrides
+from connectagent.testing.watch import CHANGES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -33,6 +34,11 @@ def settings_table():
     return "\n".join(
         [*rows, *(f"| `{name}` | `CONNECTAGENT_{name.upper()}` | {means} |" for name, means in SETTINGS.items())]
     )
+
+
+def changes_table():
+    rows = [f"| `{kind}` | {means} |" for kind, means in CHANGES.items()]
+    return "\n".join(["| kind | the plugin |", "| --- | --- |", *rows])
 
 
 def lines_with(text):
@@ -94,6 +100,10 @@ def test_the_sections_are_in_the_order_in_which_they_are_looked_for():
 
 def test_the_hook_table_is_the_one_that_the_specs_make():
     assert between("hooks") == markdown_table(), "write it anew: connectagent hooks --markdown"
+
+
+def test_the_changes_table_lists_every_kind_of_change():
+    assert between("changes") == changes_table(), f"write it anew:\n{changes_table()}"
 
 
 def test_the_settings_table_lists_every_setting():

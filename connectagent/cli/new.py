@@ -48,12 +48,12 @@ agent = Agent("helper", plugins=["{name}"])
 
 Run its tests: `pytest`. See it at work: `connectagent plugins inspect {name}`.
 """
+CONFTEST = 'pytest_plugins = ["connectagent.testing"]\n'
 TESTS = '''\
-"""The plugin in a whole turn, with a model that follows a script: no key, no network."""
+"""The plugin on every path of a turn, with models that follow scripts: no key, no network."""
 
 import {module}
-from connectagent import Agent
-from connectagent.testing import HookRecorder, ScriptedLLM
+from connectagent.testing import run_agent
 
 
 def add(a: int, b: int) -> int:
@@ -61,20 +61,15 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def fail() -> str:
-    """Fail."""
-    raise OSError("no disk")
+def test_it_keeps_the_rules_on_every_path(agenttester, no_network):
+    # Name what the plugin may change: {{"messages", "state"}}, for example.
+    checked = agenttester.check({module}, changes=set())
+    assert checked.hooks == {called}
 
 
-def test_each_handler_is_called_and_the_turn_goes_its_way():
-    llm = ScriptedLLM([("add", {{"a": 2, "b": 2}}), ("fail", {{}})], "It is 4.")
-    recorder = HookRecorder()
-    plugins = [recorder, {module}]
-    agent = Agent("tested", tools=[add, fail], llm=llm, plugins=plugins, stream=True, log=False, quiet=True)
-    assert agent.input("What is 2 + 2?") == "It is 4."
-    handled = {{hook for hook, handlers in agent.hooks.handlers.items() if "{module}" in [h.plugin for h in handlers]}}
-    assert handled
-    assert handled - {{name.partition(":")[0] for name in recorder.names}} <= {{"register_models", "register_commands"}}
+def test_the_turn_goes_its_way(no_network):
+    turn = run_agent(("add", {{"a": 2, "b": 2}}), "It is 4.", tools=[add], plugins=[{module}])
+    assert turn.result == "It is 4."
 '''
 
 
@@ -92,10 +87,13 @@ def new(name: str, hooks: str) -> None:
         raise _usage(f"{str(folder)!r} is there already; take another name, or remove it")
     module = f"connectagent_{name.replace('-', '_')}"
     words = {"name": name, "module": module, "hooks": ", ".join(listed), "brings": _brings(name, module, listed)}
+    called = sorted(hook for hook in listed if not hook.startswith("register_"))
+    words["called"] = "{" + ", ".join(f'"{hook}"' for hook in called) + "}" if called else "set()"
     (folder / "tests").mkdir(parents=True)
     files = {
         "pyproject.toml": PYPROJECT.format(**words),
         "README.md": README.format(**words),
+        "conftest.py": CONFTEST,
         f"{module}.py": _module(name, listed),
         f"tests/test_{name.replace('-', '_')}.py": TESTS.format(**words),
     }

@@ -15,7 +15,7 @@ import pytest
 from connectagent_approve import Approve
 
 from connectagent import Agent, ConfigError, ToolCall, before_each_tool, tool
-from connectagent.testing import ScriptedLLM, call
+from connectagent.testing import AgentTester, ScriptedLLM, call
 
 
 @tool(read_only=True)
@@ -46,6 +46,23 @@ def results(plugin: Any, *calls: ToolCall, plugins: Any = ()) -> list[tuple[str,
 
 def statuses(plugin: Any, *calls: ToolCall) -> list[str]:
     return [status for status, _ in results(plugin, *calls)]
+
+
+# -- on every path -------------------------------------------------------------------------------
+
+
+def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
+    agenttester.check(Approve(), changes={"rejection"})
+
+
+def test_it_changes_nothing_where_nothing_is_risky(agenttester: AgentTester) -> None:
+    lines = [[call("bash", command="ls"), call("look", path="a")], "done"]
+    agenttester.check(Approve(risky=()), tools=[bash, look], responses=lines)
+
+
+def test_it_keeps_the_rules_where_its_own_commands_run(agenttester: AgentTester) -> None:
+    lines = [[call("bash", command="ls"), call("bash", command="rm x"), call("delete", path="a")], "done"]
+    agenttester.check(Approve, changes={"rejection"}, tools=[bash, delete], responses=lines)
 
 
 # -- without a terminal --------------------------------------------------------------------------

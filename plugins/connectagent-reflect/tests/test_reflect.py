@@ -9,7 +9,7 @@ import pytest
 from connectagent_reflect import Reflect
 
 from connectagent import Agent, ConfigError, ProviderError
-from connectagent.testing import ScriptedLLM, call
+from connectagent.testing import AgentTester, ScriptedLLM, call
 
 DONE = '{"done": true, "missing": ""}'
 NOT_DONE = '{"done": false, "missing": "Name the file."}'
@@ -37,6 +37,19 @@ def notes(agent: Agent) -> dict[str, Any]:
     assert agent.current_session is not None
     found: dict[str, Any] = agent.current_session["state"]["reflect"]
     return found
+
+
+def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
+    checked = agenttester.check(Reflect(), changes={"messages", "state"}, answers=["Think.", DONE])
+    assert checked.hooks == {"after_user_input", "after_tools", "on_complete"}
+
+
+def test_it_keeps_the_rules_where_the_agent_is_sent_on(agenttester: AgentTester) -> None:
+    agenttester.check(Reflect(plan=False, reflect=False), changes={"state", "turn"}, answers=[NOT_DONE])
+
+
+def test_switched_off_it_changes_nothing(agenttester: AgentTester) -> None:
+    agenttester.check(Reflect(plan=False, reflect=False, evaluate=False))
 
 
 def test_a_turn_is_planned_reflected_on_and_evaluated() -> None:

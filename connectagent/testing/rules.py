@@ -1,7 +1,6 @@
 """A checker of requests: the rules of OpenAI's chat completions and of Anthropic's messages.
 
-Written from the providers' own error texts (`wire/PITFALLS.md` names them), not from the package's code.
-`problems(messages)` lists everything that either provider would refuse, and what the session itself must keep.
+Written from the providers' own error texts, not from the package's code that keeps to them.
 """
 
 from __future__ import annotations
@@ -10,17 +9,20 @@ import json
 import re
 from typing import Any
 
-from connectagent.providers.anthropic_messages import to_wire as to_anthropic
-from connectagent.providers.openai_messages import to_wire as to_openai
-from connectagent.providers.wire import encoded
-
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
-def problems(messages: Any) -> list[str]:
-    """Everything that is wrong with a request for these messages, on either wire; [] if nothing is."""
+def conversation_problems(messages: Any) -> list[str]:
+    """Everything that OpenAI or Anthropic would refuse in a request for these messages; [] if nothing is.
+
+    Args:
+        messages: in OpenAI's chat format, as `agent.current_session["messages"]` or `ScriptedLLM.requests` have them.
+    """
+    from connectagent.providers.anthropic_messages import to_wire as to_anthropic
+    from connectagent.providers.openai_messages import to_wire as to_openai
+
     found = [f"session: {text}" for text in order_problems(messages)]
     for provider in ("openai", "mistral"):
         found += [f"{provider}: {text}" for text in _openai(to_openai(messages, provider), provider)]
@@ -58,6 +60,8 @@ def order_problems(messages: Any) -> list[str]:
 
 def _body(body: Any) -> list[str]:
     """A body that cannot be encoded never leaves the machine."""
+    from connectagent.providers.wire import encoded
+
     try:
         json.loads(encoded({"messages": body}).decode("utf-8"))
     except Exception as error:

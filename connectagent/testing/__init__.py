@@ -1,0 +1,70 @@
+"""For tests of agents and plugins: nothing here needs a key or a network.
+
+Opt in with `pytest_plugins = ["connectagent.testing"]` in conftest.py, which brings the fixtures `agenttester`,
+`no_network` and `co_dir`; or import the names.
+
+    turn = run_agent(call("search", query="retry"), "It is in retry.md.", tools=[search], plugins=[my_plugin])
+    assert turn.result == "It is in retry.md."
+    assert turn.llm.requests[1].messages[-1]["content"] == "retry.md"
+
+    def test_it_keeps_the_rules_on_every_path(agenttester):
+        agenttester.check(my_plugin, changes={"messages"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from connectagent.testing.network import NetworkRefused, no_network
+from connectagent.testing.recorder import HookCall, HookRecorder
+from connectagent.testing.rules import conversation_problems
+from connectagent.testing.script import Request, ScriptedLLM, ScriptEnded, call
+from connectagent.testing.tester import AgentTester, Checked, PluginFaults
+from connectagent.testing.turn import Turn, crash_at, run_agent
+from connectagent.testing.watch import Fault
+
+try:
+    import pytest
+except ImportError:  # the rest is of use in scripts too
+    pytest = None  # type: ignore[assignment]
+
+__all__ = [
+    "AgentTester",
+    "Checked",
+    "Fault",
+    "HookCall",
+    "HookRecorder",
+    "NetworkRefused",
+    "PluginFaults",
+    "Request",
+    "ScriptEnded",
+    "ScriptedLLM",
+    "Turn",
+    "call",
+    "conversation_problems",
+    "crash_at",
+    "no_network",
+    "run_agent",
+]
+
+if pytest is not None:
+
+    @pytest.fixture
+    def agenttester() -> AgentTester:
+        """Drives a plugin along every path of a turn: `agenttester.check(plugin, changes={...})`."""
+        return AgentTester()
+
+    @pytest.fixture(name="no_network")
+    def _no_network() -> Iterator[no_network]:
+        """During this test no connection leaves this machine; what was refused is in `no_network.refused`."""
+        with no_network() as guard:
+            yield guard
+
+    @pytest.fixture
+    def co_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A `.co` folder of this test's own, in a current folder of its own: records and logs go there."""
+        monkeypatch.chdir(tmp_path)
+        folder = tmp_path / ".co"
+        monkeypatch.setenv("CONNECTAGENT_DIR", str(folder))
+        return folder
