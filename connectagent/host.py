@@ -20,6 +20,7 @@ from connectagent.errors import HookResultError, PluginError, PluginWarning, Too
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
 from connectagent.ledger import paying
+from connectagent.masking import current
 from connectagent.messages import value_problem
 from connectagent.session import Continue, LLMResponse, ToolCall, TraceEntry
 from connectagent.tools import Tool
@@ -205,7 +206,8 @@ class PluginHost(pluggy.PluginManager):
         except Exception as error:
             if self.owner_of(error) is not handler.by:
                 raise
-            warnings.warn(f"{_who(handler)} raised {type(error).__name__}: {error}", PluginWarning, stacklevel=2)
+            told = current().text(f"{_who(handler)} raised {type(error).__name__}: {error}")
+            warnings.warn(told, PluginWarning, stacklevel=2)
             if handler.hook != "on_trace" and self.shadow is not None:  # else it would fail on its own failure
                 entry = {"type": "error", "by": handler.by, "error": str(error), "error_type": type(error).__name__}
                 self.announce(entry)

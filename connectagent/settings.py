@@ -18,7 +18,7 @@ SETTINGS: dict[str, str] = {
     "dir": "where records and logs are written, instead of `.co` in the current folder",
     "quiet": "`1`: nothing is shown on the terminal",
     "fsync": "`1`: each line of the record is on the disk before the agent goes on; survives a power cut",
-    "mask": "`off`: secrets are not masked; else more to mask, separated by commas: names, and regular expressions as `/.../`",
+    "mask": "`off`: secrets are not masked; else what else is: names, and `/regular expressions/`, with commas between",
     "max_records": "how many records are kept, 1000; the oldest go when a session begins; `0`: no limit",
     "max_record_bytes": "how many bytes records and blobs may take, 1073741824; `0`: no limit",
     "plugins": "installed plugins and files that every agent has: a list, in the variable with commas between",

@@ -16,6 +16,8 @@ ORDER = [
     "errors",
     "session",
     "settings",
+    "masking",
+    "blobs",
     "messages",
     "hookspecs",
     "ledger",

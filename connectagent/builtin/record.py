@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connectagent.builtin.files import new_record, told, warn
-from connectagent.builtin.yaml_lines import entry_line, json_line, json_text, scalar
+from connectagent.builtin.kept import Kept
+from connectagent.builtin.retention import keep_limits
 from connectagent.errors import ConfigError
 from connectagent.hooks import around_tool, around_turn, on_trace
+from connectagent.masking import refresh
 from connectagent.session import TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import enabled
 
@@ -72,6 +74,7 @@ class Record:
     def __init__(self) -> None:
         self._session: Any = {}
         self._file: _File | None = None
+        self._kept: Any = None  # makes the lines of this session
         self._failed = False
         self._turn: _Turn | None = None
         self._between = False  # whether the file ends with an item for what came between turns
@@ -111,10 +114,11 @@ class Record:
 
     def _begin(self, agent: Agent, prompt: str) -> None:
         with self._lock:
+            refresh()
             self._follow(agent)
             session: Any = agent.current_session
             turn = _Turn(min(self._messages, len(session["messages"])))
-            head = f"- turn: {session['turn']}\n  input: {scalar(prompt)}\n  trace:\n"
+            head = f"- turn: {session['turn']}\n  input: {self._kept.scalar(prompt)}\n  trace:\n"
             # In this order Ctrl-C between two lines leaves no entry without an item above it.
             lines, self._waiting, self._between = [head, *self._waiting], [], False
             self._write(agent, "".join(lines))
@@ -125,7 +129,7 @@ class Record:
             turn, self._turn = self._turn, None
             if self._file is not None:
                 if turn is not None and agent.current_session is not None:
-                    self._write(agent, turn.summary(agent, result, error))
+                    self._write(agent, turn.summary(agent, result, error, self._kept))
                     self._messages = len(agent.current_session["messages"])
                 self._file.close()
 
@@ -134,7 +138,7 @@ class Record:
             self._follow(agent)
             if self._failed:
                 return
-            line = f"  - {entry_line(entry)}\n"
+            line = f"  - {self._kept.entry(entry)}\n"
             if self._turn is not None or self._between:
                 self._write(agent, line)
             elif entry["type"] in ("tool_started", "tool_execution"):
@@ -151,6 +155,7 @@ class Record:
         forked = self._turn is None and self._file is not None and self._file.process != os.getpid()
         if self._session is not agent.current_session or forked:
             self._session, self._file, self._failed = agent.current_session, None, False
+            self._kept = Kept(agent)
             self._waiting, self._between = [], False
             first = (self._session["messages"] or [{}])[0]
             self._messages = int(first.get("role") == "system")  # the header has it
@@ -162,8 +167,10 @@ class Record:
         try:
             if self._file is None:
                 started = time.gmtime()
-                head = _header(agent, started).encode("utf-8", "replace")
+                head = _header(agent, started, self._kept).encode("utf-8", "replace")
                 self._file = _File(new_record(agent.name, started), head, synced=enabled("fsync"))
+                self._kept.record = self._file.path
+                keep_limits(self._file.path)
             self._file.append(text.encode("utf-8", "replace"))
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
             self._failed = True
@@ -198,22 +205,22 @@ class _Turn:
                 cost = usage.cost
             self.cost = None if cost is None or self.cost is None else self.cost + cost
 
-    def summary(self, agent: Agent, result: str | None, error: BaseException | None) -> str:
+    def summary(self, agent: Agent, result: str | None, error: BaseException | None, kept: Kept) -> str:
         session: Any = agent.current_session
         status = session.get("outcome") or "ended"
         pairs = {
-            "model": scalar(agent.llm.model),
+            "model": kept.scalar(agent.llm.model),
             "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
-            "tokens": json_line(self.tokens if self.calls else 0),
-            "cost": json_line(self.cost),
-            "tools_called": json_line(self.tools),
-            "result": json_line(result),
-            "messages": json_line(json_text(self._own(session["messages"]))),
+            "tokens": kept.line(self.tokens if self.calls else 0),
+            "cost": kept.line(self.cost),
+            "tools_called": kept.line(self.tools),
+            "result": kept.line(result),
+            "messages": kept.messages(self._own(session["messages"])),
         }
         if error is not None:
             status = "error" if isinstance(error, Exception) else "interrupted"
-            pairs["error"] = json_line(f"{type(error).__name__}: {told(str, error)}")
-        pairs["status"] = scalar(status)
+            pairs["error"] = kept.line(f"{type(error).__name__}: {told(str, error)}")
+        pairs["status"] = kept.scalar(status)
         return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
 
     def _own(self, messages: list[Any]) -> list[Any]:
@@ -285,13 +292,13 @@ class _File:
                 os.close(fd)
 
 
-def _header(agent: Agent, started: time.struct_time) -> str:
+def _header(agent: Agent, started: time.struct_time, kept: Kept) -> str:
     handlers = [handler for group in agent.hooks.handlers.values() for handler in group if not handler.trusted]
     return (
-        f"agent: {scalar(agent.name)}\n"
-        f"model: {scalar(agent.llm.model)}\n"
+        f"agent: {kept.scalar(agent.name)}\n"
+        f"model: {kept.scalar(agent.llm.model)}\n"
         f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
-        f"plugins: {json_line({handler.plugin: handler.version for handler in handlers})}\n"
-        f"system_prompt: {json_line(agent.system_prompt)}\n"
+        f"plugins: {kept.line({handler.plugin: handler.version for handler in handlers})}\n"
+        f"system_prompt: {kept.line(agent.system_prompt)}\n"
         "turns:\n"
     )

@@ -13,7 +13,7 @@ from typing import Any
 from connectagent.errors import ConfigError
 from connectagent.masking.forms import core, forms
 from connectagent.masking.names import environment, is_telling, names_secret, values_of
-from connectagent.masking.shapes import FIELD_STEMS, STEMS, mask_fields, mask_shapes
+from connectagent.masking.shapes import FIELD_STEMS, FIELD_WORDS, STEMS, mask_fields, mask_shapes
 from connectagent.settings import setting
 
 MAX_DEPTH = 100
@@ -68,7 +68,10 @@ class Mask:
             if part in text:
                 return True
         low = text.lower()
-        return any([stem in low for stem in self._stems])
+        for stem in self._stems:
+            if stem in low:
+                return True
+        return any(word.search(low) for word in FIELD_WORDS)
 
     def text(self, text: str) -> str:
         """A text without secrets."""
@@ -173,7 +176,7 @@ def current() -> Mask:
 
 
 def refresh() -> None:
-    """Read variables and setting anew, as each turn does when it begins. A setting that cannot be read stays as it was."""
+    """Read variables and setting anew, as each turn does when it begins; a setting that cannot be read stays."""
     try:
         check()
     except (ConfigError, OSError):

@@ -8,25 +8,26 @@ from functools import lru_cache
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _ALWAYS = re.compile(r"passw(?:or)?d|passphrase|secret|credential|apikey|authorization")
-_LAST = ("token", "pwd", "pat", "cookie", "bearer")
+_LAST = ("token", "pwd", "cookie", "bearer")
 # Behind one of those words they make a name that tells about a secret, and is none: `password_length`, `TOKEN_URL`.
 _ABOUT = frozenset(
-    "file path dir folder url uri arn id ids name names type types length size count limit policy hint field fields "
-    "enabled required version prefix expiry expires expiration ttl rules manager store provider service index label "
-    "changed updated created strength reset status".split()
+    """file path dir folder url uri arn id ids name names type types length size count limit policy hint field fields
+    enabled required version prefix expiry expires expiration ttl rules manager store provider service index label
+    changed updated created strength reset status""".split()  # noqa: SIM905
 )
 # `next_page_token` and `pad_token` are no secrets; nor are `sort_key` and `public_key`.
 _NO_TOKEN = frozenset(
-    "next page continuation max min pad eos bos sep cls mask unk per first last special stop sync resume".split()
+    """next page continuation max min pad eos bos sep cls mask unk per first last special stop sync
+    resume""".split()  # noqa: SIM905
 )
 _KEYS = frozenset(
-    "api secret private access auth encryption encrypt signing sign master account shared subscription service ssh "
-    "rsa dsa ec jwt webhook license deploy admin client session app host ssl tls aes hmac".split()
+    """api secret private access auth encryption encrypt signing sign master account shared subscription service ssh
+    rsa dsa ec jwt webhook license deploy admin client session app host ssl tls aes hmac""".split()  # noqa: SIM905
 )
-_NO_KEY = frozenset("public primary foreign sort cache partition row hash range group object index unique".split())
-_PLAIN_WORDS = frozenset(
-    "development administrator administration authentication configuration notconfigured placeholder".split()
+_NO_KEY = frozenset(
+    """public primary foreign sort cache partition row hash range group object index unique""".split()  # noqa: SIM905
 )
+_PLAIN_WORDS = ("administrator", "administration", "authentication", "configuration", "notconfigured", "placeholder")
 SHORTEST = 8  # characters of a value that is looked for wherever it stands
 _USERINFO = re.compile(r"[A-Za-z][\w+.-]*://[^\s/:@]*:([^\s/@]+)@")
 
@@ -47,7 +48,7 @@ def names_secret(name: str, own: tuple[str, ...] = ()) -> bool:
     if name.lower() in own:
         return True
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if _ALWAYS.search("_".join(words)) or "api_key" in "_".join(words):
+    if _ALWAYS.search("".join(words)):
         return last not in _ABOUT
     if last == "keys" and before in ("api", "secret", "private", "access"):
         return True
@@ -55,8 +56,8 @@ def names_secret(name: str, own: tuple[str, ...] = ()) -> bool:
         variable = name.isupper() and before not in _NO_KEY and before != ""
         return before in _KEYS or variable
     if last == "tokens":
-        return before in ("access", "auth", "refresh", "api", "bearer")
-    if last in ("pass", "dsn"):
+        return before in ("access", "auth", "refresh")
+    if last in ("pass", "pat", "dsn"):
         return bool(before) or name.isupper()
     return last in _LAST and before not in _NO_TOKEN
 

@@ -70,9 +70,17 @@ def _shape_mark(match: re.Match[str]) -> str:
 
 # -- fields: password="...", "token": "...", Authorization: ... ------------------------------------
 
-FIELD_STEMS = ("passw", "passphrase", "secret", "token", "key", "credential", "authorization", "cookie", "pwd", "_pat")
+FIELD_STEMS = ("passw", "passphrase", "secret", "credential", "authorization", "cookie", "pwd", "dsn", "bearer")
+# The counts of tokens are in each model call. A pattern that begins with letters is searched for at C's speed.
+FIELD_WORDS = (
+    re.compile(r"token(?:(?!s)|s(?<=access.tokens)|s(?<=auth.tokens)|s(?<=refresh.tokens))"),
+    re.compile(r"key(?<=[a-z0-9_.-]key)s?(?![a-z])"),
+    re.compile(r"pass(?<=[a-z0-9_.-]pass)(?![a-z])"),
+    re.compile(r"pat(?<=[a-z0-9_.-]pat)(?![a-z])"),
+)
 _FIELD = (
-    r"(?:passw(?:or)?d|passphrase|secret|token|key|credential|authorization|cookie|pwd|_pat)(?P<rest>[a-z0-9_-]{0,30})"
+    r"(?:passw(?:or)?d|passphrase|secret|token|key|credential|authorization|cookie|pwd|dsn|[_-]pa(?:ss|t)(?![a-z]))"
+    r"(?P<rest>[a-z0-9_-]{0,30})"
     r"(?P<named>\\*[\"'])?[ \t]{0,4}(?P<sep>=>|[:=])[ \t]{0,4}"
 )
 _VALUE = re.compile(
