@@ -19,7 +19,13 @@ SECRETS = ("pw\"7'x\\q", "tok+en/9=z", "é日本語-secret", "line one\nline two
 
 @pytest.mark.parametrize(
     "name",
-    ["password", "db_password", "dbPassword", "PGPASSWORD", "passwd", "secret", "client_secret", "AWS_SECRET_ACCESS_KEY", "clientSecret", "token", "access_token", "accessToken", "refresh_tokens", "GITHUB_TOKEN", "X-Api-Key", "api_key", "apiKey", "apikey", "api_keys", "private_key", "OPENAI_API_KEY", "SESSION_KEY", "ssh_key", "Authorization", "Cookie", "set-cookie", "credentials", "MYSQL_PWD", "DB_PASS", "GITHUB_PAT", "SENTRY_DSN", "passphrase", "approve.token"],
+    [
+        "password", "db_password", "dbPassword", "PGPASSWORD", "passwd", "secret", "client_secret",
+        "AWS_SECRET_ACCESS_KEY", "clientSecret", "token", "access_token", "accessToken", "refresh_tokens",
+        "GITHUB_TOKEN", "X-Api-Key", "api_key", "apiKey", "apikey", "api_keys", "private_key",
+        "OPENAI_API_KEY", "SESSION_KEY", "ssh_key", "Authorization", "Cookie", "set-cookie", "credentials",
+        "MYSQL_PWD", "DB_PASS", "GITHUB_PAT", "SENTRY_DSN", "passphrase", "approve.token",
+    ],
 )
 def test_names_of_secrets(name: str) -> None:
     assert names_secret(name)
@@ -32,7 +38,13 @@ def test_names_of_secrets(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["tokens", "input_tokens", "max_tokens", "max_token", "token_count", "TOKEN_LIMIT", "next_page_token", "pad_token", "tokenizer", "key", "keys", "sort_key", "primary_key", "PUBLIC_KEY", "cache_key", "keyboard", "monkey", "SSH_AUTH_SOCK", "password_length", "PASSWORD_FILE", "TOKEN_URL", "secret_name", "pass", "passed", "path", "pattern", "author", "authored", "call_id", "signature", "encrypted_content"],
+    [
+        "tokens", "input_tokens", "max_tokens", "max_token", "token_count", "TOKEN_LIMIT",
+        "next_page_token", "pad_token", "tokenizer", "key", "keys", "sort_key", "primary_key",
+        "PUBLIC_KEY", "cache_key", "keyboard", "monkey", "SSH_AUTH_SOCK", "password_length",
+        "PASSWORD_FILE", "TOKEN_URL", "secret_name", "pass", "passed", "path", "pattern", "author",
+        "authored", "call_id", "signature", "encrypted_content",
+    ],
 )
 def test_names_of_other_things(name: str) -> None:
     assert not names_secret(name)
@@ -108,6 +120,7 @@ def test_an_exact_value_is_found_however_deep_it_is_escaped(before: str, secret:
 @settings(max_examples=500, deadline=None)
 def test_a_text_in_pieces_shows_what_the_whole_shows(parts: list[str], lengths: list[int]) -> None:
     mask = Mask(tuple((f"S{number}", value) for number, value in enumerate(SECRETS)))
+    masking.refresh()
     before = dict(masking._state)
     masking._state.update(mask=mask)
     try:

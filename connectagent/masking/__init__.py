@@ -52,6 +52,7 @@ class Mask:
         self._always = bool(patterns) or "" in cores
         self._cores = tuple(cores)
         self._stems = (*STEMS, *FIELD_STEMS, *own)
+        self.begins = {form[0] for form in self.forms}
         self.longest = max(map(len, self.forms), default=0)
 
     def suspects(self, text: str) -> bool:
@@ -80,6 +81,10 @@ class Mask:
     def piece(self, text: str) -> str:
         """A text without secrets, of which more may follow: it is not read as JSON."""
         return self._text(text, (), json=False) if self.suspects(text) else text
+
+    def without_values(self, text: str) -> str:
+        """A text of the same length, with nothing in the places of exact values."""
+        return self._exact.sub(lambda match: "\0" * len(match[0]), text)
 
     def value(self, value: Any) -> Any:
         """A value without secrets: the same object, if there are none in it; what it is made of is never changed.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 from connectagent.masking import Mask, current
 from connectagent.masking.shapes import open_at
 
 _CONTEXT = 300  # characters before the next piece that decide what it means: a field's name, a key's beginning
-_MOST = 4000
+_MOST = 600
 
 
 class Stream:
@@ -22,8 +24,11 @@ class Stream:
         if not mask.active:
             return self.flush() + piece
         self._raw += piece
-        cut = min(open_at(self._raw), _begins(mask, self._raw))
-        out = self._next(mask.piece(self._raw[:cut]))
+        cut = min(open_at(mask.without_values(self._raw)), _begins(mask, self._raw))
+        masked = mask.piece(self._raw[:cut])
+        if cut < len(self._raw):  # the end of a secret may be the beginning of another one: it is not cut in two
+            masked = os.path.commonprefix([masked, mask.piece(self._raw)])
+        out = self._next(masked)
         if cut > _MOST:
             self._raw = self._raw[cut - _CONTEXT :]
             self._shown = mask.piece(self._raw[:_CONTEXT])
@@ -44,6 +49,8 @@ class Stream:
 def _begins(mask: Mask, text: str) -> int:
     """Where, at the end of a text, a value that is looked for may begin."""
     for index in range(max(0, len(text) - mask.longest), len(text)):
+        if text[index] not in mask.begins:
+            continue
         tail = text[index:]
         if any(form.startswith(tail) and len(form) > len(tail) for form in mask.forms):
             return index
