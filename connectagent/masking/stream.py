@@ -27,7 +27,7 @@ class Stream:
         cut = min(open_at(mask.without_values(self._raw)), _begins(mask, self._raw))
         masked = mask.piece(self._raw[:cut])
         if cut < len(self._raw):  # the end of a secret may be the beginning of another one: it is not cut in two
-            masked = os.path.commonprefix([masked, mask.piece(self._raw)])
+            masked = os.path.commonprefix([masked, mask.piece(self._raw)])  # noqa: RUF071
         out = self._next(masked)
         if cut > _MOST:
             self._raw = self._raw[cut - _CONTEXT :]
