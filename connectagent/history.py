@@ -9,11 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from connectagent.attribution import By, clone
+from connectagent.blobs import blob_folder, restored
 from connectagent.errors import ConfigError
 from connectagent.messages import assistant_message, mend, place_of_result, user_message
+from connectagent.records import read_record
 from connectagent.session import LLMResponse, Message, ToolCall, TraceEntry
 
 _ASIDE = ("tool_started", "shadow")  # entries that are told later than they happened, and change nothing
@@ -312,19 +316,33 @@ def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LL
     return LLMResponse(value.get("content"), calls or None, provider_data=clone(provider_data))
 
 
-def read_history(record: dict[str, Any]) -> History:
+def read_history(record: dict[str, Any], blobs: Path | None = None) -> History:
     """The history of a record, as `read_record` returns it.
 
     A turn that was cut off leaves `answer` and `round` as they were then.
+
+    Args:
+        record: the record.
+        blobs: the folder of the long texts that it refers to; None leaves the references.
     """
+    whole = partial(restored, folder=blobs) if blobs is not None else clone
     first = record.get("begins_with") or {}
-    messages = first.get("messages")
-    history = History(record.get("system_prompt") or "", messages, first.get("state"))
+    history = History(whole(record.get("system_prompt") or ""), whole(first.get("messages")), whole(first.get("state")))
     history.turn = int(first.get("turn") or 0)
     for turn in record["turns"]:
         if turn.get("from"):
             history = history.before(*turn["from"])
-        history.extend(turn["trace"], closed="status" in turn)
+        history.extend(whole(turn["trace"]), closed="status" in turn)
         if isinstance(turn.get("messages"), str):
-            history.settle(json.loads(turn["messages"]))
+            history.settle(whole(json.loads(turn["messages"])))
     return history
+
+
+def history_of(path: Path) -> History:
+    """The history of a record, with the long texts that are kept apart from it.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record.
+    """
+    return read_history(read_record(path), blob_folder(path))

@@ -17,6 +17,7 @@ from connectagent.attribution import By
 from connectagent.errors import HookResultError, PluginError, PluginWarning, ToolRejected
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
+from connectagent.masking import current
 from connectagent.session import Continue, TraceEntry
 from connectagent.shadowing import Memory, ShadowRun
 from connectagent.watching import Watch, resume, run, short, who
@@ -249,7 +250,8 @@ class PluginHost(pluggy.PluginManager, Watch):
         except Exception as error:
             if self.owner_of(error) is not handler.by:
                 raise
-            warnings.warn(f"{who(handler)} raised {type(error).__name__}: {error}", PluginWarning, stacklevel=2)
+            told = current().text(f"{who(handler)} raised {type(error).__name__}: {error}")
+            warnings.warn(told, PluginWarning, stacklevel=2)
             if handler.hook != "on_trace" and self.shadow is not None:  # else it would fail on its own failure
                 entry = {"type": "error", "by": handler.by, "error": str(error), "error_type": type(error).__name__}
                 self.announce(entry)

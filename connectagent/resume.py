@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from connectagent.attribution import By, clone
+from connectagent.blobs import blob_folder
 from connectagent.errors import ConfigError, Pause, Paused, ToolRejected
 from connectagent.history import History, read_history
 from connectagent.host import Decision
@@ -280,7 +281,7 @@ def reopen(agent: Agent, record: Any, place: Any, fork: bool, decided: Decided) 
     if not fork and is_running(path):
         raise ConfigError(f"{path} is being written by a running agent; wait for it, or resume with fork=True")
     data = read_record(path)
-    history = read_history(data)
+    history = read_history(data, blob_folder(path))
     if at is not None:
         history = history.before(*at)
     last: dict[str, Any] = next((t for t in reversed(data["turns"]) if t.get("status") != "between_turns"), {})

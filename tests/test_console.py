@@ -27,6 +27,7 @@ from connectagent import (
     after_tools,
     before_each_tool,
     before_llm,
+    masking,
     on_complete,
     on_error,
 )
@@ -36,6 +37,12 @@ from connectagent.testing import ScriptedLLM, call
 ROOT = Path(__file__).parents[1]
 HOSTILE = "[red]x[/red] :smile: \x1b[31m\x1b]0;title\x07 \x9b2J \r \ud800 \u202eabc\u2066 \u2028 [/nope] \x00"
 OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@pytest.fixture(autouse=True)
+def no_keys_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text waits while its end may begin a secret: a key that another test gave in code, too."""
+    monkeypatch.setattr(masking, "_given", {})
 
 
 def search(query: str) -> str:

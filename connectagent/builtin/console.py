@@ -20,8 +20,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from weakref import WeakKeyDictionary
 
+from connectagent import masking
 from connectagent.builtin.lines import ASCII, UNICODE, Glyphs, Row, duration, price, rows_of, tokens, usage_of, visible
 from connectagent.hooks import around_turn, on_text, on_trace
+from connectagent.masking.stream import Stream
 from connectagent.session import TraceEntry
 
 if TYPE_CHECKING:
@@ -92,8 +94,9 @@ class Terminal:
         return _codec(getattr(self.file, "encoding", None) or "utf-8")
 
     def text(self, value: object, limit: int = 400) -> str:
-        """A value as one line of text that this terminal can show and does not obey."""
-        return self._encodable(visible(value, limit))
+        """A value as one line of text without secrets, which this terminal can show and does not obey."""
+        text = masking.current().text(value if isinstance(value, str) else visible(value, sys.maxsize))
+        return self._encodable(visible(text, limit))
 
     def _encodable(self, text: str) -> str:
         return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
@@ -132,7 +135,7 @@ class Terminal:
         if file is None:
             return True
         lines = text.replace("\r", "").replace("\t", "    ").split("\n")
-        shown = "\n".join(self.text(one, len(one)) for one in lines)
+        shown = "\n".join(self._encodable(visible(one, len(one))) for one in lines)
         with Terminal._lock:
             line = Terminal._arriving
             if line is not None and line.file is file and line.owner is not owner:
@@ -174,7 +177,7 @@ class Terminal:
 
         pad = " " * min(row.indent, width // 2)
         if row.wrap:
-            text = "".join(self.text(part, len(part)) for part, _ in row.parts)
+            text = "".join(self.text(part, sys.maxsize) for part, _ in row.parts)
             lines = _wrapped(text, 0, len(pad), width)[0].split("\n")
             return [Text(line, row.parts[0][1]) for line in lines]
         right = self.text(row.right)
@@ -279,6 +282,7 @@ class _Turn:
     priced: bool = True  # whether every price was known
     streamed: bool = False
     held: str = ""  # text that waits for another agent's to end
+    arriving: Stream = field(default_factory=Stream)
     error: str = ""
 
 
@@ -303,6 +307,7 @@ class Console:
         """Show the prompt, and what came of it."""
         turn = self._turns[agent] = _begin(_outer.get())
         token = _outer.set(turn)
+        masking.refresh()
         raised: BaseException | None = None
         try:
             self._show(agent, [Row(0, ((agent.name, "bold"), (f" {self._terminal.glyphs.dot} {prompt}", "")))])
@@ -320,20 +325,21 @@ class Console:
     def show_text(self, agent: Any, text: str) -> None:
         """Show a piece of an answer as it arrives."""
         turn = self._turns.setdefault(agent, _Turn())
-        turn.streamed, turn.held = True, turn.held + text
-        if self._terminal.stream(turn, turn.held, turn.indent + 2):
+        turn.streamed, turn.held = True, turn.held + turn.arriving.feed(text)
+        if turn.held and self._terminal.stream(turn, turn.held, turn.indent + 2):
             turn.held = ""
 
     @on_trace
     def show_entry(self, agent: Any, entry: TraceEntry) -> None:
         """Show what happened."""
         turn = self._turns.setdefault(agent, _Turn())
+        turn.held += turn.arriving.flush()
         if turn.held:
             self._terminal.stream(turn, turn.held, turn.indent + 2, force=True)
             turn.held = ""
         # Handlers may put entries of their own into the trace, with anything in them.
         with suppress(Exception):
-            rows = rows_of(entry, self._terminal.glyphs, streamed=turn.streamed)
+            rows = rows_of(masking.current().value(entry), self._terminal.glyphs, streamed=turn.streamed)
             if self._count(turn, entry) and rows:
                 self._show(agent, rows)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from connectagent.masking import current
 from connectagent.settings import co_folder, enabled
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def warn(agent: Agent, what: str, error: Exception) -> None:
     if reason in reasons or sys.stderr is None:
         return
     reasons.add(reason)
-    text = " ".join(clean(str(error)).split())
+    text = " ".join(clean(current().text(str(error))).split())
     with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
         print(f"connectagent: the {what} cannot be written: {text}; the agent goes on without it", file=sys.stderr)
 
@@ -109,7 +110,7 @@ def told(how: Callable[[Any], str], value: Any) -> str:
 
 
 def shortened(value: Any, length: int) -> str:
-    """A value as text of at most `length` characters and a mark that tells how much is left out."""
-    value = value if isinstance(value, str) else told(str, value)
+    """A value as text without secrets, of at most `length` characters, and a mark that tells how much is left out."""
+    value = current().text(value if isinstance(value, str) else told(str, value))
     left_out = len(value) - length
     return clean(value[:length]) + (f"... ({left_out} more characters)" if left_out > 0 else "")

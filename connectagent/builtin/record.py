@@ -8,6 +8,7 @@ that is killed leaves at most one torn line, which has no newline.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import threading
@@ -17,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from connectagent.builtin.files import new_record, told, warn
-from connectagent.builtin.yaml_lines import entry_line, json_line, json_text, scalar
+from connectagent.builtin.kept import Kept
+from connectagent.builtin.retention import keep_limits
 from connectagent.errors import Paused
 from connectagent.hooks import around_tool, around_turn, on_trace
+from connectagent.masking import refresh
 from connectagent.messages import text_of
 from connectagent.records import BETWEEN_TURNS, Totals, lock, summarise
 from connectagent.session import TokenUsage, ToolCall, TraceEntry
@@ -49,6 +52,7 @@ class Record:
     def __init__(self) -> None:
         self._session: Any = {}
         self._file: _File | None = None
+        self._kept: Any = None  # makes the lines of this session
         self._failed = False
         self._turn: _Turn | None = None
         self._origin: Origin | None = None  # the record that the session was resumed from
@@ -91,15 +95,16 @@ class Record:
 
     def _begin(self, agent: Agent, prompt: str) -> None:
         with self._lock:
+            refresh()
             self._follow(agent)
             session: Any = agent.current_session
             turn = _Turn(min(self._messages, len(session["messages"])))
-            head = f"- turn: {session['turn']}\n  input: {scalar(prompt)}\n"
+            head = f"- turn: {session['turn']}\n  input: {self._kept.scalar(prompt)}\n"
             if self._is_resumed(session):
-                turn.anchor = _message_of(session, prompt)
+                turn.anchor, turn.resumed, turn.first_iteration = _message_of(session, prompt), True, session["iteration"]
                 head = f"- turn: {session['turn']}\n  resumed: true\n"
             if self._place is not None:
-                head, self._place = f"{head}  from: {json_line(list(self._place))}\n", None
+                head, self._place = f"{head}  from: {list(self._place)}\n", None
             head += "  trace:\n"
             # In this order Ctrl-C between two lines leaves no entry without an item above it.
             lines, self._waiting, self._between = [head, *self._waiting], [], False
@@ -117,7 +122,7 @@ class Record:
             turn, self._turn = self._turn, None
             if self._file is not None:
                 if turn is not None and agent.current_session is not None:
-                    self._write(agent, turn.summary(agent, self._totals, result, error))
+                    self._write(agent, turn.summary(agent, self._totals, result, error, self._kept))
                     self._messages = len(agent.current_session["messages"])
                 self._file.close()
 
@@ -126,7 +131,7 @@ class Record:
             self._follow(agent)
             if self._failed:
                 return
-            line = f"  - {entry_line(entry)}\n"
+            line = f"  - {self._kept.entry(entry)}\n"
             if self._turn is not None or self._between:
                 self._write(agent, line)
             elif entry["type"] in ("tool_started", "tool_execution"):
@@ -143,6 +148,7 @@ class Record:
         forked = self._turn is None and self._file is not None and self._file.process != os.getpid()
         if self._session is not agent.current_session or forked:
             self._session, self._file, self._failed = agent.current_session, None, False
+            self._kept = Kept(agent)
             self._waiting, self._between, self._totals = [], False, Totals()
             first = (self._session["messages"] or [{}])[0]
             self._messages = int(first.get("role") == "system")  # the header has it
@@ -153,6 +159,7 @@ class Record:
                 self._totals = summarise(self._origin.record).totals or Totals()
                 if not self._origin.fork and not forked:
                     self._file = _File(self._origin.record, b"", synced=enabled("fsync"))
+                    self._kept.record = self._origin.record
 
     def _write(self, agent: Agent, text: str) -> None:
         """Append whole lines. A failure is told once and ends the session's record, never the turn."""
@@ -161,10 +168,12 @@ class Record:
         try:
             if self._file is None:
                 started = time.gmtime()
-                head = _header(agent, started).encode("utf-8", "replace")
+                head = _header(agent, started, self._kept).encode("utf-8", "replace")
                 if self._origin is not None:
                     head = _forked(self._origin.record)
                 self._file = _File(new_record(agent.name, started), head, synced=enabled("fsync"))
+                self._kept.record = self._file.path
+                keep_limits(self._file.path)
             self._file.append(text.encode("utf-8", "replace"))
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
             self._failed = True
@@ -177,6 +186,8 @@ class _Turn:
     def __init__(self, first_message: int) -> None:
         self.started = time.perf_counter()
         self.first_message = first_message
+        self.resumed = False  # whether it began in another process
+        self.first_iteration = 0
         self.anchor: Any = None  # the message at that place, by which it is found again
         self.tools: list[Any] = []
         self.calls = 0
@@ -199,26 +210,28 @@ class _Turn:
                 cost = usage.cost
             self.cost = None if cost is None or self.cost is None else self.cost + cost
 
-    def summary(self, agent: Agent, totals: Totals, result: str | None, error: BaseException | None) -> str:
+    def summary(
+        self, agent: Agent, totals: Totals, result: str | None, error: BaseException | None, kept: Kept
+    ) -> str:
         session: Any = agent.current_session
         status = session.get("outcome") or "ended"
         spent = self.tokens if self.calls else 0
-        totals.add(1, session["iteration"], len(self.tools), spent, self.cost)
+        totals.add(not self.resumed, session["iteration"] - self.first_iteration, len(self.tools), spent, self.cost)
         pairs = {
-            "model": scalar(agent.llm.model),
+            "model": kept.scalar(agent.llm.model),
             "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
-            "tokens": json_line(spent),
-            "cost": json_line(self.cost),
-            "tools_called": json_line(self.tools),
-            "result": json_line(result),
-            "messages": json_line(json_text(self._own(session["messages"]))),
-            "session": json_line(totals.data()),  # behind all that may be long: who lists records reads tails
+            "tokens": kept.line(spent),
+            "cost": kept.line(self.cost),
+            "tools_called": kept.line(self.tools),
+            "result": kept.line(result),
+            "messages": kept.messages(self._own(session["messages"])),
+            "session": kept.line(totals.data()),  # behind all that may be long: who lists records reads tails
         }
         if error is not None:
             status = "error" if isinstance(error, Exception) else "interrupted"
             status = "paused" if isinstance(error, Paused) else status
-            pairs["error"] = json_line(f"{type(error).__name__}: {told(str, error)}".removeprefix("Paused: "))
-        pairs["status"] = scalar(status)
+            pairs["error"] = kept.line(f"{type(error).__name__}: {told(str, error)}".removeprefix("Paused: "))
+        pairs["status"] = kept.scalar(status)
         return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
 
     def _own(self, messages: list[Any]) -> list[Any]:
@@ -264,7 +277,7 @@ class _File:
     def _open(self) -> None:
         fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
         try:
-            if lock(fd) is False:
+            if not _locked(fd):
                 raise OSError(11, "another agent is writing it", str(self.path))
             if not self._whole:
                 _drop_torn_line(fd)
@@ -304,6 +317,15 @@ class _File:
                 os.close(fd)
 
 
+def _locked(fd: int) -> bool:
+    """Take the writer's lock; readers that ask whether somebody writes hold it for a moment."""
+    for _ in range(50):
+        if lock(fd) is not False:
+            return True
+        time.sleep(0.01)
+    return False
+
+
 def _drop_torn_line(fd: int) -> None:
     """Take away a last line that a kill has torn, so that the next one begins at a line's beginning."""
     end = os.fstat(fd).st_size
@@ -321,17 +343,17 @@ def _message_of(session: Any, prompt: str) -> Any:
     return next((message for message in users if text_of(message.get("content")) == prompt), None)
 
 
-def _header(agent: Agent, started: time.struct_time) -> str:
+def _header(agent: Agent, started: time.struct_time, kept: Kept) -> str:
     handlers = [handler for group in agent.hooks.handlers.values() for handler in group if not handler.trusted]
     script = _script()
     return (
-        f"agent: {scalar(agent.name)}\n"
-        f"model: {scalar(agent.llm.model)}\n"
+        f"agent: {kept.scalar(agent.name)}\n"
+        f"model: {kept.scalar(agent.llm.model)}\n"
         f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
-        + (f"script: {json_line(script)}\n" if script else "")
-        + f"plugins: {json_line({handler.plugin: handler.version for handler in handlers})}\n"
-        f"system_prompt: {json_line(agent.system_prompt)}\n"
-        f"{_beginning(agent)}turns:\n"
+        + (f"script: {kept.line(script)}\n" if script else "")
+        + f"plugins: {kept.line({handler.plugin: handler.version for handler in handlers})}\n"
+        f"system_prompt: {kept.line(agent.system_prompt)}\n"
+        f"{_beginning(agent, kept)}turns:\n"
     )
 
 
@@ -344,7 +366,7 @@ def _script() -> str | None:
     return None
 
 
-def _beginning(agent: Agent) -> str:
+def _beginning(agent: Agent, kept: Kept) -> str:
     """What the session began with, where it did not begin here, or not with nothing."""
     session: Any = agent.current_session
     begins = {key: session[key] for key in ("messages", "state")}
@@ -354,11 +376,11 @@ def _beginning(agent: Agent) -> str:
     if begins["messages"] == system:
         del begins["messages"]
     begins = {key: value for key, value in begins.items() if value}
-    return f"begins_with: {json_line(begins)}\n" if begins else ""
+    return f"begins_with: {kept.line(begins)}\n" if begins else ""
 
 
 def _forked(record: Path) -> bytes:
     """What a fork begins with: the record that it was made from, which it names."""
     whole = record.read_bytes()
     head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
-    return head + f"\nforked_from: {json_line(str(record))}".encode() + turns + rest
+    return head + f"\nforked_from: {json.dumps(str(record))}".encode() + turns + rest

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.builtin.files import clean, data_folder, safe_name, shortened, warn
 from connectagent.hooks import around_turn, on_trace
+from connectagent.masking import current, refresh
 from connectagent.session import TokenUsage, TraceEntry
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class TextLog:
         started = time.perf_counter()
         session: Any = agent.current_session
         head = f"turn {session['turn']}"
+        refresh()
         self._turning = True
         self._log(agent, f"{head} > {shortened(prompt, PROMPT)}")
         try:
@@ -73,7 +75,7 @@ class TextLog:
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-        lines = f"{stamp} {clean(agent.name)} {text}".replace("\n", "\n        ") + "\n"
+        lines = f"{stamp} {clean(current().text(agent.name))} {text}".replace("\n", "\n        ") + "\n"
         with self._lock:
             try:
                 self._write(agent, lines.encode("utf-8", "replace"))
@@ -122,7 +124,9 @@ def _llm_call(entry: TraceEntry) -> str:
 
 
 def _tool_execution(entry: TraceEntry) -> str:
-    arguments = ", ".join(f"{name}={_reprs.repr(value)}" for name, value in entry["arguments"].items())
+    # Masked before they are shortened: what is left of a secret would not be found.
+    masked = current().value(entry["arguments"])
+    arguments = ", ".join(f"{name}={_reprs.repr(value)}" for name, value in masked.items())
     result = shortened(entry.get("result"), SHORT)
     call = f"{shortened(entry['tool_name'], SHORT)}({shortened(arguments, SHORT)})"
     return f"tool {call}: {entry['status']}, {_took(entry['timing'])}: {result}"

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from connectagent.errors import ConfigError, ToolRejected
 from connectagent.hooks import before_each_tool
+from connectagent.masking import current
 from connectagent.prompts import read_text
 from connectagent.session import ToolCall
 
@@ -177,7 +178,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     if not terminal.interactive or not _interactive(sys.stdin):
         return None
     rows = [Row(0, ((f"{agent.name} wants to call {tool_call.name}", "bold yellow"),), wrap=True)]
-    for name, value in tool_call.arguments.items():
+    for name, value in current().value(tool_call.arguments).items():
         first, *rest = _lines(value)
         rows.append(Row(2, ((f"{name}: {first}", ""),), wrap=True))
         rows += [Row(2, ((f"| {line}", ""),), wrap=True) for line in rest]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from connectagent.hooks import around_tool
+from connectagent.masking import current
 from connectagent.session import Message, ToolCall, TraceEntry
 from connectagent.settings import enabled
 
@@ -105,10 +106,10 @@ class Xray:
         rows = [Row(0, ((f"xray {terminal.glyphs.dot} {running.agent.name}", "bold"),))]
         for entry in self._session.get("trace", []):
             try:
-                rows += rows_of(entry, terminal.glyphs)
+                rows += rows_of(current().value(entry), terminal.glyphs)
             except Exception:  # an entry that a handler made, in a form of its own
-                rows.append(Row(4, ((f"? {entry!r:.200}", "dim"),)))
-        call = call_text(running.tool_call.name, running.tool_call.arguments)
+                rows.append(Row(4, ((f"? {current().text(repr(entry)):.200}", "dim"),)))
+        call = call_text(running.tool_call.name, current().value(running.tool_call.arguments))
         rows.append(Row(4, ((f"{terminal.glyphs.more} ", "cyan"), (call, "")), "running"))
         terminal.show(rows)
 
@@ -196,9 +197,10 @@ def _show_call(
     parts = [(f"xray {terminal.glyphs.dot} {name}", "bold")]
     if running is not None:
         parts.append((f"  {running.agent.name}, iteration {xray.iteration}", "dim"))
-    cells = [(key, _shown(value), "cyan") for key, value in _arguments(function, args, kwargs).items()]
+    arguments = current().value(_arguments(function, args, kwargs))
+    cells = [(key, _shown(value), "cyan") for key, value in arguments.items()]
     if error is None:
-        cells.append(("result", _shown(result), "green"))
+        cells.append(("result", _shown(current().value(result)), "green"))
     else:
         cells.append(("raised", f"{type(error).__name__}: {error}", "red"))
     terminal.show([Row(0, tuple(parts), duration(took)), _table(terminal, cells)])

@@ -17,8 +17,8 @@ from connectagent.cli.log.reading import (
     show_table,
 )
 from connectagent.errors import ConfigError
-from connectagent.history import Change, History, Line, read_history
-from connectagent.records import find_record, read_record
+from connectagent.history import Change, History, Line, history_of
+from connectagent.records import find_record
 
 
 @click.command(short_help="Who made each message of a session, and who changed it.")
@@ -31,7 +31,7 @@ def blame(record: str | None, what: str | None, as_json: bool) -> None:
     Without more, each message of the conversation with its maker and those who changed it. With the number of
     a message, all that was done to it; with entry:N, what that entry of the trace did.
     """
-    history = read_history(read_record(find_record(record)))
+    history = history_of(find_record(record))
     if what is None:
         changes = _listed(history)
         echo_json([_data(line, number) for number, line in changes]) if as_json else _table(changes)

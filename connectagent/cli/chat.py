@@ -12,6 +12,8 @@ import click
 
 from connectagent.cli import failure, script
 from connectagent.hooks import marks_of, on_text, on_trace
+from connectagent.masking import current
+from connectagent.masking.stream import Stream
 
 LEAVE = ("/quit", "/exit", "/q")
 HELP = "/reset forgets the conversation, /quit or Ctrl-D ends, Ctrl-C interrupts an answer"
@@ -31,28 +33,36 @@ class View:
         self.quiet = quiet
         self.agent: Any = None  # the one that is talked to: what its sub-agents say is not the answer
         self.text = ""
+        self.arriving = Stream()  # what may be the beginning of a secret waits for what follows
 
     @on_text
     def arrived(self, agent: Any, text: str) -> None:
         """Show a piece of the answer."""
         if agent is self.agent:
             self.text += text
-            click.echo(failure.plain(text), nl=False)
-            sys.stdout.flush()
+            self.show(self.arriving.feed(text) if sys.stdout.isatty() else text)
 
     @on_trace
     def happened(self, agent: Any, entry: dict[str, Any]) -> None:
         """End the line of a text that a tool call follows, and show the call."""
         if entry["type"] == "llm_call":
+            self.show(self.arriving.flush())
             if entry.get("tool_calls_count") or entry.get("status") == "error":
                 self.end_line()
         elif entry["type"] == "tool_execution" and not self.quiet:
-            arguments = ", ".join(f"{key}={value!r}" for key, value in entry["arguments"].items())
+            arguments = ", ".join(f"{key}={value!r}" for key, value in current().value(entry["arguments"]).items())
             line = f"  {entry['tool_name']}({arguments[:MOST_SHOWN]}): {entry['status']}"
             click.secho(failure.plain(line).replace("\n", " "), err=True, dim=True)
 
+    def show(self, text: str) -> None:
+        """Show text on standard output at once."""
+        if text:
+            click.echo(failure.harmless(text), nl=False)
+            sys.stdout.flush()
+
     def end_line(self) -> None:
         """What arrives from now on begins on a line of its own."""
+        self.show(self.arriving.flush())
         if self.text and not self.text.endswith("\n"):
             click.echo()
         self.text = ""
@@ -61,7 +71,7 @@ class View:
         """Show what is still to be shown of the result: all of it, where it did not come as it arrived."""
         if self.text.strip() != result.strip():
             self.end_line()
-            click.echo(failure.plain(result))
+            click.echo(failure.harmless(failure.answer(result)))
         else:
             self.end_line()
         self.text = ""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 import traceback
 
 import click
 
 from connectagent.errors import ConnectAgentError, Paused
+from connectagent.masking import current
 
 MOST_LINES = 5
 MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
@@ -32,7 +34,7 @@ def show(error: BaseException) -> int:
         click.echo("\n".join(_lines_of_pause(error)), err=True)
         return 75
     if _script["traceback"] and not isinstance(error, click.ClickException):
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        click.echo(current().text("".join(traceback.format_exception(error))), err=True, nl=False)
         return 1
     click.echo("\n".join(lines_of(error)), err=True)
     return error.exit_code if isinstance(error, click.ClickException) else 1
@@ -78,5 +80,15 @@ def _frames(error: BaseException) -> list[str]:
 
 
 def plain(text: object) -> str:
+    """A text without secrets, and without the control characters that steer a terminal."""
+    return harmless(current().text(str(text)))
+
+
+def harmless(text: str) -> str:
     """A text without the control characters that steer a terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in str(text))
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def answer(text: str) -> str:
+    """A result for standard output: masked where a terminal shows it, and whole where another program reads it."""
+    return current().text(text) if sys.stdout.isatty() else text

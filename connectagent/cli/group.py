@@ -12,7 +12,8 @@ import click
 
 from connectagent import __version__
 from connectagent.cli import COMMANDS
-from connectagent.cli.failure import show
+from connectagent.cli.failure import plain, show
+from connectagent.masking import current
 
 
 class LazyGroup(click.Group):
@@ -66,7 +67,7 @@ class LazyGroup(click.Group):
                         handler({"cli": self})
             except (Exception, SystemExit) as error:
                 text = f"plugin {plugin.name!r} brings no commands: {type(error).__name__}: {error}"
-                click.echo(text[:300], err=True)
+                click.echo(plain(text)[:300], err=True)
 
 
 @click.group(
@@ -109,7 +110,7 @@ def _code(code: Any) -> int:
     """The exit code of `sys.exit(code)`, which may also be given nothing or a text."""
     if code is None or isinstance(code, int):
         return int(code or 0)
-    click.echo(str(code), err=True)
+    click.echo(current().text(str(code)), err=True)
     return 1
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from connectagent.cli import script
+from connectagent.cli import failure, script
 
 
 @click.command(short_help="Run the agent or the main function of a script.")
@@ -42,7 +42,7 @@ def run(
     finally:
         costs.show()
     if result is not None:
-        click.echo(str(result))
+        click.echo(failure.answer(str(result)))
 
 
 def _turn(module: ModuleType, prompt: str | None) -> Callable[[], Any]:

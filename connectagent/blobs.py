@@ -1,0 +1,136 @@
+"""Long texts of a record are files of their own: `.co/blobs/<sha256>`, each once.
+
+In the record stands a text in their place that is read as it is, with head and tail, and from which
+`restored` makes the whole again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+LARGEST = 32_768  # bytes of UTF-8 of a text that stands in the record itself
+SHOWN = 1_000  # characters of head, and of tail
+
+_MARK = "\n[... {bytes} bytes, sha256:{digest} ...]\n"
+_NOT_KEPT = "\n[... {bytes} bytes, not kept: the file could not be written ...]\n"
+REFERENCE = re.compile(r"\[\.\.\. (\d+) bytes, sha256:([0-9a-f]{64}) \.\.\.\]")
+_WHOLE = re.compile(
+    rf"(?P<head>.{{{SHOWN}}})\n\[\.\.\. (?P<bytes>\d+) bytes, sha256:(?P<digest>[0-9a-f]{{64}}) \.\.\.\]\n"
+    rf"(?P<tail>.{{{SHOWN}}})",
+    re.DOTALL,
+)
+
+
+def is_long(text: str) -> bool:
+    """Whether a text is kept as a blob: one of over 32,768 bytes, or one that reads like a blob's place holder."""
+    if len(text) <= LARGEST // 4:
+        return len(text) >= 2 * SHOWN and _WHOLE.fullmatch(text) is not None
+    return len(text) > LARGEST or len(_data(text)) > LARGEST
+
+
+def place_holder(text: str, *, kept: bool = True) -> str:
+    """What stands in the record for a long text: head, size and hash, tail.
+
+    Args:
+        kept: whether its file is there; without it the hash is left out.
+    """
+    data = _data(text)
+    mark = (_MARK if kept else _NOT_KEPT).format(bytes=len(data), digest=hashlib.sha256(data).hexdigest())
+    return text[:SHOWN] + mark + text[-SHOWN:]
+
+
+def store_blob(text: str, folder: Path, *, synced: bool = False) -> None:
+    """Write a text to its file, if it is not there.
+
+    Args:
+        folder: `.co/blobs`, which must exist.
+        synced: whether it is on the disk when this returns.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    data = _data(text)
+    path = folder / hashlib.sha256(data).hexdigest()
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size == len(data):
+            os.utime(path)  # it is in use: see `retention`
+            return
+    fd, name = tempfile.mkstemp(prefix=".new-", dir=folder)  # of mode 0600
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def blob_folder(record: str | os.PathLike[str]) -> Path:
+    """Where the blobs of a record are: the folder `blobs` beside the record's own."""
+    return Path(os.path.abspath(record)).parent.parent / "blobs"
+
+
+def load_blob(digest: str, folder: Path) -> str:
+    """The text of a blob.
+
+    Args:
+        digest: its sha256 in hex, or a text with its place holder.
+        folder: `blob_folder(record)`.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ValueError: it is no digest, or the file does not hold what was written.
+    """
+    found = REFERENCE.search(digest)
+    digest = found[2] if found else digest.removeprefix("sha256:")
+    if not re.fullmatch("[0-9a-f]{64}", digest):
+        raise ValueError(f"{digest!r:.80} is no sha256 of a blob: 64 hexadecimal digits")
+    data = (folder / digest).read_bytes()
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise ValueError(f"{folder / digest}: the blob was changed: it does not have its hash any more")
+    return data.decode("utf-8", "surrogatepass")
+
+
+def restored(value: Any, folder: Path) -> Any:
+    """A value of a record with its blobs in their places; what has none is the same object.
+
+    A blob that is missing or was changed stays as head and tail, with that note between them.
+
+    Args:
+        value: anything that was read from a record: an entry, a turn, a list of messages, a text.
+        folder: `blob_folder(record)`.
+    """
+    if isinstance(value, str):
+        return _whole(value, folder)
+    if isinstance(value, dict):
+        pairs = {key: restored(item, folder) for key, item in value.items()}
+        return value if all(pairs[key] is item for key, item in value.items()) else pairs
+    if isinstance(value, list):
+        items = [restored(item, folder) for item in value]
+        return value if all(one is other for one, other in zip(items, value, strict=True)) else items
+    return value
+
+
+def _whole(text: str, folder: Path) -> str:
+    found = _WHOLE.fullmatch(text) if 2 * SHOWN < len(text) < 2 * SHOWN + 200 else None
+    if found is None:
+        return text
+    try:
+        return load_blob(found["digest"], folder)
+    except (OSError, ValueError) as error:
+        why = "missing" if isinstance(error, FileNotFoundError) else "not readable"
+        return f"{found['head']}\n[... {found['bytes']} bytes, {why}, sha256:{found['digest']} ...]\n{found['tail']}"
+
+
+def _data(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -1,0 +1,267 @@
+"""Long texts of a record are files of their own, and the limits of how much is kept."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from record_agents import worker
+
+from connectagent import Agent
+from connectagent.blobs import LARGEST, blob_folder, is_long, load_blob, place_holder, restored, store_blob
+from connectagent.builtin.record import read_record, record_path
+from connectagent.builtin.retention import is_paused, remove_oldest
+from connectagent.testing import ScriptedLLM, call
+
+LONG = "begin " + "é\u2028\"'\n" * 15_000 + " end"  # a tool's result of 100,000 characters would be cut
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("DIR", "MAX_RECORDS", "MAX_RECORD_BYTES", "MASK"):
+        monkeypatch.delenv(f"CONNECTAGENT_{name}", raising=False)
+    return tmp_path
+
+
+def read(text: str) -> str:
+    """Read."""
+    return f"read {text}"
+
+
+def reader(text: str, prompt: str = "Read.", **more: Any) -> Path:
+    """An agent that has read a text; its record."""
+    agent = Agent("reader", [read], llm=ScriptedLLM([call("read", text=text)], text), quiet=True, **more)
+    agent.input(prompt)
+    path = record_path(agent)
+    assert path is not None
+    return path
+
+
+def test_a_long_text_is_kept_once_and_can_be_read_back(folder: Path) -> None:
+    path = reader(LONG, prompt=LONG, system_prompt=LONG)
+    blobs = blob_folder(path)
+    sent = json.dumps({"text": LONG}, ensure_ascii=False)  # the call's arguments, as they stand in the messages
+    digests = {hashlib.sha256(text.encode()).hexdigest() for text in (LONG, f"read {LONG}", sent)}
+    assert {blob.name for blob in blobs.iterdir()} == digests
+    assert {stat.S_IMODE(blob.stat().st_mode) for blob in blobs.iterdir()} == {0o600}
+    assert path.stat().st_size < 100_000
+    record = read_record(path)
+    (turn,) = record["turns"]
+    execution = next(entry for entry in turn["trace"] if entry["type"] == "tool_execution")
+    assert turn["input"] == execution["arguments"]["text"] == turn["result"] == record["system_prompt"]
+    assert turn["input"].startswith("begin é")
+    assert turn["input"].endswith(" end")
+    assert f"{len(LONG.encode())} bytes, sha256:" in turn["input"]
+    assert restored(execution, blobs)["result"] == f"read {LONG}"
+    messages = restored(json.loads(turn["messages"]), blobs)
+    assert [message["content"] for message in messages] == [LONG, None, f"read {LONG}", LONG]
+    assert json.loads(restored(json.loads(turn["messages"]), blobs)[1]["tool_calls"][0]["function"]["arguments"]) == {
+        "text": LONG
+    }
+    assert load_blob(turn["input"], blobs) == LONG
+
+
+def test_texts_up_to_the_limit_stay_in_the_record() -> None:
+    assert not is_long("x" * LARGEST)
+    assert is_long("x" * (LARGEST + 1))
+    assert is_long("é" * (LARGEST // 2 + 1))
+    path = reader("x" * 32_000)
+    assert not blob_folder(path).exists()
+
+
+def test_secrets_are_masked_before_a_text_becomes_a_blob(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "canary-7d1f0be9")
+    path = reader(("x" * 995 + "canary-7d1f0be9") * 50)
+    texts = [file.read_text() for file in (path, *blob_folder(path).iterdir())]
+    assert all("canary-7d" not in text and "[masked: CANARY_TOKEN]" in text for text in texts)
+
+
+def test_a_blob_that_is_missing_or_was_changed_stays_as_head_and_tail(folder: Path) -> None:
+    path = reader(LONG)
+    turn, blobs = read_record(path)["turns"][0], blob_folder(path)
+    blob = blobs / hashlib.sha256(LONG.encode()).hexdigest()
+    blob.write_text("other")
+    with pytest.raises(ValueError, match="was changed"):
+        load_blob(turn["result"], blobs)
+    assert "bytes, not readable, sha256:" in restored(turn, blobs)["result"]
+    blob.unlink()
+    with pytest.raises(FileNotFoundError):
+        load_blob(blob.name, blobs)
+    text = restored(turn, blobs)["result"]
+    assert text == restored(text, blobs)
+    assert text.startswith("begin é")
+    assert text.endswith(" end")
+    assert "bytes, missing, sha256:" in text
+
+
+@given(st.text(st.characters(), max_size=50), st.integers(0, 3))
+@settings(max_examples=50, deadline=None)
+def test_any_text_is_restored_exactly_one_that_reads_like_a_place_holder_too(tmp: str, times: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as name:
+        text = tmp + LONG
+        for _ in range(times):
+            assert is_long(text)
+            store_blob(text, Path(name))
+            text = place_holder(text)
+        for _ in range(times):
+            text = restored({"a": [text]}, Path(name))["a"][0]
+        assert text == tmp + LONG
+        assert not [path for path in Path(name).iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("what", ["a file", "closed"])
+def test_blobs_that_cannot_be_written_cost_one_warning(
+    what: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / ".co").mkdir()
+    if what == "a file":
+        (folder / ".co/blobs").write_text("")
+    else:
+        (folder / ".co/blobs").symlink_to("/dev/full/blobs")
+    path = reader(LONG)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert error.startswith("connectagent: the record cannot be written: ")
+    (turn,) = read_record(path)["turns"]
+    assert turn["status"] == "answered"
+    assert f"{len(LONG.encode())} bytes, not kept" in turn["result"]
+    assert restored(turn["result"], blob_folder(path)) == turn["result"]
+
+
+def test_blobs_stay_beside_their_record_wherever_the_program_goes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def move() -> str:
+        """Move."""
+        (folder / "else").mkdir()
+        monkeypatch.chdir(folder / "else")
+        return LONG
+
+    agent = Agent("mover", [move], llm=ScriptedLLM([call("move")], "x"), quiet=True, plugins=["no:textlog"])
+    agent.input("Go.")
+    path = record_path(agent)
+    assert path is not None
+    assert len(list(blob_folder(path).iterdir())) == 1
+    assert not list((folder / "else").iterdir())
+
+
+# -- limits ----------------------------------------------------------------------------------------
+
+
+def session(text: str = "x", age_s: int = 0) -> Path:
+    """The record of a session of one turn, written to so many seconds ago."""
+    path = reader(text)
+    aged(path, age_s)
+    return path
+
+
+def aged(path: Path, age_s: int) -> None:
+    then = time.time() - age_s
+    os.utime(path, (then, then))
+
+
+def records() -> set[Path]:
+    return set(Path.cwd().glob(".co/evals/*.yaml"))
+
+
+def test_the_oldest_records_go_when_a_session_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = [session(age_s=100 - number) for number in range(5)]
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "3")
+    new = session()
+    assert records() == {*old[3:], new}
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "0")
+    session()
+    assert len(records()) == 4
+
+
+def test_a_limit_of_bytes_counts_blobs_and_removes_those_that_nobody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, own = "shared" * 10_000, "own" * 20_000
+    first = session(own, age_s=100)
+    second = session(shared, age_s=90)
+    third = session(shared, age_s=80)
+    blobs = blob_folder(first)
+    assert len(list(blobs.iterdir())) == 6
+    assert remove_oldest(first.parent, None, 10**9) == []
+    size = sum(path.stat().st_size for path in [*records(), *blobs.iterdir()])
+    for blob in blobs.iterdir():
+        aged(blob, 200)
+    assert remove_oldest(first.parent, None, size - 1, dry_run=True) == [first]
+    assert first.exists()
+    assert remove_oldest(first.parent, None, size - 1) == [first]
+    texts = (shared, f"read {shared}", json.dumps({"text": shared}))
+    kept = {hashlib.sha256(text.encode()).hexdigest() for text in texts}
+    assert {blob.name for blob in blobs.iterdir()} == kept
+    assert remove_oldest(first.parent, 1, None) == [second]
+    assert {blob.name for blob in blobs.iterdir()} == kept
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORD_BYTES", "1000")
+    new = session()
+    assert records() == {new}
+    assert not third.exists()
+    assert not list(blobs.iterdir())
+
+
+def test_a_blob_that_another_session_has_just_begun_to_use_stays() -> None:
+    path = session(LONG, age_s=100)
+    for blob in blob_folder(path).iterdir():
+        aged(blob, 200)
+    used = blob_folder(path) / hashlib.sha256(LONG.encode()).hexdigest()
+    store_blob(LONG, used.parent)
+    remove_oldest(path.parent, 0, None)
+    assert not path.exists()
+    assert list(used.parent.iterdir()) == [used]
+
+
+def paused(path: Path) -> Path:
+    path.write_text(path.read_text().replace("status: answered", "status: paused"))
+    return path
+
+
+def test_paused_and_running_records_are_never_removed() -> None:
+    waits, runs, new, old = (session(age_s=100) for _ in range(4))
+    aged(paused(waits), 200)
+    with waits.open("a") as file:  # tools that ran since do not end the pause
+        file.write("- turn: 1\n  status: between_turns\n  trace:\n" + '  - {"type": "x"}\n' * 10_000)
+    assert is_paused(waits)
+    assert not is_paused(old)
+    with runs.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert remove_oldest(new.parent, 0, 0, new=new) == [old]
+    assert records() == {waits, runs, new}
+    assert remove_oldest(new.parent, 0, None, new=new) == [runs]
+
+
+def test_a_session_that_begins_does_not_remove_its_own_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORD_BYTES", "1")
+    agent = worker()
+    agent.input("One.")
+    agent.input("Two.")
+    path = record_path(agent)
+    assert path is not None
+    assert [turn["input"] for turn in read_record(path)["turns"]] == ["One.", "Two."]
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "1.5"])
+def test_a_limit_that_is_no_number_is_told_when_the_agent_is_made(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", value)
+    with pytest.raises(ValueError, match=f"max_records='{value}' is no limit"):
+        worker()
+
+
+def test_other_files_of_the_folder_are_left_alone() -> None:
+    path = session(age_s=100)
+    for name in ("notes.md", ".hidden.yaml"):
+        (path.parent / name).write_text("mine")
+    remove_oldest(path.parent, 0, 0)
+    assert {entry.name for entry in path.parent.iterdir()} == {"notes.md", ".hidden.yaml"}
