@@ -101,7 +101,8 @@ class Record:
             turn = _Turn(min(self._messages, len(session["messages"])))
             head = f"- turn: {session['turn']}\n  input: {self._kept.scalar(prompt)}\n"
             if self._is_resumed(session):
-                turn.anchor, turn.resumed, turn.first_iteration = _message_of(session, prompt), True, session["iteration"]
+                turn.resumed, turn.first_iteration = True, session["iteration"]
+                turn.anchor = _message_of(session, prompt)
                 head = f"- turn: {session['turn']}\n  resumed: true\n"
             if self._place is not None:
                 head, self._place = f"{head}  from: {list(self._place)}\n", None
