@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from typing import Any
 
@@ -18,7 +19,8 @@ from connectagent.records import read_record
 
 def plain(messages: Any) -> Any:
     """Messages as a file can hold them."""
-    return json.loads(json.dumps(messages, default=repr, skipkeys=True).replace("\\ud83d", "\\ufffd"))
+    text = json.dumps(messages, default=repr, skipkeys=True, ensure_ascii=False)
+    return json.loads(re.sub("[\ud800-\udfff]", "\ufffd", text))
 
 
 class Watched(Session):

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversation_rules import problems
 from scripted_agents import CALL, agent_with, contents, entries, is_by, session_of
 
 from connectagent import (
@@ -32,8 +31,9 @@ from connectagent import (
     on_text,
     on_trace,
 )
-from connectagent.builtin.record import read_record
+from connectagent.records import read_record
 from connectagent.testing import HookRecorder, ScriptedLLM
+from connectagent.testing import conversation_problems as problems
 
 SCRIPT = (CALL, "All is done.")
 

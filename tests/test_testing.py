@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import subprocess
 import sys
@@ -616,7 +617,16 @@ DECLARED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_that_brings_handlers_is_declared() -> None:
+    marked = [
+        path.stem
+        for path in EXAMPLES.glob("*.py")
+        if re.search(r"^ *@(on|before|after|around)_", path.read_text("utf-8"), re.M)
+    ]
+    assert sorted(marked) == sorted(DECLARED)
+
+
+@pytest.mark.parametrize("path", [EXAMPLES / f"{name}.py" for name in DECLARED], ids=lambda path: path.stem)
 def test_the_examples_keep_the_rules(path: Path) -> None:
     plugin: Any = str(path)
     if path.stem == "cache_answers":
