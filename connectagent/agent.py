@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,22 +11,26 @@ from typing import Any, cast
 from connectagent.builtin import built_in
 from connectagent.calls import as_response, ask_model, new_entry, run_call, shown_call, trace_model_call
 from connectagent.conversation import Conversation
-from connectagent.discovery import find_handlers, model_handlers
+from connectagent.discovery import find_handlers, left_out, model_handlers
 from connectagent.errors import ConfigError, ToolRejected
+from connectagent.handover import answered_elsewhere
 from connectagent.host import Decision, PluginHost
 from connectagent.installed import normalized
 from connectagent.llm import LLM, default_model
 from connectagent.messages import NOT_RUN, assistant_message, text_of, user_message
+from connectagent.parts import Part
 from connectagent.prompts import read_prompt
 from connectagent.providers import context_window, create_llm
+from connectagent.rounds import run_calls
 from connectagent.session import Image, LLMRequest, LLMResponse, Message, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.settings import overrides
-from connectagent.tools import Tool, ToolRegistry
+from connectagent.tools import ToolRegistry
+from connectagent.tree import DIRECTIONS, Member, NoModel, agent_tool, agents_in
 
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
-class Agent:
+class Agent(Member):
     """A model with tools, a conversation, and plugins that see and steer each moment of it.
 
     Args:
@@ -46,9 +51,15 @@ class Agent:
         options: parameters of the provider that are sent with each request, such as `temperature`.
         plugin_errors: `"raise"`, or `"warn"`: an exception of a handler becomes a warning and a trace entry,
             except in `before_` and `around_` hooks, which may be guards.
+        sub_agents: agents that the model may hand over to, with the tool `transfer_to_agent`.
+        description: what other agents are told of this one.
+        transfer_to: to whom the agent may hand over: `"children"`, `"parent"`, `"siblings"`.
+        inherit_plugins: whether the parent's plugins act in this agent too, before its own.
+        run: a function of `agent` and `prompt` that gives the result, in place of a model.
+        output_key: where in the state the result is stored.
 
     Raises:
-        ConfigError: the name, the model, the system prompt or a setting cannot be used.
+        ConfigError: the name, the model, the system prompt, the tree of agents or a setting cannot be used.
         ToolDefinitionError: a tool cannot be used.
         HandlerError, PluginError: a plugin cannot be used.
     """
@@ -72,13 +83,20 @@ class Agent:
         stream: bool = False,
         options: dict[str, Any] | None = None,
         plugin_errors: str = "raise",
+        sub_agents: Any = None,
+        description: str | None = None,
+        transfer_to: Iterable[str] = DIRECTIONS,
+        inherit_plugins: bool = True,
+        run: Callable[..., Any] | None = None,
+        output_key: str | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
-        self.name = name
+        self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
+        self.left_out = left_out([plugins, on_events])
         self.system_prompt = read_prompt(system_prompt)
         self.max_iterations = _limit(max_iterations)
-        self.tools = ToolRegistry(tools, agent_tool=_agent_tool)
+        self.tools = ToolRegistry(tools, agent_tool=agent_tool)
         self.streaming = stream
         self.current_session: Session | None = None
         self.last_usage: TokenUsage | None = None
@@ -95,8 +113,12 @@ class Agent:
         own = built_in(trust=trust, log=log, quiet=quiet)
         self.hooks.load(find_handlers(own, [plugins, on_events], overrides.get("model") or model))
         named = overrides.get("model")
-        self.llm = llm if llm is not None and not named else self.create_llm(named or model or default_model())
+        if run is not None and llm is None and model is None:
+            self.llm: LLM = NoModel(name)
+        else:
+            self.llm = llm if llm is not None and not named else self.create_llm(named or model or default_model())
         self.hooks.observe("on_agent_ready", agent=self)
+        self.take_in()
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -122,25 +144,29 @@ class Agent:
             try:
                 text = text_of(message["content"])
                 self._take_session()
+                self.part = Part(self, message, text)
                 self.conversation.begin_turn(text)
                 turn = partial(self._turn, message, text, limit)
-                return str(self.hooks.around("around_turn", turn, agent=self, prompt=text))
+                around = partial(self.hooks.around, "around_turn", turn, agent=self, prompt=text)
+                return str(self.part.run(around))
             finally:
-                self.ended = None
+                self.part = self.ended = None
                 self.hooks.forget_errors()
 
     def _turn(self, message: Message, prompt: str, limit: int) -> str:
-        talk = self.conversation
+        talk, part = self.conversation, cast(Part, self.part)
         try:
+            part.begin()
             talk.append(message)
             talk.trace({"type": "user_input", "turn": talk.session["turn"], "prompt": prompt})
             self.ended = self.hooks.first("after_user_input", agent=self, prompt=prompt) or self.ended
             while True:
                 result, more = self._complete(*self._iterate(limit))
-                if more is None or talk.session["iteration"] >= limit:
-                    return result
-                self.ended = None
-                talk.append(user_message(more.value.prompt), by=more.by)
+                if more is None or talk.session["iteration"] >= limit or part.stopped:
+                    return part.keep(result)
+                self.ended, message = None, user_message(more.value.prompt)
+                talk.append(message, by=more.by)
+                part.prompted(message, more.value.prompt)
         except BaseException as error:
             by = self.hooks.owner_of(error)
             talk.trace_quietly({"type": "error", "by": by, "error": str(error), "error_type": type(error).__name__})
@@ -150,7 +176,13 @@ class Agent:
 
     def _iterate(self, limit: int) -> tuple[str, str]:
         talk = self.conversation
-        while self.ended is None and talk.session["iteration"] < limit:
+        while self.ended is None:
+            if (elsewhere := answered_elsewhere(self)) is not None:
+                return elsewhere
+            if self.ended is not None:
+                break
+            if talk.session["iteration"] >= limit:
+                return f"Task incomplete: Maximum iterations ({limit}) reached.", "max_iterations"
             talk.session["iteration"] += 1
             response = self._next_response()
             if response is None:
@@ -160,9 +192,7 @@ class Agent:
                 self._tool_round(response.tool_calls)
             elif self.ended is None:
                 return response.content or "", "answered"
-        if self.ended is not None:
-            return self._ending(self.ended), "ended"
-        return f"Task incomplete: Maximum iterations ({limit}) reached.", "max_iterations"
+        return self._ending(cast(Decision, self.ended)), "ended"
 
     def _next_response(self) -> LLMResponse | None:
         request = LLMRequest(self.conversation.session["messages"], self.tools.schemas(), self.llm.model)
@@ -178,14 +208,12 @@ class Agent:
         return as_response(response)
 
     def _tool_round(self, calls: list[ToolCall]) -> None:
-        talk, entries, reason = self.conversation, [], "the turn was ended"
+        talk, reason = self.conversation, "the turn was ended"
         talk.shadow.mark_round()
         try:
             if self.ended is None:
                 talk.session["pending_tools"] = [shown_call(call) for call in calls]
-                rejection = self._before_tools(calls)
-                for call in calls:
-                    entries.append(run_call(self, call, rejection))
+                entries = run_calls(self, calls, self._before_tools(calls))
                 self.hooks.observe("after_tools", agent=self, entries=entries)
         except BaseException as error:
             reason = f"{type(error).__name__} ended the turn"
@@ -212,20 +240,27 @@ class Agent:
 
     # -- the rest of the public face -----------------------------------------------------------
 
-    def end_turn(self, result: str | None = None) -> None:
+    def end_turn(self, result: str | None = None, scope: str = "part") -> None:
         """End the turn before the next call of a model or tool; `on_complete` still fires.
 
         Args:
             result: what `input()` returns; without it, the last text of the model.
+            scope: where agents work inside each other: `"part"`, this agent's turn only; `"loop"`, those up to
+                the next `Loop`; `"turn"`, all of them.
 
         Raises:
-            RuntimeError: no turn is running.
+            RuntimeError: no turn is running, or no `Loop`.
         """
-        if not self._turning.locked():
+        if not self._turning.locked() or self.part is None:
             raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
         if result is not None and not isinstance(result, str):
             raise TypeError(f"end_turn() takes the turn's result, a str or None, not {type(result).__name__}")
-        self.ended = Decision(result, self.hooks.running() or {"plugin": "(program)"})
+        if scope not in ("part", "loop", "turn"):
+            raise ValueError(f"end_turn(scope=...) is 'part', 'loop' or 'turn', not {scope!r}")
+        decision = Decision(result, self.hooks.running() or {"plugin": "(program)"})
+        if scope != "part":
+            self.part.end_outward(decision, scope)
+        self.ended = decision
 
     def execute_tool(self, name: str, arguments: dict[str, Any] | None = None) -> TraceEntry:
         """Run one tool without the model, with all its hooks; nothing is added to the messages.
@@ -241,7 +276,8 @@ class Agent:
 
     def add_tool(self, tool: Any) -> None:
         """Add tools: whatever `tools=` takes."""
-        self.tools.add(tool)
+        self.check_children(agents_in(tool))
+        self.take_in(self.tools.add(tool))
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool.
@@ -249,14 +285,14 @@ class Agent:
         Raises:
             ToolNotFound: there is none of that name; the message lists those that there are.
         """
-        self.tools.remove(name)
+        self.let_go(self.tools.remove(name))
 
     def list_tools(self) -> list[str]:
         """The names of the tools."""
         return self.tools.names()
 
     def reset_conversation(self) -> None:
-        """Forget the conversation; the next `input()` begins a new session and a new record.
+        """Forget the conversation, that of the agents below too; the next `input()` begins a new session and record.
 
         Raises:
             RuntimeError: a turn is running.
@@ -264,6 +300,8 @@ class Agent:
         if self._turning.locked():
             raise RuntimeError(f"agent {self.name!r} is in a turn; reset_conversation() is for between turns")
         self._conversation = self.current_session = self.hooks.shadow = self.last_usage = None
+        for child in self.children:
+            child.reset_conversation()
 
     @property
     def context_percent(self) -> float:
@@ -329,14 +367,3 @@ def _limit(value: Any) -> int:
     if type(value) is not int or value < 1:
         raise ConfigError(f"max_iterations is a whole number of model calls, at least 1, not {value!r}")
     return value
-
-
-def _agent_tool(agent: Any) -> Tool:
-    """An agent as a tool of another one: it is given a prompt and gives its result."""
-    parameters = {
-        "type": "object",
-        "properties": {"prompt": {"type": "string", "description": "What the agent is to do."}},
-        "required": ["prompt"],
-    }
-    description = f"Ask the agent {agent.name!r}. {agent.system_prompt[:500]}".strip()
-    return Tool(agent.name, description, parameters, lambda prompt: agent.input(prompt))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterable
 from typing import Any
 
-from connectagent.attribution import By, Shadow, clone
+from connectagent.attribution import By, Shadow, clone, state_delta
 from connectagent.errors import HookResultError
 from connectagent.host import PluginHost
 from connectagent.messages import LEFT_OUT, NOT_RUN, mend, place_of_result, says_nothing
@@ -33,6 +34,7 @@ class Conversation:
         for key, value in fresh.items():
             self.session.setdefault(key, value)
         self.shadow = host.shadow = Shadow(self.session)
+        self.dropped: dict[str, Any] = {}  # the `temp:` state of the last turn
 
     def take_over(self) -> None:
         """Trace what the program changed since the last turn.
@@ -62,9 +64,10 @@ class Conversation:
         """Leave nothing of the turn behind: no pending calls, no `temp:` state."""
         self.session.update(pending_tool=None, pending_tools=None)
         state = self.session.get("state")
+        self.dropped = {}
         if isinstance(state, dict) and any(str(key).startswith("temp:") for key in state):
             for key in [key for key in state if str(key).startswith("temp:")]:
-                del state[key]
+                self.dropped[key] = state.pop(key)
             self.shadow.copy["state"] = clone(state)
         self.shadow.sync()
 
@@ -76,10 +79,24 @@ class Conversation:
             index = len(self.session["messages"]) - 1
             self.trace({"type": "message", "by": by, "index": index, "message": clone(message)})
 
+    def merge_state(self, changed: dict[str, Any], gone: Iterable[str], by: By) -> None:
+        """Take over what another agent, or the loop itself, changes in the state."""
+        self.host.settle()
+        state, before = self.session["state"], self.shadow.copy["state"]
+        state.update(clone(changed))
+        for key in gone:
+            state.pop(key, None)
+        delta = state_delta(before, state)
+        self.shadow.copy["state"] = clone(state)
+        if delta:
+            self.trace({"type": "state_delta", "by": by, "delta": delta})
+
     def trace(self, entry: TraceEntry) -> None:
         """Add an entry to the trace and announce it."""
         self.host.settle()
         entry.setdefault("timestamp", time.time())
+        for key, value in self.agent.marks.items():
+            entry.setdefault(key, value)
         self.shadow.append(entry)
         self.host.observe("on_trace", agent=self.agent, entry=entry)
 
@@ -91,6 +108,8 @@ class Conversation:
     def announce(self, entry: TraceEntry) -> None:
         """Trace what code of others changed; an entry that it added to the trace itself stays where it is."""
         if any(entry is known for known in self.session["trace"][self.shadow.start :]):
+            if self.agent.marks:
+                self.shadow.amend(entry, **{**self.agent.marks, **entry})
             self.host.observe("on_trace", agent=self.agent, entry=entry)
         else:
             self.trace(entry)

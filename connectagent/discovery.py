@@ -100,6 +100,11 @@ def _sorted_out(own: list[Any]) -> tuple[list[Any], dict[str, str]]:
     return [item for item in names if not (isinstance(item, str) and _key(item) in left_out)], left_out
 
 
+def left_out(sources: Any) -> set[str]:
+    """The plugins that an agent itself does without, normalized: `"no:name"` in what users gave."""
+    return {normalized(item[3:]) for item in _flat(sources) if isinstance(item, str) and item.startswith("no:")}
+
+
 def _key(item: Any) -> Any:
     """What two ways of naming one plugin have in common."""
     if not isinstance(item, str):

@@ -204,7 +204,7 @@ def on_complete(agent: Agent, result: str, outcome: str) -> str | Continue | Non
     Args:
         agent: the agent.
         result: what `input()` will return, as the handlers before this one left it.
-        outcome: `answered`, `ended` or `max_iterations`.
+        outcome: `answered`, `ended`, `max_iterations`, or `transferred` to another agent.
 
     Returns:
         None: the result stays.

@@ -19,7 +19,7 @@ from connectagent.attribution import By, Shadow, other_calls, peek, peek_one, pu
 from connectagent.errors import HookResultError, PluginError, PluginWarning, ToolRejected
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
-from connectagent.ledger import paying
+from connectagent.ledger import paying, rows
 from connectagent.messages import value_problem
 from connectagent.session import Continue, LLMResponse, ToolCall, TraceEntry
 from connectagent.tools import Tool
@@ -50,6 +50,7 @@ class PluginHost(pluggy.PluginManager):
         self.agent = agent
         self.announce = announce
         self.shadow: Shadow | None = None
+        self.loaded: list[Handler] = []
         self.handlers: dict[str, tuple[Handler, ...]] = dict.fromkeys(HOOKS, ())
         self.blames = 0  # how many errors were found to be a handler's
         self._blamed: dict[int, tuple[BaseException, Handler, int]] = {}
@@ -58,7 +59,7 @@ class PluginHost(pluggy.PluginManager):
     # -- registration --------------------------------------------------------------------------
 
     def load(self, handlers: Iterable[Handler]) -> None:
-        """Register handlers so that they run in the order in which they are given.
+        """Register handlers, in place of those that were, so that they run in the order in which they are given.
 
         Raises:
             PluginError: the same function is listed twice for one hook.
@@ -71,6 +72,9 @@ class PluginHost(pluggy.PluginManager):
                         f"{name_of(handler.function)!r} ({handler.by['file']}:{handler.by['line']}) is listed twice: "
                         f"by {other.plugin!r} and by {handler.plugin!r}; list it once"
                     )
+        for known in self.loaded:
+            self.unregister(known)
+        self.loaded = listed
         # pluggy calls the last registered first, and the last registered wrapper is the outermost.
         for index, handler in reversed(list(enumerate(listed))):
             self.register(handler, f"{handler.plugin}:{handler.hook}:{index}")
@@ -108,9 +112,9 @@ class PluginHost(pluggy.PluginManager):
                 self._announce_value(handler, name, arguments)
         return arguments[name], going_on
 
-    def observe(self, hook: str, **arguments: Any) -> None:
-        """Call every handler; none may return a value."""
-        for handler in self.handlers[hook]:
+    def observe(self, hook: str, only: Iterable[Handler] | None = None, **arguments: Any) -> None:
+        """Call every handler, or `only` these; none may return a value."""
+        for handler in self.handlers[hook] if only is None else only:
             self._call(handler, arguments)
 
     def collect(self, hook: str, **arguments: Any) -> list[Any]:
@@ -167,21 +171,7 @@ class PluginHost(pluggy.PluginManager):
 
     def ledger(self) -> list[dict[str, Any]]:
         """What each handler that has run cost, the longest first."""
-        handlers = {id(handler): handler for group in self.handlers.values() for handler in group}.values()
-        rows = [
-            {
-                **{key: handler.by[key] for key in ("plugin", "hook", "handler")},
-                "calls": handler.account.calls,
-                "duration_ms": round(handler.account.seconds * 1000, 3),
-                "model_calls": handler.account.model_calls,
-                "input_tokens": handler.account.input_tokens,
-                "output_tokens": handler.account.output_tokens,
-                "cost": handler.account.cost,
-            }
-            for handler in handlers
-            if handler.account.calls
-        ]
-        return sorted(rows, key=lambda row: -row["duration_ms"])
+        return rows(handler for group in self.handlers.values() for handler in group)
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
         """The handler that raised an error, or None where it was not one.
@@ -192,6 +182,17 @@ class PluginHost(pluggy.PluginManager):
         """
         found = self._blamed.get(id(error))
         return found[1].by if found is not None and found[2] > since else None
+
+    def take_blame(self, error: BaseException, host: PluginHost) -> None:
+        """Take over whose an error is from the host of an agent that this one called."""
+        if (found := host._blamed.get(id(error))) is not None and id(error) not in self._blamed:
+            self.blames += 1
+            self._blamed[id(error)] = (error, found[1], self.blames)
+
+    def lend(self, running: list[By | None]) -> list[By | None]:
+        """Let another thread run handlers: what runs in its place, and what was running."""
+        lent, self._running = self._running, running
+        return lent
 
     def forget_errors(self) -> None:
         """Let go of the errors of handlers: those of a turn that is over."""

@@ -32,7 +32,12 @@ ORDER = [
     "builtin",
     "testing",
     "calls",
+    "parts",
+    "tree",
+    "rounds",
+    "handover",
     "agent",
+    "workflows",
     "cli",
     "__main__",
 ]

@@ -136,7 +136,7 @@ def price(cost: float) -> str:
 def who(by: Any) -> str:
     """The handler, tool or plugin that did something."""
     by = by if isinstance(by, dict) else {}
-    return str(by.get("handler") or by.get("tool") or by.get("plugin") or "a handler")
+    return str(by.get("handler") or by.get("tool") or by.get("agent") or by.get("plugin") or "a handler")
 
 
 def _where(by: dict[str, Any]) -> str:
