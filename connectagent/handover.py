@@ -13,6 +13,8 @@ from connectagent.tree import parameters_of
 if TYPE_CHECKING:
     from connectagent.agent import Agent
 
+_SAID = "What was said in this conversation:"
+
 
 def answered_elsewhere(agent: Agent) -> tuple[str, str] | None:
     """The result and the outcome of a turn that goes on elsewhere; None where the agent's own model is to be asked.
@@ -79,7 +81,7 @@ def run_parts(leader: Part, transfer: Transfer) -> tuple[str, str] | None:
 def _part_of(handed: Handed) -> str:
     """Run the part of the agent that is to answer: a whole turn of its own."""
     leader, name = handed.leader, handed.target.name
-    prompt: Any = _message(leader)["content"]
+    prompt: Any = users_message(leader)["content"]
     if name in leader.told and handed.context:  # it knows the user's message; what it does not know is new
         prompt, handed.context = handed.context, ""
     leader.told.add(name)
@@ -90,7 +92,7 @@ def _part_of(handed: Handed) -> str:
         handed_over.reset(token)
 
 
-def _message(leader: Part) -> Message:
+def users_message(leader: Part) -> Message:
     """The user's message of the turn as it is now: guards may have changed it, or put another in its place."""
     messages = leader.agent.conversation.session["messages"]
     if any(message is leader.message for message in messages):
@@ -102,7 +104,7 @@ def _message(leader: Part) -> Message:
 def _context(leader: Part, transfer: Transfer) -> str:
     """What the next agent does not know yet of what was said in the conversation; "" for nothing."""
     agent, target = leader.agent, transfer.target
-    messages, prompt = agent.conversation.session["messages"], _message(leader)
+    messages, prompt = agent.conversation.session["messages"], users_message(leader)
     heard = ((target.current_session or {}).get("heard") or {}).get(agent.name, 0)
     lines = []
     for message in messages[heard:]:
@@ -110,12 +112,12 @@ def _context(leader: Part, transfer: Transfer) -> str:
         if message is prompt or not text or message["role"] not in ("user", "assistant") or author == target.name:
             continue
         if message["role"] == "user":
-            lines.append(text if author else f"user: {text}")
+            lines.append(text.removeprefix(_SAID).strip() if author else f"user: {text}")
         else:
             lines.append(f"{author or agent.name}: {text}")
     if transfer.by == agent.name:
         lines.append(_passed_on(transfer, "you"))
-    return "\n".join(["What was said in this conversation:", *lines]) if lines else ""
+    return "\n".join([_SAID, *lines]) if lines else ""
 
 
 def _note(name: str, text: str, transfer: Transfer, leader: str) -> str:

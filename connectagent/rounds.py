@@ -98,7 +98,7 @@ class _Table:
     def stop(self) -> None:
         """End the turns of the other agents; what has come back already counts."""
         for seat in self.seats:
-            seat.cut = not seat.back.is_set()
+            seat.cut = seat.cut or not seat.back.is_set()
             if not seat.begun.acquire(blocking=False):
                 continue
             for event in (seat.left, seat.back, seat.over):  # Ctrl-C came before its thread did
@@ -133,8 +133,9 @@ class _Seat:
         self.cut = False
         self.result: Any = None
         self.error: BaseException | None = None
-        self._running = agent.hooks.lend([])
-        agent.hooks.lend(self._running)
+        running = agent.hooks.lend([])
+        agent.hooks.lend(running)
+        self._running = list(running)  # a copy, as the call itself adds to the other one
         self._pending = agent.conversation.session["pending_tool"]
 
     def work(self, run: Callable[[], Any]) -> None:
@@ -155,7 +156,7 @@ class _Seat:
         if self.cut:
             raise KeyboardInterrupt
         self.agent.hooks.settle()
-        self._swap(list(self._running))
+        self._swap(self._running)
         self.left.set()
 
     def come_back(self) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from connectagent.agent import Agent
 from connectagent.errors import ConfigError
-from connectagent.handover import run_parts
-from connectagent.parts import Transfer
+from connectagent.handover import run_parts, users_message
+from connectagent.parts import Part, Transfer
 from connectagent.rounds import in_turns
 from connectagent.tree import AskAgent
 
@@ -50,7 +50,8 @@ def Parallel(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
     """
     beside = _agents(name, agents)
 
-    def run(agent: Agent, prompt: str) -> str:
+    def run(agent: Agent) -> str:
+        prompt: Any = users_message(cast(Part, agent.part))["content"]
         results = in_turns(agent, [(one, partial(AskAgent(one), prompt)) for one in beside])
         return "\n\n".join(f"{one.name}: {result}" for one, result in zip(beside, results, strict=True))
 
@@ -93,7 +94,7 @@ def _agents(name: str, agents: Iterable[Agent]) -> list[Agent]:
 def _in_order(agent: Agent, steps: list[Agent]) -> str | None:
     result: str | None = None
     for step in steps:
-        answer = run_parts(agent.part, Transfer(step)) if agent.part is not None else None
+        answer = run_parts(cast(Part, agent.part), Transfer(step))
         if answer is None:  # the turn was ended
             return None
         result = answer[0]
