@@ -150,7 +150,7 @@ class Agent(Member):
                 around = partial(self.hooks.around, "around_turn", turn, agent=self, prompt=text)
                 return str(self.part.run(around))
             finally:
-                self.part = self.ended = None
+                self.ended = self.part = None
                 self.hooks.forget_errors()
 
     def _turn(self, message: Message, prompt: str, limit: int) -> str:

@@ -43,7 +43,7 @@ def _active(agent: Agent) -> Transfer | None:
     """The agent that answers since an earlier hand-over."""
     name: Any = agent.conversation.session.get("active_agent")
     target = agent.root.find(name) if isinstance(name, str) else None
-    if target is None or target is agent or target.part is not None:
+    if target is None or target is agent or target.in_turn:
         return None
     return Transfer(target)
 

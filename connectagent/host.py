@@ -195,8 +195,9 @@ class PluginHost(pluggy.PluginManager):
         return lent
 
     def forget_errors(self) -> None:
-        """Let go of the errors of handlers: those of a turn that is over."""
+        """Let go of the errors of handlers, and of what Ctrl-C left running: those of a turn that is over."""
         self._blamed.clear()
+        self._running.clear()
 
     def _call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
         if not self.forgiving or handler.trusted or handler.hook.startswith("before_"):

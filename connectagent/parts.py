@@ -60,7 +60,7 @@ open_seat: ContextVar[Seat | None] = ContextVar("connectagent_open_seat", defaul
 def current() -> Part | None:
     """The turn in which this code runs; what Ctrl-C left behind at an unlucky moment does not count."""
     part = _current.get()
-    return part if part is not None and part.agent.part is part else None
+    return part if part is not None and part.agent.part is part and part.agent.in_turn else None
 
 
 class Part:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Member:
 
     name: str
     left_out: set[str]
+    _turning: threading.Lock
     hooks: PluginHost
     tools: ToolRegistry
     system_prompt: str
@@ -91,6 +93,11 @@ class Member:
     def children(self) -> list[Agent]:
         """The agents below this one: those to hand over to, and those that are its tools."""
         return [*self.sub_agents, *agents_in(self.tools)]
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a turn of this agent is running."""
+        return self._turning.locked()
 
     def find(self, name: str) -> Agent | None:
         """The agent of that name here or below, or None; `agent.root.find` looks in the whole tree."""
@@ -368,7 +375,7 @@ class _TransferTool:
         if part.transfer is not None:
             raise ToolArgumentsError(f"the conversation goes to {part.transfer.target.name!r} already; one at a time")
         target, leader = found[agent_name], part.leader
-        if target.part is not None and target.part is not leader:
+        if target.in_turn and target is not leader.agent:
             raise ToolArgumentsError(
                 f"{agent_name!r} waits for an answer itself; answer in its place, or choose another"
             )

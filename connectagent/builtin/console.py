@@ -375,7 +375,8 @@ class Console:
         turn = self._turns[agent]
         for row in rows:
             row.indent += turn.indent
-            if (turn.named or (turn.root or turn).named) and row.indent > turn.indent:  # the first line has the name in it
+            named = turn.named or (turn.root or turn).named
+            if named and row.indent > turn.indent:  # the first line has the name in it
                 row.parts = ((f"{agent.name} ", "magenta"), *row.parts)
         self._terminal.show(rows, turn)
 
