@@ -95,14 +95,14 @@ class Part:
         self.transfer: Transfer | None = None
         self.handovers = 0
         self.told: set[str] = set()
-        self.resumed = False  # whether it was looked up who answered last
-        self.stopped: bool = self.caller is not None and self.caller.stopped
+        self.stopped = False
         self.inner: list[Part] = []
         self.spent, self.cost, self.priced = TokenUsage(), 0.0, True
         self.outward: tuple[Decision, Part] | None = None
         self._started = time.perf_counter()
         self._given = None if self.caller is None else clone(self.caller.agent.conversation.session["state"])
         self._base: dict[str, Any] | None = None
+        agent.ended = None  # what Ctrl-C may have set a moment after the last turn
 
     @property
     def leader(self) -> Part:
@@ -131,6 +131,8 @@ class Part:
         error: BaseException | None = None
         if self.caller is not None:
             self.caller.inner.append(self)
+            if self.caller.stopped:  # looked at now, as it is set before `inner` is read
+                self.stop()
         try:
             return self._away(operation, seat)
         except BaseException as raised:
