@@ -190,7 +190,7 @@ class PluginHost(pluggy.PluginManager):
             self._blamed[id(error)] = (error, found[1], self.blames)
 
     def lend(self, running: list[By | None]) -> list[By | None]:
-        """Let another thread run handlers: what runs in its place, and what was running."""
+        """Let another thread run handlers; returns what was running."""
         lent, self._running = self._running, running
         return lent
 

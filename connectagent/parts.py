@@ -23,8 +23,8 @@ _current: ContextVar[Part | None] = ContextVar("connectagent_part", default=None
 class Seat(Protocol):
     """A place in a round of which several calls run at the same time: see `rounds`."""
 
-    def leave(self) -> None:
-        """Let others of the round go on, while this one is in another agent's turn."""
+    def leave(self) -> bool:
+        """Let others of the round go on, while this one is in another agent's turn; False where it cannot."""
 
     def come_back(self) -> None:
         """Wait until it is this one's turn again."""
@@ -146,9 +146,8 @@ class Part:
                 self._close(self.caller, error)
 
     def _away(self, operation: Callable[[], Any], seat: Seat | None) -> Any:
-        if seat is None:
+        if seat is None or not seat.leave():
             return operation()
-        seat.leave()
         try:
             return operation()
         finally:

@@ -133,9 +133,7 @@ class _Seat:
         self.cut = False
         self.result: Any = None
         self.error: BaseException | None = None
-        running = agent.hooks.lend([])
-        agent.hooks.lend(running)
-        self._running = list(running)  # a copy, as the call itself adds to the other one
+        self._running = list(_running(agent))  # a copy, as the call itself adds to the other one
         self._pending = agent.conversation.session["pending_tool"]
 
     def work(self, run: Callable[[], Any]) -> None:
@@ -151,13 +149,16 @@ class _Seat:
             for event in (self.over, self.left, self.back):
                 event.set()
 
-    def leave(self) -> None:
-        """Let the round go on, while this call is in another agent's turn."""
+    def leave(self) -> bool:
+        """Let the round go on, while this call is in another agent's turn; not where a handler asked for it."""
         if self.cut:
             raise KeyboardInterrupt
+        if len(_running(self.agent)) > len(self._running) + 1:
+            return False
         self.agent.hooks.settle()
         self._swap(self._running)
         self.left.set()
+        return True
 
     def come_back(self) -> None:
         """Wait until those before it are over."""
@@ -174,3 +175,10 @@ class _Seat:
         self._pending, session["pending_tool"] = session["pending_tool"], self._pending
         if hooks.shadow is not None:
             hooks.shadow.sync()
+
+
+def _running(agent: Agent) -> list[Any]:
+    """Whose code is running in the agent, innermost last."""
+    running = agent.hooks.lend([])
+    agent.hooks.lend(running)
+    return running

@@ -333,6 +333,25 @@ def test_a_stand_in_a_rejection_and_a_retry_have_their_places_in_such_a_round() 
     check(root)
 
 
+def test_a_handler_about_one_call_may_ask_an_agent_and_the_order_stays() -> None:
+    seen: list[str] = []
+
+    @before_each_tool
+    def ask(agent: Agent, tool_call: Any) -> None:
+        seen.append(tool_call.name)
+        if agent.name == "root" and tool_call.name in ("a", "b"):
+            agent.execute_tool("judge", {"prompt": "May it?"})
+
+    judge = made("judge", "Yes.", "Yes.")
+    children = [made("a", "A"), made("b", "B"), judge]
+    root = made("root", asking("a", "b"), "Done.", tools=children, plugins=[ask])
+    assert root.input("Hi") == "Done." and results(root) == ["A", "B"]
+    assert seen == ["a", "judge", "b", "judge"]
+    links = [entry["agent"] for entry in session(root)["trace"] if entry["type"] == "agent_turn"]
+    assert links == ["judge", "judge", "a", "b"]
+    check(root, *children)
+
+
 def test_a_broken_handler_in_one_ends_the_round_when_the_others_are_back() -> None:
     @on_complete
     def broken(agent: Agent) -> None:
