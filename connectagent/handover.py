@@ -57,11 +57,11 @@ def run_parts(leader: Part, transfer: Transfer) -> tuple[str, str] | None:
     agent = leader.agent
     talk = agent.conversation
     while agent.ended is None:
-        if transfer.target is agent:
-            talk.session["active_agent"] = None
-            return None
+        stays = transfer.target is not agent and transfer.target.body is None  # a function cannot hand back
         if agent.body is None:
-            talk.session["active_agent"] = None if transfer.target.body is not None else transfer.target.name
+            _now_answers(agent, transfer.target.name if stays else None)
+        if transfer.target is agent:
+            return None
         handed = Handed(transfer.target, _context(leader, transfer), leader)
         result = _part_of(handed)
         if agent.ended is not None:
@@ -76,6 +76,14 @@ def run_parts(leader: Part, transfer: Transfer) -> tuple[str, str] | None:
         note = _note(handed.target.name, result, transfer, agent.name)
         talk.append({"role": "user", "content": note, "author": handed.target.name}, by=by)
     return None
+
+
+def _now_answers(agent: Agent, name: str | None) -> None:
+    """Note who answers in later turns, so that a session that was stored can go on with it."""
+    talk = agent.conversation
+    if talk.session.get("active_agent") != name:
+        talk.session["active_agent"] = name
+        talk.trace({"type": "session_delta", "by": _by(agent), "delta": {"active_agent": name}})
 
 
 def _part_of(handed: Handed) -> str:

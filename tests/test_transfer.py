@@ -159,6 +159,8 @@ def test_in_later_turns_that_agent_answers_until_it_hands_back() -> None:
         ("user", "[billing handed over to you: Wants a greeting.]"),
     ]
     assert session(root)["active_agent"] is None
+    changes = [entry["delta"]["active_agent"] for entry in session(root)["trace"] if entry["type"] == "session_delta"]
+    assert changes == ["billing", None]
     check(root, billing)
 
 
@@ -361,6 +363,7 @@ PASS = f"{ASK} {{0}}before_tools {{0}}before_each_tool {{0}}>tool {{0}}<tool {{0
 PASS += " {0}after_tools"
 END = "{0}on_complete {0}<turn"
 NOTED = "root:+agent_turn root:+message"
+NOW = "root:+session_delta"
 
 
 def part(agent: str, *pieces: str) -> str:
@@ -375,19 +378,19 @@ class Path(NamedTuple):
     result: str
 
 
-ROOT_PASSES = part("root", BEGIN, PASS)
+ROOT_PASSES = part("root", BEGIN, PASS, "{0}+session_delta")
 PATHS = [
     Path("to a child", 1, ([to("billing")], ["B."], []),
          f"{ROOT_PASSES} {part('billing', TOLD, ASK, END)} {NOTED} {part('root', END)}", "B."),
     Path("to a child and a sibling", 1, ([to("billing")], [to("refunds")], ["R."]),
-         f"{ROOT_PASSES} {part('billing', TOLD, PASS, END)} {NOTED} {part('refunds', TOLD, ASK, END)} {NOTED} "
+         f"{ROOT_PASSES} {part('billing', TOLD, PASS, END)} {NOTED} {NOW} {part('refunds', TOLD, ASK, END)} {NOTED} "
          f"{part('root', END)}", "R."),
     Path("there and back", 1, ([to("billing"), "Root."], [to("root")], []),
-         f"{ROOT_PASSES} {part('billing', TOLD, PASS, END)} {NOTED} {part('root', ASK, END)}", "Root."),
+         f"{ROOT_PASSES} {part('billing', TOLD, PASS, END)} {NOTED} {NOW} {part('root', ASK, END)}", "Root."),
     Path("a later turn", 2, ([to("billing")], ["B.", "C."], []),
          f"{part('root', BEGIN)} {part('billing', BEGIN, ASK, END)} {NOTED} {part('root', END)}", "C."),
     Path("back in a later turn", 2, ([to("billing"), "Root."], ["B.", to("root")], []),
-         f"{part('root', BEGIN)} {part('billing', BEGIN, PASS, END)} {NOTED} {part('root', ASK, END)}", "Root."),
+         f"{part('root', BEGIN)} {part('billing', BEGIN, PASS, END)} {NOTED} {NOW} {part('root', ASK, END)}", "Root."),
 ]  # fmt: skip
 
 _SIGNS = {">": "around_{}:enter", "<": "around_{}:exit", "+": "on_trace:{}"}
