@@ -20,6 +20,10 @@ CONNECTAGENT = "connectagent"
 _current: ContextVar[Part | None] = ContextVar("connectagent_part", default=None)
 
 
+class Abandoned(BaseException):
+    """Nobody waits for this part any more, and what its caller has must not be touched."""
+
+
 class Seat(Protocol):
     """A place in a round of which several calls run at the same time: see `rounds`."""
 
@@ -27,7 +31,12 @@ class Seat(Protocol):
         """Let others of the round go on, while this one is in another agent's turn; False where it cannot."""
 
     def come_back(self) -> None:
-        """Wait until it is this one's turn again."""
+        """Wait until it is this one's turn again.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C came meanwhile.
+            Abandoned: it came twice.
+        """
 
 
 class Handed:
@@ -135,6 +144,9 @@ class Part:
                 self.stop()
         try:
             return self._away(operation, seat)
+        except Abandoned:
+            self.caller = None
+            raise
         except BaseException as raised:
             error = raised
             raise

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.calls import run_call
 from connectagent.errors import ToolRejected
-from connectagent.parts import own_seat
+from connectagent.parts import Abandoned, own_seat
 from connectagent.session import ToolCall, TraceEntry
 from connectagent.tree import AskAgent
 
@@ -56,7 +56,11 @@ def in_turns(agent: Agent, jobs: Sequence[Job]) -> list[Any]:
         table.failed = table.failed or error
         if not isinstance(error, Exception):
             table.stop()
-        table.finish()
+        try:
+            table.finish()
+        except BaseException:  # Ctrl-C again
+            table.abandon()
+            raise
     if table.failed is not None:
         raise table.failed
     return [seat.result for seat in table.seats]
@@ -107,6 +111,12 @@ class _Table:
             for part in list(self.agent.part.inner):
                 part.stop()
 
+    def abandon(self) -> None:
+        """Wait no longer: what still runs will find the round gone when it comes back."""
+        for seat in self.seats:
+            seat.abandoned = True
+            seat.go.set()
+
     def _look_at(self, seat: _Seat) -> None:
         if seat.error is not None:
             self.failed = self.failed or seat.error
@@ -124,13 +134,14 @@ class _Seat:
         go: the caller's handlers may run again.
         over: it has its result or its error.
         cut: whether Ctrl-C came before the other agent's turn was over.
+        abandoned: whether it came twice, and nobody waits any more.
     """
 
     def __init__(self, agent: Agent, asked: Any) -> None:
         self.agent, self.asked = agent, asked
         self.begun = threading.Lock()
         self.left, self.back, self.go, self.over = (threading.Event() for _ in range(4))
-        self.cut = False
+        self.cut = self.abandoned = False
         self.result: Any = None
         self.error: BaseException | None = None
         self._running = list(_running(agent))  # a copy, as the call itself adds to the other one
@@ -164,6 +175,8 @@ class _Seat:
         """Wait until those before it are over."""
         self.back.set()
         self.go.wait()
+        if self.abandoned:
+            raise Abandoned
         self._swap(self._running)
         if self.cut:
             raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from connectagent.errors import ConfigError, ToolArgumentsError
 from connectagent.hooks import Handler
 from connectagent.installed import normalized
 from connectagent.ledger import Account
-from connectagent.parts import Part, Transfer, open_seat, own_seat
+from connectagent.parts import Abandoned, Part, Transfer, open_seat, own_seat
 from connectagent.session import LLMResponse, Message
 from connectagent.tools import Tool, ToolRegistry
 
@@ -307,6 +307,9 @@ class AskAgent:
         token = open_seat.set(own_seat.get())  # in a round of several agents, others go on meanwhile
         try:
             return str(self.agent.input(prompt))
+        except Abandoned:  # this thread goes no further: all that comes now belongs to the caller
+            threading.Event().wait()
+            raise
         finally:
             open_seat.reset(token)
 

@@ -474,6 +474,56 @@ def test_ctrl_c_ends_the_children_closes_the_round_and_goes_on(tmp_path: Path) -
     assert lines[3:] == ["1", "It goes on."]
 
 
+CTRL_C_TWICE = """
+import os, signal, threading, time
+from connectagent import Agent, xray
+from connectagent.testing import ScriptedLLM, call
+
+asked, hung = threading.Event(), threading.Event()
+
+def slow(messages, tools):
+    asked.set()
+    hung.wait(20)
+    return "late"
+
+a = Agent("a", llm=ScriptedLLM(slow, "A"), log=False, quiet=True)
+b = Agent("b", llm=ScriptedLLM("B"), log=False, quiet=True)
+calls = [call("a", prompt="x"), call("b", prompt="x")]
+root = Agent("root", tools=[a, b], llm=ScriptedLLM(calls), log=False, quiet=True)
+
+def press():
+    asked.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+    while a.ended is None:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)
+
+presser = threading.Thread(target=press)
+presser.start()
+try:
+    root.input("Hi")
+except KeyboardInterrupt:
+    print("interrupted", a.in_turn)
+presser.join()
+before = [dict(message) for message in root.current_session["messages"]]
+hung.set()
+while a.in_turn:
+    time.sleep(0.001)
+print(before == root.current_session["messages"], a.current_session["outcome"], a.ended)
+root.llm = ScriptedLLM(call("a", prompt="again"), "It goes on.")
+print(root.input("Go on."), root.current_session["messages"][-2]["content"])
+"""
+
+
+def test_a_second_ctrl_c_waits_no_longer_and_what_comes_late_changes_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(CTRL_C_TWICE)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["interrupted True", "True ended None", "It goes on. A"]
+
+
 def test_a_child_that_is_interrupted_itself_interrupts_all() -> None:
     def pressed() -> str:
         """Be interrupted."""
