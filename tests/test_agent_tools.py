@@ -476,7 +476,7 @@ def test_ctrl_c_ends_the_children_closes_the_round_and_goes_on(tmp_path: Path) -
 
 CTRL_C_TWICE = """
 import os, signal, threading, time
-from connectagent import Agent, xray
+from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
 
 asked, hung = threading.Event(), threading.Event()
