@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from connectagent.providers import llm_do
     from connectagent.session import Continue, Image, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall
     from connectagent.tools import Tool, tool
+    from connectagent.workflows import Loop, Parallel, Sequential
 
 __version__ = "0.1.0"
 
@@ -65,6 +66,7 @@ _HOME = {
     "providers": "llm_do",
     "session": "Continue Image LLMRequest LLMResponse Retry TokenUsage ToolCall",
     "tools": "Tool tool",
+    "workflows": "Loop Parallel Sequential",
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
 
@@ -78,13 +80,16 @@ __all__ = [
     "Image",
     "LLMRequest",
     "LLMResponse",
+    "Loop",
     "OutputError",
+    "Parallel",
     "Pause",
     "Paused",
     "PluginError",
     "PluginWarning",
     "ProviderError",
     "Retry",
+    "Sequential",
     "TokenUsage",
     "Tool",
     "ToolArgumentsError",

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from connectagent.attribution import clone
 from connectagent.builtin import built_in
 from connectagent.calls import as_response, ask_model, new_entry, run_call, shown_call, trace_model_call
-from connectagent.discovery import find_handlers
+from connectagent.discovery import find_handlers, left_out
 from connectagent.errors import ConfigError, Pause, ToolRejected
+from connectagent.handover import answered_elsewhere
 from connectagent.holdings import Holdings
 from connectagent.host import Decision, PluginHost
 from connectagent.llm import LLM, default_model
 from connectagent.messages import NOT_RUN, assistant_message, text_of, user_message
+from connectagent.parts import Part
 from connectagent.prompts import read_prompt
 from connectagent.resume import BEGINNING, Decided, Point, paused, reopen
+from connectagent.rounds import run_calls
 from connectagent.session import Image, LLMRequest, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.settings import overrides
 from connectagent.state import initial_state
 from connectagent.streaming import Events, streamed
-from connectagent.tools import Tool, ToolRegistry
+from connectagent.tools import ToolRegistry
+from connectagent.tree import DIRECTIONS, NoModel, agent_tool
 
 
 class Agent(Holdings):
@@ -47,9 +52,15 @@ class Agent(Holdings):
             except in `before_` and `around_` hooks, which may be guards.
         state: what `current_session["state"]` of each new session begins with; each `{name}` in the system
             prompt must then be in the state.
+        sub_agents: agents that the model may hand over to, with the tool `transfer_to_agent`.
+        description: what other agents are told of this one.
+        transfer_to: to whom the agent may hand over: `"children"`, `"parent"`, `"siblings"`.
+        inherit_plugins: whether the parent's plugins act in this agent too, before its own.
+        run: a function of `agent` and `prompt` that gives the result, in place of a model.
+        output_key: where in the state the result is stored.
 
     Raises:
-        ConfigError: the name, the model, the system prompt or a setting cannot be used.
+        ConfigError: the name, the model, the system prompt, the tree of agents or a setting cannot be used.
         ToolDefinitionError: a tool cannot be used.
         HandlerError, PluginError: a plugin cannot be used.
     """
@@ -74,14 +85,21 @@ class Agent(Holdings):
         options: dict[str, Any] | None = None,
         plugin_errors: str = "raise",
         state: dict[str, Any] | None = None,
+        sub_agents: Any = None,
+        description: str | None = None,
+        transfer_to: Iterable[str] = DIRECTIONS,
+        inherit_plugins: bool = True,
+        run: Callable[..., Any] | None = None,
+        output_key: str | None = None,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
         super().__init__(initial_state(state), {"api_key": api_key, "base_url": base_url, "options": options})
-        self.name = name
+        self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
+        self.left_out = left_out([plugins, on_events])
         self.system_prompt = read_prompt(system_prompt)
         self.max_iterations = _limit(max_iterations)
-        self.tools = ToolRegistry(tools, agent_tool=_agent_tool)
+        self.tools = ToolRegistry(tools, agent_tool=agent_tool)
         self.streaming = stream
         self.ended: Decision | None = None
         self._executed = 0
@@ -92,8 +110,12 @@ class Agent(Holdings):
         own = built_in(trust=trust, log=log, quiet=quiet)
         self.hooks.load(find_handlers(own, [plugins, on_events], overrides.get("model") or model))
         named = overrides.get("model")
-        self.llm = llm if llm is not None and not named else self.create_llm(named or model or default_model())
+        if run is not None and llm is None and model is None:
+            self.llm: LLM = NoModel(name)
+        else:
+            self.llm = llm if llm is not None and not named else self.create_llm(named or model or default_model())
         self.hooks.observe("on_agent_ready", agent=self)
+        self.take_in()
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -119,11 +141,13 @@ class Agent(Holdings):
         with self._turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
             try:
                 self._take_session()
+                self.part = Part(self, message, prompt)
                 self.conversation.begin_turn(prompt) if message is not None else self.conversation.take_over()
                 turn = partial(self._turn, message, prompt, limit, point)
-                return str(self.hooks.around("around_turn", turn, agent=self, prompt=prompt))
+                around = partial(self.hooks.around, "around_turn", turn, agent=self, prompt=prompt)
+                return str(self.part.run(around))
             finally:
-                self.ended = None
+                self.ended = self.part = None
                 self.hooks.forget_turn()
 
     def stream(self, prompt: str | Image | list[Any], max_iterations: int | None = None) -> Events:
@@ -139,8 +163,9 @@ class Agent(Holdings):
         return streamed(self, partial(self.input, prompt, max_iterations))
 
     def _turn(self, message: Message | None, prompt: str, limit: int, point: Point) -> str:
-        talk = self.conversation
+        talk, part = self.conversation, cast(Part, self.part)
         try:
+            part.begin()
             if message is not None:
                 talk.append(message)
                 entry: TraceEntry = {"type": "user_input", "turn": talk.session["turn"], "prompt": prompt}
@@ -148,10 +173,11 @@ class Agent(Holdings):
             self.ended = self.hooks.first("after_user_input", agent=self, prompt=prompt) or self.ended
             while True:
                 result, more = self._complete(*self._iterate(limit, point))
-                if more is None or talk.session["iteration"] >= limit:
-                    return result
-                self.ended, point = None, BEGINNING
-                talk.append(user_message(more.value.prompt), by=more.by)
+                if more is None or talk.session["iteration"] >= limit or part.stopped:
+                    return part.keep(result)
+                self.ended, point, message = None, BEGINNING, user_message(more.value.prompt)
+                talk.append(message, by=more.by)
+                part.prompted(message, more.value.prompt)
         except Pause as pause:
             raise paused(self, pause) from None
         except BaseException as error:
@@ -163,8 +189,14 @@ class Agent(Holdings):
 
     def _iterate(self, limit: int, point: Point) -> tuple[str, str]:
         talk, response = self.conversation, point.response
-        while self.ended is None and (response is not None or talk.session["iteration"] < limit):
+        while self.ended is None:
             if response is None:
+                if (elsewhere := answered_elsewhere(self)) is not None:
+                    return elsewhere
+                if self.ended is not None:
+                    break
+                if talk.session["iteration"] >= limit:
+                    return f"Task incomplete: Maximum iterations ({limit}) reached.", "max_iterations"
                 talk.session["iteration"] += 1
                 response = self._next_response(point.answer)
                 if response is None:
@@ -175,9 +207,7 @@ class Agent(Holdings):
             elif self.ended is None:
                 return response.content or "", "answered"
             response, point = None, BEGINNING
-        if self.ended is not None:
-            return self._ending(self.ended), "ended"
-        return f"Task incomplete: Maximum iterations ({limit}) reached.", "max_iterations"
+        return self._ending(cast(Decision, self.ended)), "ended"
 
     def _next_response(self, response: LLMResponse | None) -> LLMResponse | None:
         request = LLMRequest(self.conversation.session["messages"], self.tools.schemas(), self.llm.model)
@@ -198,14 +228,12 @@ class Agent(Holdings):
         return response
 
     def _tool_round(self, calls: list[ToolCall], done: dict[str, TraceEntry]) -> None:
-        talk, entries, reason = self.conversation, [], "the turn was ended"
+        talk, reason = self.conversation, "the turn was ended"
         talk.shadow.mark_round()
         try:
             if self.ended is None:
                 talk.session["pending_tools"] = [shown_call(call) for call in calls]
-                rejection = self._before_tools(calls)
-                for call in calls:
-                    entries.append(done.get(call.id) or run_call(self, call, rejection))
+                entries = run_calls(self, calls, self._before_tools(calls), done)
                 self.hooks.observe("after_tools", agent=self, entries=entries)
         except BaseException as error:
             reason = "the turn was paused" if isinstance(error, Pause) else f"{type(error).__name__} ended the turn"
@@ -268,20 +296,27 @@ class Agent(Holdings):
 
     # -- the rest of the public face -----------------------------------------------------------
 
-    def end_turn(self, result: str | None = None) -> None:
+    def end_turn(self, result: str | None = None, scope: str = "part") -> None:
         """End the turn before the next call of a model or tool; `on_complete` still fires.
 
         Args:
             result: what `input()` returns; without it, the last text of the model.
+            scope: where agents work inside each other: `"part"`, this agent's turn only; `"loop"`, those up to
+                the next `Loop`; `"turn"`, all of them.
 
         Raises:
-            RuntimeError: no turn is running.
+            RuntimeError: no turn is running, or no `Loop`.
         """
-        if not self._turning.locked():
+        if not self._turning.locked() or self.part is None:
             raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
         if result is not None and not isinstance(result, str):
             raise TypeError(f"end_turn() takes the turn's result, a str or None, not {type(result).__name__}")
-        self.ended = Decision(result, self.hooks.running() or {"plugin": "(program)"})
+        if scope not in ("part", "loop", "turn"):
+            raise ValueError(f"end_turn(scope=...) is 'part', 'loop' or 'turn', not {scope!r}")
+        decision = Decision(result, self.hooks.running() or {"plugin": "(program)"})
+        if scope != "part":
+            self.part.end_outward(decision, scope)
+        self.ended = decision
 
     def execute_tool(self, name: str, arguments: dict[str, Any] | None = None) -> TraceEntry:
         """Run one tool without the model, with all its hooks; nothing is added to the messages.
@@ -316,14 +351,3 @@ def _limit(value: Any) -> int:
     if type(value) is not int or value < 1:
         raise ConfigError(f"max_iterations is a whole number of model calls, at least 1, not {value!r}")
     return value
-
-
-def _agent_tool(agent: Any) -> Tool:
-    """An agent as a tool of another one: it is given a prompt and gives its result."""
-    parameters = {
-        "type": "object",
-        "properties": {"prompt": {"type": "string", "description": "What the agent is to do."}},
-        "required": ["prompt"],
-    }
-    description = f"Ask the agent {agent.name!r}. {agent.system_prompt[:500]}".strip()
-    return Tool(agent.name, description, parameters, lambda prompt: agent.input(prompt))

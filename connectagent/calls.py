@@ -69,6 +69,8 @@ def _request(agent: Agent, llm: LLM, request: LLMRequest) -> LLMResponse:
     agent.last_usage = response.usage
     if response.usage is not None:
         agent.total_cost += response.usage.cost or 0.0
+    if agent.part is not None:
+        agent.part.count(response.usage)
     return response
 
 

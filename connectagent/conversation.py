@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from connectagent.attribution import By, Shadow, clone
@@ -12,7 +13,7 @@ from connectagent.host import PluginHost
 from connectagent.messages import LEFT_OUT, mend, place_of_result, says_nothing
 from connectagent.prompts import Prompt
 from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
-from connectagent.state import drop_temporary, snapshot
+from connectagent.state import drop_temporary, is_temporary, snapshot, state_delta
 
 OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
 PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
@@ -57,6 +58,7 @@ class Conversation:
         self._filled = last.get("message", {}).get("content", system_prompt)
         if begins:  # behind the shadow's back: so it is traced as what the program gave
             self.session["state"].update(snapshot(state or {}))
+        self.dropped: dict[str, Any] = {}  # the `temp:` state of the last turn
 
     def take_over(self) -> None:
         """Trace what the program changed since the last turn.
@@ -109,6 +111,7 @@ class Conversation:
         """Leave nothing of the turn behind: no pending calls, no `temp:` state."""
         self.session.update(pending_tool=None, pending_tools=None)
         state = self.session.get("state")
+        self.dropped = {key: state[key] for key in state if is_temporary(key)} if isinstance(state, dict) else {}
         if isinstance(state, dict) and drop_temporary(state):
             self.shadow.copy["state"] = snapshot(state)
         self.shadow.sync()
@@ -127,6 +130,18 @@ class Conversation:
             self.trace({**told, **self.changed_by(by)})
         elif message["role"] == "assistant" and trace[-1]["type"] != "llm_call":
             self.trace({"type": "assistant", "index": index, "message": clone(message)})
+
+    def merge_state(self, changed: dict[str, Any], gone: Iterable[str], by: By) -> None:
+        """Take over what another agent, or the loop itself, changes in the state."""
+        self.host.settle()
+        state, before = self.session["state"], self.shadow.copy["state"]
+        state.update(snapshot(changed))
+        for key in gone:
+            state.pop(key, None)
+        told = state_delta(before, state)
+        self.shadow.copy["state"] = snapshot(state)
+        if told:
+            self.trace({"type": "state_delta", "by": by, **told})
 
     def trace(self, entry: TraceEntry) -> None:
         """Add an entry to the trace and announce it."""
@@ -147,10 +162,14 @@ class Conversation:
         for entry in entries:
             if id(entry) not in known:
                 self._add(entry)
+            elif self.agent.marks:
+                self.shadow.amend(entry, **{**self.agent.marks, **entry})
         self._tell(*entries)
 
     def _add(self, entry: TraceEntry) -> None:
         entry.setdefault("timestamp", time.time())
+        for key, value in self.agent.marks.items():
+            entry.setdefault(key, value)
         if entry["type"] == "change":
             entry.update(self.changed_by(entry["by"]))
         self.shadow.append(entry)

@@ -137,6 +137,11 @@ def _check_shadows(items: list[Any]) -> None:
             raise PluginError(f"plugin {item.plugin!r} is both named and shadowed for this agent; do one of them")
 
 
+def left_out(sources: Any) -> set[str]:
+    """The plugins that an agent itself does without, normalized: `"no:name"` in what users gave."""
+    return {normalized(item[3:]) for item in _flat(sources) if isinstance(item, str) and item.startswith("no:")}
+
+
 def _key(item: Any) -> Any:
     """What two ways of naming one plugin have in common."""
     if isinstance(item, shadow):

@@ -14,11 +14,12 @@ from connectagent.providers import context_window, create_llm
 from connectagent.resume import Origin
 from connectagent.session import Session, TokenUsage
 from connectagent.tools import ToolRegistry
+from connectagent.tree import Member, agents_in
 
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
-class Holdings:
+class Holdings(Member):
     """What an agent holds; `Agent` adds the loop.
 
     Attributes:
@@ -49,7 +50,8 @@ class Holdings:
 
     def add_tool(self, tool: Any) -> None:
         """Add tools: whatever `tools=` takes."""
-        self.tools.add(tool)
+        self.check_children(agents_in(tool))
+        self.take_in(self.tools.add(tool))
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool.
@@ -57,20 +59,22 @@ class Holdings:
         Raises:
             ToolNotFound: there is none of that name; the message lists those that there are.
         """
-        self.tools.remove(name)
+        self.let_go(self.tools.remove(name))
 
     def list_tools(self) -> list[str]:
         """The names of the tools."""
         return self.tools.names()
 
     def reset_conversation(self) -> None:
-        """Forget the conversation; the next `input()` begins a new session and a new record.
+        """Forget the conversation, that of the agents below too; the next `input()` begins a new session and record.
 
         Raises:
             RuntimeError: a turn is running.
         """
         self._refuse_inside("reset_conversation()")
         self._conversation = self.current_session = self.hooks.shadow = self.last_usage = None
+        for child in self.children:
+            child.reset_conversation()
 
     @property
     def context_percent(self) -> float:

@@ -204,7 +204,7 @@ def on_complete(agent: Agent, result: str, outcome: str) -> str | Continue | Non
     Args:
         agent: the agent.
         result: what `input()` will return, as the handlers before this one left it.
-        outcome: `answered`, `ended` or `max_iterations`.
+        outcome: `answered`, `ended`, `max_iterations`, or `transferred` to another agent.
 
     Returns:
         None: the result stays.
@@ -315,7 +315,7 @@ def on_text(agent: Agent, text: str) -> None:
 def on_agent_ready(agent: Agent) -> None:
     """An agent has been made.
 
-    Fires: once, at the end of `Agent(...)`.
+    Fires: once, at the end of `Agent(...)`; for a plugin that a child inherits, when its parent is made.
 
     Args:
         agent: the agent; tools may be added and `agent.system_prompt` extended.

@@ -17,6 +17,7 @@ from connectagent.attribution import By
 from connectagent.errors import HookResultError, PluginError, PluginWarning, ToolRejected
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
+from connectagent.ledger import rows
 from connectagent.masking import current
 from connectagent.session import Continue, TraceEntry
 from connectagent.shadowing import Memory, ShadowRun
@@ -44,6 +45,7 @@ class PluginHost(pluggy.PluginManager, Watch):
         Watch.__init__(self, agent, announce)
         self.forgiving = forgiving
         self.add_hookspecs(hookspecs)
+        self.loaded: list[Handler] = []
         self.handlers: dict[str, tuple[Handler, ...]] = dict.fromkeys(HOOKS, ())
         self.untold: list[TraceEntry] = []  # what shadowed handlers would have done, until `tell`
         self._memory = Memory()
@@ -52,7 +54,7 @@ class PluginHost(pluggy.PluginManager, Watch):
     # -- registration --------------------------------------------------------------------------
 
     def load(self, handlers: Iterable[Handler]) -> None:
-        """Register handlers so that they run in the order in which they are given.
+        """Register handlers, in place of those that were, so that they run in the order in which they are given.
 
         Raises:
             PluginError: the same function is listed twice for one hook.
@@ -65,6 +67,9 @@ class PluginHost(pluggy.PluginManager, Watch):
                         f"{name_of(handler.function)!r} ({handler.by['file']}:{handler.by['line']}) is listed twice: "
                         f"by {other.plugin!r} and by {handler.plugin!r}; list it once"
                     )
+        for known in self.loaded:
+            self.unregister(known)
+        self.loaded = listed
         # pluggy calls the last registered first, and the last registered wrapper is the outermost.
         for index, handler in reversed(list(enumerate(listed))):
             self.register(handler, f"{handler.plugin}:{handler.hook}:{index}")
@@ -217,21 +222,7 @@ class PluginHost(pluggy.PluginManager, Watch):
 
     def ledger(self) -> list[dict[str, Any]]:
         """What each handler that has run cost, the longest first."""
-        handlers = {id(handler): handler for group in self.handlers.values() for handler in group}.values()
-        rows = [
-            {
-                **{key: handler.by[key] for key in ("plugin", "hook", "handler")},
-                "calls": handler.account.calls,
-                "duration_ms": round(handler.account.seconds * 1000, 3),
-                "model_calls": handler.account.model_calls,
-                "input_tokens": handler.account.input_tokens,
-                "output_tokens": handler.account.output_tokens,
-                "cost": handler.account.cost,
-            }
-            for handler in handlers
-            if handler.account.calls
-        ]
-        return sorted(rows, key=lambda row: -row["duration_ms"])
+        return rows(handler for group in self.handlers.values() for handler in group)
 
     def forget_turn(self) -> None:
         """Let go of what was known of a turn that is over: the errors of handlers, and what had run before."""

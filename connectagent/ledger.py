@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from connectagent.session import TokenUsage
 
@@ -43,3 +45,21 @@ def charge(usage: TokenUsage | None) -> None:
         account.input_tokens += usage.input_tokens
         account.output_tokens += usage.output_tokens
         account.cost += usage.cost or 0.0
+
+
+def rows(handlers: Iterable[Any]) -> list[dict[str, Any]]:
+    """What each of these handlers that has run cost, the longest first."""
+    made = [
+        {
+            **{key: handler.by[key] for key in ("plugin", "hook", "handler")},
+            "calls": handler.account.calls,
+            "duration_ms": round(handler.account.seconds * 1000, 3),
+            "model_calls": handler.account.model_calls,
+            "input_tokens": handler.account.input_tokens,
+            "output_tokens": handler.account.output_tokens,
+            "cost": handler.account.cost,
+        }
+        for handler in {id(handler): handler for handler in handlers}.values()
+        if handler.account.calls
+    ]
+    return sorted(made, key=lambda row: -row["duration_ms"])

@@ -1,7 +1,8 @@
 """The data of a conversation: what is stored (TypedDict) and what is passed about (dataclass).
 
 Messages are in OpenAI's chat format, whichever provider answers. Two keys are connectagent's own and
-never sent: `provider_data` of an assistant message, which holds what its provider needs back.
+never sent: `provider_data` of an assistant message, which holds what its provider needs back, and
+`author`, the agent whose words they are, where it is another one of the tree.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypedDict
 
 Status = Literal["success", "error", "not_found", "rejected", "stand_in", "recovered", "skipped", "interrupted"]
-Outcome = Literal["answered", "ended", "max_iterations"]
+Outcome = Literal["answered", "ended", "max_iterations", "transferred"]
 
 
 @dataclass(slots=True)
@@ -158,6 +159,7 @@ class Message(TypedDict, total=False):
     tool_call_id: str
     name: str
     provider_data: dict[str, Any]
+    author: str
 
 
 TraceEntry = dict[str, Any]
@@ -177,3 +179,5 @@ class Session(TypedDict, total=False):
     result: str | None
     outcome: Outcome | None
     state: dict[str, Any]
+    active_agent: str | None  # who answers, where the agent has handed over to another one
+    heard: dict[str, int]  # by the agent that led the turn: how many of its messages this one knows

@@ -45,9 +45,20 @@ class Watch:
         found = self._blamed.get(id(error))
         return found[1] if found is not None and found[2] > since else None
 
+    def take_blame(self, error: BaseException, watch: Watch) -> None:
+        """Take over whose an error is from the agent that this one called."""
+        if (found := watch._blamed.get(id(error))) is not None and id(error) not in self._blamed:
+            self.keep_owner(error, found[1])
+
+    def lend(self, running: list[By | None]) -> list[By | None]:
+        """Let another thread run handlers; returns what was running."""
+        lent, self._running = self._running, running
+        return lent
+
     def forget_errors(self) -> None:
-        """Let go of the errors of handlers: those of a turn that is over."""
+        """Let go of the errors of handlers, and of what Ctrl-C left running: those of a turn that is over."""
         self._blamed.clear()
+        self._running.clear()
 
     def watched(
         self,

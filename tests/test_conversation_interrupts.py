@@ -26,8 +26,8 @@ WATCHED = tuple(
 class CtrlC:
     """Raises KeyboardInterrupt at the `at`-th line that runs inside the package."""
 
-    def __init__(self, at: int) -> None:
-        self.at, self.where = at, ""
+    def __init__(self, at: int, watched: tuple[str, ...] = WATCHED) -> None:
+        self.at, self.where, self.watched = at, "", watched
         self.lines: list[str] = []
 
     def __enter__(self) -> CtrlC:
@@ -39,7 +39,7 @@ class CtrlC:
         sys.settrace(self.before)
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(WATCHED):
+        if not frame.f_code.co_filename.startswith(self.watched):
             return None
         if event == "line" and _may_be_interrupted(frame):
             self.lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")

@@ -15,7 +15,9 @@ KEYS = {provider.key_variable for provider in PROVIDERS.values()}
 
 PRINTS = {
     "approve_before_tools": ["read_file -> (the text of old.log)", "delete_file -> rejected: The user does not allow"],
+    "ask_agents": ["Go on Sunday.", "{'weather': 'Paris', 'traffic': 'Paris'}", "planner.traffic answered"],
     "cache_answers": ["success, 0 from the cache\nstand_in, 1 from the cache"],
+    "hand_over": ["You owe 30 USD.", "desk.billing calls find_invoice", "Now answers: refunds"],
     "log_each_tool": [
         "INFO divide({'a': 10, 'b': 4}) = 2.5 (",
         "ERROR divide({'a': 1, 'b': 0}) failed: division by zero",
@@ -33,6 +35,7 @@ PRINTS = {
         "{'items': 'milk'} by add",
     ],
     "stream_events": ["2 words so far", "left after 5 words: the outcome is ended", "[search: success]"],
+    "write_and_review": ["Published: Herons, Ardea cinerea, eat fish.", "critic: Say what they eat."],
     "watch_context": ["the context is 0 % full", "2 old results are left out", "I have read three pages."],
 }
 

@@ -41,8 +41,12 @@ ORDER = [
     "resume",
     "holdings",
     "calls",
+    "parts",
+    "tree",
+    "rounds",
+    "handover",
     "agent",
-    "testing",
+    "workflows",
     "cli",
     "__main__",
 ]

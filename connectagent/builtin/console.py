@@ -275,6 +275,7 @@ class _Turn:
     indent: int = 0
     root: _Turn | None = None
     named: bool = False  # whether each line names the agent, as another one's turn runs beside it
+    inner: list[_Turn] = field(default_factory=list)  # the turns that run in it, side by side
     started: float = field(default_factory=time.perf_counter)
     tools: int = 0
     used: int = 0
@@ -305,7 +306,8 @@ class Console:
     @around_turn
     def show_turn(self, agent: Any, prompt: str) -> Generator[None, Any, None]:
         """Show the prompt, and what came of it."""
-        turn = self._turns[agent] = _begin(_outer.get())
+        outer = _outer.get()
+        turn = self._turns[agent] = _begin(outer)
         token = _outer.set(turn)
         masking.refresh()
         raised: BaseException | None = None
@@ -318,8 +320,7 @@ class Console:
         finally:
             self._end(agent, turn, raised)
             _outer.reset(token)
-            if turn in _roots:
-                _roots.remove(turn)
+            (outer.inner if outer else _roots).remove(turn)
 
     @on_text
     def show_text(self, agent: Any, text: str) -> None:
@@ -380,18 +381,20 @@ class Console:
         turn = self._turns[agent]
         for row in rows:
             row.indent += turn.indent
-            if (turn.root or turn).named and row.indent > turn.indent:  # the first line has the name in it
+            named = turn.named or (turn.root or turn).named
+            if named and row.indent > turn.indent:  # the first line has the name in it
                 row.parts = ((f"{agent.name} ", "magenta"), *row.parts)
         self._terminal.show(rows, turn)
 
 
 def _begin(outer: _Turn | None) -> _Turn:
+    turn, beside = _Turn(), _roots
     if outer is not None:
-        return _Turn(indent=min(16, outer.indent + _INDENT), root=outer.root or outer)
-    turn = _Turn()
-    _roots.append(turn)
-    if len(_roots) > 1:
-        for each in list(_roots):
+        indent = min(16, outer.indent + _INDENT)
+        turn, beside = _Turn(indent=indent, root=outer.root or outer, named=outer.named), outer.inner
+    beside.append(turn)
+    if len(beside) > 1:
+        for each in list(beside):
             each.named = True
     return turn
 

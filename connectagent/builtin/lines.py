@@ -136,7 +136,7 @@ def price(cost: float) -> str:
 def who(by: Any) -> str:
     """The handler, tool or plugin that did something."""
     by = by if isinstance(by, dict) else {}
-    return str(by.get("handler") or by.get("tool") or by.get("plugin") or "a handler")
+    return str(by.get("handler") or by.get("tool") or by.get("agent") or by.get("plugin") or "a handler")
 
 
 def _where(by: dict[str, Any]) -> str:
@@ -230,6 +230,9 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 
 def _message(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    by = entry.get("by")
+    if isinstance(by, dict) and by.get("agent"):  # what another agent said was shown when it said so
+        return []
     did = {"message": "added", "message_edited": "edited", "message_removed": "removed"}[entry["type"]]
     message = entry.get("message")
     text = first_line(message.get("content") or "") if isinstance(message, dict) else ""

@@ -1,0 +1,88 @@
+"""Ctrl-C at every line while agents ask each other at the same time and hand over: the whole tree goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from test_conversation_interrupts import PACKAGE, CtrlC
+
+from connectagent import Agent
+from connectagent.testing import ScriptedLLM, call
+from connectagent.testing import conversation_problems as problems
+
+WATCHED = tuple(
+    f"{PACKAGE}/{name}.py" for name in ("agent", "calls", "conversation", "handover", "parts", "rounds", "tree")
+)
+
+
+def mark(agent: Any, x: int) -> str:
+    """Mark."""
+    agent.current_session["state"]["x"] = x
+    return "marked"
+
+
+def _made(name: str, *script: Any, **options: Any) -> Agent:
+    return Agent(name, llm=ScriptedLLM(*script), log=False, quiet=True, **options)
+
+
+def _tree() -> Agent:
+    return _made(
+        "root",
+        [call("a", prompt="x"), call("b", prompt="y")],
+        call("transfer_to_agent", agent_name="c"),
+        "End.",
+        tools=[_made("a", call("mark", x=1), "A", tools=[mark]), _made("b", "B")],
+        sub_agents=[
+            _made("c", call("transfer_to_agent", agent_name="d")),
+            _made("d", call("transfer_to_agent", agent_name="root")),
+        ],
+    )
+
+
+def _what_is_wrong(root: Agent) -> list[str]:
+    """With the tree after the interrupt, and with its next turn."""
+    found = [f"{thread} still runs" for thread in threading.enumerate() if thread.name.startswith("agent-")]
+    session: Any = root.current_session
+    if session is not None:
+        session["active_agent"] = None
+    agents = [root, *root.children]
+    for agent in agents:
+        agent.llm = ScriptedLLM(f"again {agent.name}")
+    root.llm = ScriptedLLM([call("a", prompt="x"), call("b", prompt="y")], call("transfer_to_agent", agent_name="c"))
+    try:
+        if (result := root.input("Go on.")) != "again c":
+            found.append(f"the next turn gave {result!r}")
+    except BaseException as error:
+        found.append(f"the next turn failed: {error!r}")
+    for agent in agents:
+        assert isinstance(agent.llm, ScriptedLLM)
+        found += [text for request in agent.llm.requests for text in problems(request.messages)]
+        session = agent.current_session
+        if agent.in_turn or agent.hooks.running() or (session is not None and session["pending_tool"]):
+            found.append(f"{agent.name} is not at rest")
+    return found
+
+
+def test_a_tree_that_is_interrupted_at_any_line_of_the_package_can_go_on() -> None:
+    with CtrlC(0, WATCHED) as watch:
+        _tree().input("Go.")
+    seen: Counter[str] = Counter()
+    broken: dict[str, list[str]] = {}
+    for number, place in enumerate(watch.lines, start=1):
+        seen[place] += 1
+        if seen[place] > 1:
+            continue
+        root = _tree()
+        with CtrlC(number, WATCHED) as ctrl_c:
+            try:
+                root.input("Go.")
+            except KeyboardInterrupt:
+                pass
+            else:
+                assert not ctrl_c.where, f"{ctrl_c.where}: the interrupt was swallowed"
+        if ctrl_c.where and (found := _what_is_wrong(root)):
+            broken.setdefault(ctrl_c.where, found)
+    assert len(seen) > 300
+    assert not broken, "\n".join(f"{where}: {found}" for where, found in broken.items())
