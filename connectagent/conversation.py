@@ -18,8 +18,6 @@ from connectagent.state import drop_temporary, is_temporary, snapshot, state_del
 OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
 PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
 
-MOST_AT_ONCE = 10_000  # entries of the trace that handlers of `on_trace` may bring about by one change
-
 
 class Conversation:
     """One session, and the doors through which the loop changes it.
@@ -42,8 +40,8 @@ class Conversation:
     ) -> None:
         self.agent = agent
         self.host = host
-        self._untold: list[tuple[TraceEntry, list[By | None]]] = []  # each with whose code was running
-        self._telling = False
+        self._untold: list[tuple[TraceEntry, list[By | None]]] = []  # each with whose code brought it about
+        self._telling: list[By | None] | None = None  # the same of the entry that is being told
         self.session: dict[str, Any] = {} if session is None else session
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
@@ -177,28 +175,22 @@ class Conversation:
     def _tell(self, *entries: TraceEntry) -> None:
         """Call the handlers of `on_trace`, in the order of the trace.
 
-        What a handler changes when it is told of one entry makes further entries, which the other handlers are
-        told after all that stand before them. Each is told, whatever is raised meanwhile.
-
-        Raises:
-            HookResultError: the handlers answer each entry with another one.
+        What a handler changes when it is told of one entry makes further entries, which are told after all
+        that stand before them, but not to those who brought them about. Each is told, whatever is raised.
         """
-        self._untold += [(entry, self.host.all_running()) for entry in entries]
-        if self._telling:
+        self._untold += [(entry, [*(self._telling or ()), *self.host.all_running()]) for entry in entries]
+        if self._telling is not None:
             return
         errors: list[BaseException] = []
         try:
-            self._telling, told = True, 0
             while self._untold:
-                (entry, running), told = self._untold.pop(0), told + 1
-                if told > MOST_AT_ONCE:
-                    raise HookResultError(f"handlers of on_trace change the session at each entry: {entry!r:.200}")
+                entry, self._telling = self._untold.pop(0)
                 try:
-                    self.host.observe("on_trace", running, agent=self.agent, entry=entry)
+                    self.host.observe("on_trace", self._telling, agent=self.agent, entry=entry)
                 except BaseException as error:
                     errors.append(error)
         finally:
-            self._telling = False
+            self._telling = None
             self._untold.clear()
         if errors:
             raise errors[0]

@@ -181,7 +181,6 @@ class Part:
             heard = dict(talk.session.get("heard") or {})
             heard[self.caller.agent.name] = len(self.caller.agent.conversation.session["messages"])
             talk.session["heard"] = heard
-            talk.trace({"type": "session_delta", "by": by, "delta": {"heard": heard}})
 
     def prompted(self, message: Message, prompt: str) -> None:
         """Go on with another message of the user."""

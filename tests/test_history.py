@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_conversation_property import MEAN, TURNS, Session, Turn
 
+from connectagent.blobs import blob_folder
 from connectagent.builtin.record import record_path
 from connectagent.history import read_history
 from connectagent.records import read_record
@@ -37,7 +38,7 @@ class Watched(Session):
         if not self.settled:
             for turn in record["turns"]:
                 turn.pop("messages", None)
-        history = read_history(record)
+        history = read_history(record, blob_folder(path))
         assert plain(history.messages) == plain(self.agent.current_session["messages"])
 
 
