@@ -130,7 +130,7 @@ def settled_fields(
     """
     low = small(text)
     spans: list[tuple[int, int, str]] = []
-    for place in _places(low):
+    for place in _places(low, max(at, done - 200)):
         if place < at:
             continue
         found = _VALUE.match(low, place)
@@ -154,11 +154,11 @@ def _opened(text: str, low: str, place: int, read: tuple[re.Match[str] | None, .
     return field.end("sep") if field and names_secret(_name(text, field)[1], own) else -1
 
 
-def _places(low: str) -> list[int]:
+def _places(low: str, first: int) -> list[int]:
     """Where one of the words begins that names of secrets hold. One pattern for all would take ten times as long."""
     found = set()
     for word in _WORDS:
-        at = low.find(word)
+        at = low.find(word, first)
         while at >= 0:
             found.add(at)
             at = low.find(word, at + 1)
@@ -221,6 +221,16 @@ _OPEN = {
     "bearer token": r"(?<=[Bb]earer |BEARER )(?:[^\s\"']{0,60}|" + _WORD + r")\Z",
     "URL password": r"(?<=://)[^\s/@\"'<>\\]{0,1201}\Z",
 }  # fmt: skip
+
+
+_MAY_HOLD = re.compile("|".join(re.escape(start) for starts, _ in SHAPES.values() for start in starts))
+_MAY_BEGIN = re.compile("|".join(_partly(start) for starts, _ in SHAPES.values() for start in starts))
+_LONGEST = max(len(start) for starts, _ in SHAPES.values() for start in starts)
+
+
+def may_hold_shape(text: str) -> bool:
+    """Whether one of the shapes is in a text, or may begin at its end."""
+    return bool(_MAY_HOLD.search(text) or _MAY_BEGIN.search(text, max(0, len(text) - _LONGEST)))
 
 
 class Shape:

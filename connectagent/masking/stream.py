@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from connectagent.masking import Mask, current
-from connectagent.masking.shapes import SHAPES, Shape, settled_fields
+from connectagent.masking.shapes import SHAPES, Shape, may_hold_shape, settled_fields
 
 MOST = 10_000  # characters that wait: of what is longer nothing is shown (a PEM key of 8192 bits has 6400)
 _CONTEXT = 300  # characters that were let go and decide what the next ones mean: a field's name, its line
@@ -41,6 +41,16 @@ class _Pass:
         self._done = 0  # up to where it was let go
         self._at = 0
         self._dropping = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it holds something back."""
+        return self._dropping or self._done < len(self._text)
+
+    def skip(self, text: str) -> None:
+        """Take a text in which there is nothing for it, while nothing waits."""
+        self._text = (self._text + text)[-_CONTEXT:]
+        self._done, self._at = len(self._text), 0
 
     def feed(self, piece: str, whole: bool = False) -> str:
         """Take a piece; what is settled now."""
@@ -134,9 +144,28 @@ def _pattern(pattern: re.Pattern[str]) -> _Found:
 _SHAPES = [Shape(label) for label in SHAPES]
 
 
-def _rules(mask: Mask) -> list[_Rule]:
-    shapes = [_Found(shape.search, shape.open_at, shape.mark, shape.goes_on) for shape in _SHAPES]
-    return [_value(mask), *shapes, _Fields(mask.own), *map(_pattern, mask.patterns)]
+class _Shapes:
+    """A pass for each shape. Asking all of them takes 80 us a piece: they are asked where one may be."""
+
+    def __init__(self) -> None:
+        self._passes = [_Pass(_Found(shape.search, shape.open_at, shape.mark, shape.goes_on)) for shape in _SHAPES]
+        self._waits = False
+        self._tail = ""  # what came last
+        self._skipped = ""  # what they were not asked about
+
+    def feed(self, piece: str, whole: bool = False) -> str:
+        """Take a piece; what is settled now."""
+        seen = self._tail + piece
+        self._tail = seen[-20:]
+        if not self._waits and not may_hold_shape(seen):
+            self._skipped = (self._skipped + piece)[-_CONTEXT:]
+            return piece
+        for step in self._passes:
+            if self._skipped:
+                step.skip(self._skipped)
+            piece = step.feed(piece, whole)
+        self._waits, self._skipped = any(step.waits for step in self._passes), ""
+        return piece
 
 
 class Stream:
@@ -144,12 +173,13 @@ class Stream:
 
     What waits longer than 10,000 characters is masked, whatever it is, and so is what follows in the same word (in a
     private key: the same text of letters; in a field: the same line). A match of a user's pattern is seen within a
-    line, and up to 1000 characters long there.
+    line, and up to 1000 characters long there: with one, a text is shown line by line. A secret that is given while a
+    text streams is masked from where its beginning arrives after that.
     """
 
     def __init__(self) -> None:
         self._mask: Mask | None = None
-        self._passes: list[_Pass] = []
+        self._passes: list[_Pass | _Shapes] = []
 
     def feed(self, piece: str) -> str:
         """Take a piece; what may be shown now."""
@@ -173,12 +203,15 @@ class Stream:
 
     def _take(self, mask: Mask) -> str:
         """Look for something else from now on, also in what waits; what waited for patterns that are gone."""
-        rules, left = _rules(mask), ""
-        for step, rule in zip(self._passes, rules, strict=False):
-            step.rule = rule
-        for step in self._passes[len(rules) :]:
+        steps: list[_Pass | _Shapes] = [_Pass(_value(mask)), _Shapes(), _Pass(_Fields(mask.own))]
+        steps += [_Pass(_pattern(pattern)) for pattern in mask.patterns]
+        left = ""
+        for step in self._passes[len(steps) :]:
             left = step.feed(left, whole=True)
-        del self._passes[len(rules) :]
-        self._passes += map(_Pass, rules[len(self._passes) :])
-        self._mask = mask
+        for index, step in enumerate(self._passes[: len(steps)]):
+            new = steps[index]
+            if isinstance(step, _Pass) and isinstance(new, _Pass):
+                step.rule = new.rule
+            steps[index] = step
+        self._mask, self._passes = mask, steps
         return left
