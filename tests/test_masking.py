@@ -135,7 +135,7 @@ def _streamed(mask: Mask, text: str, lengths: list[int], monkeypatch: pytest.Mon
 
 PARTS = [
     "a ", "sk-", "x", *SECRETS, "sk-abc123def456ghi7", "\n", "token=", "'", '"', "Bearer ", "1", "abc-D", "\\", "@",
-    ":", "postgres://me:", "-----BEGIN ", "RSA PRIVATE KEY-----", "-----END ", "Authorization: ", "=>", "dbPassword': '",
+    ":", "postgres://me:", "-----BEGIN ", "RSA PRIVATE KEY-----", "-----END ", "Authorization: ", "=>","dbPassword': '",
     "api_key", "AKIAABCDEFGHIJKLMNOP", "eyJhbGciOiJIUzI1.", "[masked: ", "]", ".", "ID-12", "34", "tokens", " = ",
 ]  # fmt: skip
 
