@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from connectagent import masking
@@ -119,27 +120,66 @@ def test_an_exact_value_is_found_however_deep_it_is_escaped(before: str, secret:
     assert "[masked: S" in found
 
 
-@given(
-    st.lists(st.sampled_from(["a ", "sk-", "x", *SECRETS, "sk-abc123def456ghi7", "\n", "token=", "'", "Bearer ", "1"])),
-    st.lists(st.integers(1, 7)),
-)
-@settings(max_examples=500, deadline=None)
-def test_a_text_in_pieces_shows_what_the_whole_shows(parts: list[str], lengths: list[int]) -> None:
-    mask = Mask(tuple((f"S{number}", value) for number, value in enumerate(SECRETS)))
-    masking.refresh()
-    before = dict(masking._state)
-    masking._state.update(mask=mask)
-    try:
-        text, stream, shown, at = "".join(parts), Stream(), "", 0
-        for length in [*lengths, *[5] * (len(text) // 5 + 1)]:
+def _streamed(mask: Mask, text: str, lengths: list[int], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a stream shows of a text in pieces of these lengths, the last one again and again."""
+    masking.current()
+    with monkeypatch.context() as patch:
+        patch.setitem(masking._state, "mask", mask)
+        stream, shown, at = Stream(), "", 0
+        while at < len(text):
+            length = lengths.pop(0) if len(lengths) > 1 else lengths[0]
             shown += stream.feed(text[at : at + length])
             at += length
-        shown += stream.flush()
-    finally:
-        masking._state.update(before)
+        return shown + stream.flush()
+
+
+PARTS = [
+    "a ", "sk-", "x", *SECRETS, "sk-abc123def456ghi7", "\n", "token=", "'", '"', "Bearer ", "1", "abc-D", "\\", "@",
+    ":", "postgres://me:", "-----BEGIN ", "RSA PRIVATE KEY-----", "-----END ", "Authorization: ", "=>","dbPassword': '",
+    "api_key", "AKIAABCDEFGHIJKLMNOP", "eyJhbGciOiJIUzI1.", "[masked: ", "]", ".", "ID-12", "34", "tokens", " = ",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PARTS)), st.lists(st.integers(1, 7), min_size=1), st.booleans())
+@example(["sk-", "Bearer ", "x", "sk-abc123def456ghi7"], [5], False)
+@example(["token=", "token=", SECRETS[0]], [5], False)
+@example(["-----BEGIN ", "RSA PRIVATE KEY-----", "\n", "abc-DEF-0123", "'", "-----END "], [1], False)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_text_in_pieces_shows_what_the_whole_shows(
+    monkeypatch: pytest.MonkeyPatch, parts: list[str], lengths: list[int], patterns: bool
+) -> None:
+    own = (r"ID-\d{4}", r"(?m)^a.*x$") if patterns else ()
+    mask = Mask(tuple((f"S{number}", value) for number, value in enumerate(SECRETS)), patterns=own)
+    text = "".join(parts)
+    shown = _streamed(mask, text, lengths, monkeypatch)
     for secret in SECRETS:
         assert secret not in shown
     assert shown == mask.piece(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a sk-1" + "ab" * 8000 + "9 b", "a [masked: over 10000 characters] b"),
+        ("x password='" + "a b " * 4000 + "\n b", "x password=[masked: over 10000 characters]\n b"),
+        ("-----BEGIN PRIVATE KEY-----" + "\nMII1" * 3000 + "(b", "[masked: over 10000 characters](b"),
+        ("a" * 30_000, "a" * 30_000),
+    ],
+)
+def test_nothing_is_shown_of_what_waits_too_long(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _streamed(Mask(), text, [50], monkeypatch) == shown
+
+
+def test_a_secret_given_while_a_text_streams_is_masked_from_then_on() -> None:
+    stream = Stream()
+    assert stream.feed("see password='x") == "see password="
+    before = dict(masking._state)
+    try:
+        masking.add_secret("renewed-secret", "api_key")
+        assert stream.feed("' renewed-") == "'[masked: password]' "
+        assert stream.feed("secret now") == "[masked: api_key] now"
+    finally:
+        masking._state.update(before, given=-1)
 
 
 def test_a_stream_waits_only_for_what_may_become_a_secret() -> None:
@@ -150,11 +190,17 @@ def test_a_stream_waits_only_for_what_may_become_a_secret() -> None:
     assert stream.feed("-def ") == "sk-abc-def "
 
 
-def test_a_stream_of_any_length_costs_the_same() -> None:
-    stream = Stream()
-    for _ in range(3000):
-        stream.feed("some words that go on ")
-        assert len(stream._raw) < 6000
+def test_a_stream_of_any_length_keeps_the_same() -> None:
+    stream, held = Stream(), []
+    tracemalloc.start()
+    try:
+        for count in (500, 20_000):
+            for _ in range(count):
+                stream.feed("some words that go on ")
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[1] - held[0] < 50_000, "the text has 440 kB"
 
 
 def test_values_that_are_no_data_and_circles_are_told_without_secrets() -> None:

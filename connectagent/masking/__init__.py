@@ -39,14 +39,14 @@ class Mask:
         active: bool = True,
     ) -> None:
         self.active = active
-        self._own = own
+        self.own = own
         self._names: dict[str, str] = {}
         for name, value in secrets:
             for form in forms(value):
                 self._names.setdefault(form, name)
         self.forms = sorted(self._names, key=len, reverse=True)  # of two that begin alike the longer one first
-        self._exact = re.compile("|".join(map(re.escape, self.forms)) or r"(?!)")
-        self._patterns = [re.compile(pattern) for pattern in patterns]
+        self.exact = re.compile("|".join(map(re.escape, self.forms)) or r"(?!)")
+        self.patterns = [re.compile(pattern) for pattern in patterns]
         cores = {core(form) for form in self.forms}
         # Where a user's pattern matches, or a secret without a letter that stays itself, cannot be told beforehand.
         self._always = bool(patterns) or "" in cores
@@ -82,9 +82,9 @@ class Mask:
         """A text without secrets, of which more may follow: it is not read as JSON."""
         return self._text(text, (), json=False) if self.suspects(text) else text
 
-    def without_values(self, text: str) -> str:
-        """A text of the same length, with nothing in the places of exact values."""
-        return self._exact.sub(lambda match: "\0" * len(match[0]), text)
+    def value_mark(self, match: re.Match[str]) -> str:
+        """What takes the place of an exact value."""
+        return f"[masked: {self._names[match[0]]}]"
 
     def value(self, value: Any) -> Any:
         """A value without secrets: the same object, if there are none in it; what it is made of is never changed.
@@ -96,9 +96,9 @@ class Mask:
     def _text(self, text: str, above: tuple[int, ...], json: bool = True) -> str:
         if json and text.lstrip()[:1] in ("{", "["):
             text = self._json(text, above)
-        text = self._exact.sub(lambda match: f"[masked: {self._names[match[0]]}]", text)
-        text = mask_fields(mask_shapes(text), self._own)
-        for pattern in self._patterns:
+        text = self.exact.sub(self.value_mark, text)
+        text = mask_fields(mask_shapes(text), self.own)
+        for pattern in self.patterns:
             text = pattern.sub("[masked]", text)
         return text
 
@@ -152,7 +152,7 @@ class Mask:
         return key if text == shown else text
 
     def _field(self, key: Any, item: Any, above: tuple[int, ...]) -> Any:
-        if type(key) is str and names_secret(key, self._own) and not (item is None or item == "" or item is True):
+        if type(key) is str and names_secret(key, self.own) and not (item is None or item == "" or item is True):
             told = isinstance(item, bool) or (isinstance(item, str) and item.startswith("[masked: "))
             return item if told else f"[masked: {self.text(key)}]"
         return self._value(item, above)

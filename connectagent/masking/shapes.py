@@ -12,6 +12,7 @@ _START = r"(?:(?<![A-Za-z0-9_+/-])|(?<=[^A-Za-z0-9+_]/)|(?<=\\[nrtbf])|(?<=\\u[0
 _END = r"(?![A-Za-z0-9_+/=-])"
 _PEM = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BODY = r"(?:(?!-----END)[A-Za-z0-9+/=\s\\,:.-])*"
+_LOGIN = r"(?P<user>[^\s/:@\"'<>\\]{0,200}):(?!\[masked)[^\s/@\"'<>\\]{1,1000}(?=@)"
 
 # By the mark that stands in its place: how it begins, and the whole.
 SHAPES: dict[str, tuple[tuple[str, ...], str]] = {
@@ -46,7 +47,7 @@ SHAPES: dict[str, tuple[tuple[str, ...], str]] = {
         ("Bearer ", "bearer ", "BEARER "),
         r"(?<=[Bb]earer )(?=[^\s\"']{0,60}\d)[A-Za-z0-9._~+/=-]{16,}|(?<=BEARER )[A-Za-z0-9._~+/=-]{16,}",
     ),
-    "URL password": (("://",), r"://[^\s/:@\"'<>\\]{0,200}:(?!\[masked)[^\s/@\"'<>\\]{1,1000}(?=@)"),
+    "URL password": (("://",), "://" + _LOGIN),
 }
 STEMS = tuple(
     {start.lower(): None for starts, _ in SHAPES.values() for start in starts if start != "://"} | {"://": None}
@@ -61,12 +62,12 @@ def mask_shapes(text: str) -> str:
     # One pattern for all took 1 us a character; `in` rules nearly all of them out at once.
     for label, starts, shape in _COMPILED:
         if any(start in text for start in starts):
-            text = shape.sub(_user_mark if label == "URL password" else f"[masked: {label}]", text)
+            text = shape.sub(_login_mark if label == "URL password" else f"[masked: {label}]", text)
     return text
 
 
-def _user_mark(match: re.Match[str]) -> str:
-    return f"://{match[0][3:].partition(':')[0]}:[masked: URL password]"
+def _login_mark(match: re.Match[str]) -> str:
+    return f"{match[0][: match.end('user') - match.start()]}:[masked: URL password]"
 
 
 # -- fields: password="...", "token": "...", Authorization: ... ------------------------------------
@@ -88,7 +89,9 @@ _VALUE = re.compile(
     _FIELD
     + r"(?:(?P<open>\\*[\"'])(?P<quoted>[^\n]*?)(?:(?<!\\)(?P=open)|(?=\n)|\Z)|(?P<bare>[^\s\"'&;,<>(){}\[\]\\`]+))"
 )
-_HEADER = re.compile(r"(?:authorization|cookie)\s{0,4}[:=]\s{0,4}(?P<line>[^\n\r\"'\\]+)")
+_NAME = re.compile(_FIELD)
+_NO_VALUE_YET = re.compile(_FIELD + r"\\*\Z")
+_HEADER = re.compile(r"(?:authorization|cookie)\s{0,4}(?:=>|=(?!>)|:)\s{0,4}(?P<line>[^\n\r\"'\\]+)")
 _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.-]{0,60}\Z")
 _WORDS = ("passw", "passphrase", "secret", "token", "key", "credential", "authorization", "cookie", "pwd", "dsn",
     "_pass", "-pass", "_pat", "-pat")  # fmt: skip
@@ -103,38 +106,77 @@ def small(text: str) -> str:
 
 def mask_fields(text: str, own: tuple[str, ...] = ()) -> str:
     """Text in which the values of fields with secret names are masked: `password='x'`, `"token": "y"`, `TOKEN=z`."""
-    low = small(text)
-    parts, done, at = [], 0, 0
-    for place in _places(low):
-        found = _VALUE.match(low, place) if place >= at else None
-        if found is None:
-            continue
-        header = _HEADER.match(low, found.start())
-        start, end, name = _value_of(text, found, header, own)
-        if name and not text.startswith("[masked: ", start):
-            parts += [text[done:start], f"[masked: {name}]"]
-            at = done = end
+    parts, done = [], 0
+    for start, end, mark in settled_fields(text, own, 0, 0, True)[0]:
+        parts += [text[done:start], mark]
+        done = end
     return "".join([*parts, text[done:]])
 
 
-def _places(low: str) -> list[int]:
+def settled_fields(
+    text: str, own: tuple[str, ...], at: int, done: int, whole: bool
+) -> tuple[list[tuple[int, int, str]], int]:
+    """The values of fields with secret names that nothing changes any more.
+
+    Args:
+        text: it may go on.
+        own: further names, as the setting `mask` lists them.
+        at: where the last value that was masked ended: no name of a field begins before that.
+        done: values that begin before that were decided about, when more of what is before them was known.
+        whole: nothing follows the text.
+
+    Returns:
+        Start, end and mark of each value, and the place from which on more text may tell of another one.
+    """
+    low = small(text)
+    spans: list[tuple[int, int, str]] = []
+    for place in _places(low, max(at, done - 200)):
+        if place < at:
+            continue
+        found = _VALUE.match(low, place)
+        header = _HEADER.match(low, place) if found else None
+        if not whole and done <= (opened := _opened(text, low, place, (found, header), own)):
+            return spans, opened
+        if found is None:
+            continue
+        start, at_end, name = _value_of(text, found, header, own)
+        if name and start >= done and not text.startswith("[masked: ", start):
+            spans.append((start, at_end, f"[masked: {name}]"))
+            at = at_end
+    return spans, len(text)
+
+
+def _opened(text: str, low: str, place: int, read: tuple[re.Match[str] | None, ...], own: tuple[str, ...]) -> int:
+    """Where a secret field's value begins that goes on at the text's end; -1 where there is none."""
+    if not any(match.end() == len(text) for match in read if match) and not _NO_VALUE_YET.match(low, place):
+        return -1
+    field = _NAME.match(low, place)
+    return field.end("sep") if field and names_secret(_name(text, field)[1], own) else -1
+
+
+def _places(low: str, first: int) -> list[int]:
     """Where one of the words begins that names of secrets hold. One pattern for all would take ten times as long."""
     found = set()
     for word in _WORDS:
-        at = low.find(word)
+        at = low.find(word, first)
         while at >= 0:
             found.add(at)
             at = low.find(word, at + 1)
     return sorted(found)
 
 
+def _name(text: str, found: re.Match[str]) -> tuple[int, str]:
+    """Where a field's name begins, and the name."""
+    before = _NAME_BEFORE.search(text, max(0, found.start() - 60), found.start())
+    begin = before.start() if before else found.start()
+    return begin, text[begin : found.end("rest")].strip(".-")
+
+
 def _value_of(
     text: str, found: re.Match[str], header: re.Match[str] | None, own: tuple[str, ...]
 ) -> tuple[int, int, str]:
     """Where a field's value stands, and the field's name; "" where it is to be left."""
-    before = _NAME_BEFORE.search(text, max(0, found.start() - 60), found.start())
-    begin = before.start() if before else found.start()
-    name = text[begin : found.end("rest")].strip(".-")
+    begin, name = _name(text, found)
     if not names_secret(name, own):
         return 0, 0, ""
     if header is not None:
@@ -157,43 +199,70 @@ def _value_of(
 
 # -- what may still become one -------------------------------------------------------------------
 
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~+/=-"
+_WORD = r"[A-Za-z0-9._~+/=-]*"
+
 
 def _partly(start: str) -> str:
     """A pattern for the beginnings of a text, at a text's end."""
     return "(?:" + "|".join(re.escape(start[:length]) for length in range(len(start), 0, -1)) + r")\Z"
 
 
-_STARTS = [start for starts, _ in SHAPES.values() for start in starts if start not in ("://", "-----BEGIN ")]
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~+/=-"
-_OPEN_KEY = re.compile(
-    "|".join(
-        [
-            *(_START + re.escape(start) + r"\s*[A-Za-z0-9._~+/=-]*\Z" for start in _STARTS),
-            *(_START + _partly(start) for start in _STARTS),
-        ]
-    )
-)
-_OPEN_PEM = re.compile(
-    r"-----BEGIN [A-Z0-9 ]*-{0,5}\Z|"
-    + _PEM + _PEM_BODY + r"(?:-----END[A-Z0-9 ]*-{0,5})?\Z|(?<!-)" + _partly("-----BEGIN ")
-)  # fmt: skip
-_OPEN_URL = re.compile(r"(?<=://)[^\s/@\"'<>]{0,1200}\Z")
-_OPEN_FIELD = re.compile(
-    _FIELD + r"(?P<value>\\*(?P<quote>[\"'])(?:(?!(?P=quote))[^\n])*|[^\s\"'&;,<>(){}\[\]`]*)\Z"
-)
-_OPEN_HEADER = re.compile(r"(?:authorization|cookie)\s{0,4}[:=]\s{0,4}(?P<value>[^\n\r\"']*)\Z")
+def _open_key(starts: tuple[str, ...]) -> str:
+    return "|".join(_START + f"(?:{re.escape(start)}{_WORD}\\Z|{_partly(start)})" for start in starts)
 
 
-def open_at(text: str) -> int:
-    """From where on a text may become a key, or a secret field's value, with what comes next."""
-    # Only the last word can be a key that goes on: to look for one everywhere took a hundred times as long.
-    last = max(0, len(text.rstrip(_LETTERS)) - 12)
-    found = [_OPEN_KEY.search(text, last)]
-    if "-" in text:
-        found.append(_OPEN_PEM.search(text))
-    if "://" in text:
-        found.append(_OPEN_URL.search(text))
-    starts = [match.start() for match in found if match]
-    low = small(text)
-    fields = [pattern.match(low, place) for place in _places(low) for pattern in (_OPEN_FIELD, _OPEN_HEADER)]
-    return min([len(text), *starts, *(match.start("value") for match in fields if match)])
+# The places in which a shape may begin and that are read up to the end of the text.
+_OPEN = {
+    "private key": (
+        r"-----BEGIN [A-Z0-9 ]{0,57}-{0,4}\Z|"
+        + _PEM + _PEM_BODY + r"(?:-----END[A-Z0-9 ]{0,58}-{0,4})?\Z|" + _partly("-----BEGIN ")
+    ),
+    "bearer token": r"(?<=[Bb]earer |BEARER )(?:[^\s\"']{0,60}|" + _WORD + r")\Z",
+    "URL password": r"(?<=://)[^\s/@\"'<>\\]{0,1201}\Z",
+}  # fmt: skip
+
+
+_MAY_HOLD = re.compile("|".join(re.escape(start) for starts, _ in SHAPES.values() for start in starts))
+_MAY_BEGIN = re.compile("|".join(_partly(start) for starts, _ in SHAPES.values() for start in starts))
+_LONGEST = max(len(start) for starts, _ in SHAPES.values() for start in starts)
+
+
+def may_hold_shape(text: str) -> bool:
+    """Whether one of the shapes is in a text, or may begin at its end."""
+    return bool(_MAY_HOLD.search(text) or _MAY_BEGIN.search(text, max(0, len(text) - _LONGEST)))
+
+
+class Shape:
+    """One of the shapes, looked for in a text that goes on.
+
+    Args:
+        label: its mark, a key of `SHAPES`.
+    """
+
+    def __init__(self, label: str) -> None:
+        starts, shape = SHAPES[label]
+        # "://" is shown at once: only what follows it waits.
+        self._shape = re.compile(shape if label != "URL password" else "(?<=://)" + _LOGIN)
+        self._open = re.compile(_OPEN.get(label) or _open_key(starts))
+        self._starts, self._key = starts, label not in _OPEN
+        self._hint = starts[0][0] if label == "private key" else ""
+        self._mark = f"[masked: {label}]"
+        self.goes_on = re.compile(r"[A-Za-z0-9+/=\s\\,:.-]*" if label == "private key" else _WORD)
+
+    def search(self, text: str, at: int) -> re.Match[str] | None:
+        """The first one from there on."""
+        return self._shape.search(text, at) if any(start in text for start in self._starts) else None
+
+    def open_at(self, text: str, at: int) -> int:
+        """From where on a text may become one with what comes next."""
+        if self._key:  # only the last word can be one that goes on: to look everywhere took a hundred times as long
+            at = max(at, len(text.rstrip(_LETTERS)))
+        elif self._hint not in text or not (self._hint or any(start in text for start in self._starts)):
+            return len(text)
+        found = self._open.search(text, at) if at < len(text) else None
+        return found.start() if found else len(text)
+
+    def mark(self, match: re.Match[str]) -> str:
+        """What takes its place."""
+        return self._mark if self._mark != "[masked: URL password]" else _login_mark(match)
