@@ -81,14 +81,14 @@ def test_a_turn_is_a_line_for_each_thing_that_happens() -> None:
         LLMResponse("It is in retry.md.", usage=usage),
     )
     text = re.sub(r"\d+ms", "Nms", text)
-    assert [re.sub(" {3,}", " ... ", line.rstrip()) for line in text.splitlines()] == [
+    assert [re.sub(" {2,}", " ... ", line.rstrip()) for line in text.splitlines()] == [
         "helper · Find it",
-        "  1 scripted ... 1 call  Nms  1.2k→56 tok  $0.0012",
+        " ... 1 scripted ... 1 call ... Nms ... 1.2k→56 tok ... $0.0012",
         " ... I look it up.",
         ' ... ✓ search(query="retry") ... Nms',
         " ... found retry",
-        "  2 scripted ... Nms  1.2k→56 tok  $0.0012",
-        "  answered · 2 iterations · 1 tool ... Nms  2.5k tok  $0.0024",
+        " ... 2 scripted ... Nms ... 1.2k→56 tok ... $0.0012",
+        " ... answered · 2 iterations · 1 tool ... Nms ... 2.5k tok ... $0.0024",
     ]
 
 

@@ -91,7 +91,7 @@ _VALUE = re.compile(
 )
 _NAME = re.compile(_FIELD)
 _NO_VALUE_YET = re.compile(_FIELD + r"\\*\Z")
-_HEADER = re.compile(r"(?:authorization|cookie)\s{0,4}(?:=>|=(?!>)|:)\s{0,4}(?P<line>[^\n\r\"'\\]+)")
+_HEADER = re.compile(r"(?:authorization|cookie)\s{0,4}(?:=>|=(?!>)|:)\s{0,4}(?P<line>[^\s\"'\\][^\n\r\"'\\]*)")
 _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.-]{0,60}\Z")
 _WORDS = ("passw", "passphrase", "secret", "token", "key", "credential", "authorization", "cookie", "pwd", "dsn",
     "_pass", "-pass", "_pat", "-pat")  # fmt: skip
