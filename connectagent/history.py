@@ -235,7 +235,8 @@ class History:
                 self.round.done[entry["call_id"]] = {**self.round.done[entry["call_id"]], **value}
         elif of in ("tool_call", "tool_calls") and self.round is not None:
             calls = {call.id: call for call in self.round.calls}
-            for told in value if isinstance(value, list) else [value]:
+            listed: list[Any] = value if isinstance(value, list) else [value]
+            for told in listed:
                 call = calls[told["id"]]
                 call.name, call.arguments = told["name"], clone(told["arguments"])
 
@@ -335,8 +336,8 @@ def read_history(record: dict[str, Any], blobs: Path | None = None) -> History:
     """
     whole = partial(restored, folder=blobs) if blobs is not None else clone
     first = record.get("begins_with") or {}
-    begins = (whole(first.get(key)) for key in ("messages", "state"))
-    history = History(whole(record.get("system_prompt") or ""), *begins, int(first.get("turn") or 0))
+    messages, state = (whole(first.get(key)) for key in ("messages", "state"))
+    history = History(whole(record.get("system_prompt") or ""), messages, state, int(first.get("turn") or 0))
     for turn in record["turns"]:
         if turn.get("from"):
             history = history.before(*turn["from"])

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from connectagent.attribution import By, clone, shown
+from connectagent.attribution import By, shown
 from connectagent.blobs import blob_folder
 from connectagent.errors import ConfigError, Pause, Paused, ToolRejected
 from connectagent.history import History, read_history

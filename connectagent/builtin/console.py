@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from weakref import WeakKeyDictionary
 
 from connectagent import masking
+from connectagent.builtin import lines
 from connectagent.builtin.lines import ASCII, UNICODE, Glyphs, Row, duration, price, rows_of, tokens, usage_of, visible
-from connectagent.errors import Paused
 from connectagent.hooks import around_turn, on_text, on_trace
 from connectagent.masking.stream import Stream
 from connectagent.session import TraceEntry
@@ -365,14 +365,11 @@ class Console:
         session = agent.current_session or {}
         dot = f" {self._terminal.glyphs.dot} "
         outcome, style = str(session.get("outcome") or "answered"), "dim"
-        if isinstance(error, Paused):
-            outcome, style = f"paused: {error.reason or 'no reason was given'}", "yellow"
-        elif error is not None:
-            outcome = f"{'failed' if isinstance(error, Exception) else 'interrupted'}: {type(error).__name__}"
-            style = "red"
+        if error is not None:
+            outcome, style = lines.stopped(error)
         elif outcome == "max_iterations":
             style = "yellow"
-        parts = [_many(session.get("iteration") or 0, "iteration"), turn.tools and _many(turn.tools, "tool")]
+        parts = [_many(session.get("iteration") or 0, "iteration"), _many(turn.tools, "tool") if turn.tools else ""]
         cost = price(turn.cost) + ("" if turn.priced else " + unknown") if turn.cost else ""
         seconds = duration((time.perf_counter() - turn.started) * 1000)
         right = [seconds, f"{tokens(turn.used)} tok" if turn.used else "", cost]

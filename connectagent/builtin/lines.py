@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from connectagent.errors import Paused
 from connectagent.messages import text_of
 from connectagent.session import TokenUsage, TraceEntry
 
@@ -143,6 +144,13 @@ def _where(by: dict[str, Any]) -> str:
     place = f"{os.path.basename(str(by.get('file') or '?'))}:{by.get('line', '?')}"
     plugin = by.get("plugin")
     return f"{who(by)} ({place})" if plugin in (None, who(by)) else f"{who(by)} of plugin {plugin} ({place})"
+
+
+def stopped(error: BaseException) -> Part:
+    """Why a turn did not come to its end."""
+    if isinstance(error, Paused):
+        return f"paused: {error.reason or 'no reason was given'}", "yellow"
+    return f"{'failed' if isinstance(error, Exception) else 'interrupted'}: {type(error).__name__}", "red"
 
 
 # -- entries -------------------------------------------------------------------------------------
