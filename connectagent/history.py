@@ -341,7 +341,7 @@ def read_history(record: dict[str, Any], blobs: Path | None = None) -> History:
     for turn in record["turns"]:
         if turn.get("from"):
             history = history.before(*turn["from"])
-        history.extend(whole(turn["trace"]), closed="status" in turn)
+        history.extend(whole(turn["trace"]), closed="status" in turn or "messages" in turn)
         if isinstance(turn.get("messages"), str):
             history.settle(whole(json.loads(turn["messages"])))
     return history

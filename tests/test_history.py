@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_conversation_property import MEAN, TURNS, Session, Turn
 
+from connectagent.blobs import blob_folder
 from connectagent.builtin.record import record_path
 from connectagent.history import read_history
 from connectagent.records import read_record
@@ -18,7 +20,8 @@ from connectagent.records import read_record
 
 def plain(messages: Any) -> Any:
     """Messages as a file can hold them."""
-    return json.loads(json.dumps(messages, default=repr, skipkeys=True).replace("\\ud83d", "\\ufffd"))
+    text = json.dumps(messages, default=repr, skipkeys=True, ensure_ascii=False)
+    return json.loads(re.sub("[\ud800-\udfff]", "\ufffd", text))
 
 
 class Watched(Session):
@@ -35,7 +38,7 @@ class Watched(Session):
         if not self.settled:
             for turn in record["turns"]:
                 turn.pop("messages", None)
-        history = read_history(record)
+        history = read_history(record, blob_folder(path))
         assert plain(history.messages) == plain(self.agent.current_session["messages"])
 
 

@@ -136,7 +136,8 @@ def test_a_rejected_call_is_not_run_and_the_model_reads_why(place: str, stream: 
     assert check(second, pause.record) == expected
     assert first.ran + second.ran == ([] if whole else [1, 3])
     fired = [entry for entry in first.log + second.log if entry[0] == "after_each_tool"]
-    assert fired == [("after_each_tool", name, id) for id in ("c1", "c2", "c3") for name in ("before", "pauses", "behind")]
+    names = ("before", "pauses", "behind")
+    assert fired == [("after_each_tool", name, id) for id in ("c1", "c2", "c3") for name in names]
     assert second.agent.current_session is not None
     entries = [e for e in second.agent.current_session["trace"] if e.get("status") == "rejected"]
     assert [entry["by"] for entry in entries] == [{"plugin": "(resume)"}] * len(expected[: 3 if whole else 1])
@@ -237,7 +238,8 @@ def test_a_pause_in_another_hook_is_an_error_that_names_the_handler(hook: str) -
         """Fail."""
         raise OSError("no")
 
-    agent = Agent("odd", [fails], llm=ScriptedLLM(("fails", {"n": 1}), "Done."), quiet=True, log=False, plugins=[handler])
+    llm = ScriptedLLM(("fails", {"n": 1}), "Done.")
+    agent = Agent("odd", [fails], llm=llm, quiet=True, log=False, plugins=[handler])
     with pytest.raises(HookResultError, match=f"{hook} handler 'misplaced' .* raised Pause"):
         agent.input("Go.")
     assert agent.current_session is not None

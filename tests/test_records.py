@@ -20,7 +20,8 @@ from record_agents import __file__ as helpers
 from record_agents import worker
 
 from connectagent import Agent, after_tools
-from connectagent.builtin.record import json_line, record_path
+from connectagent.builtin.record import record_path
+from connectagent.builtin.yaml_lines import json_line
 from connectagent.errors import ConfigError
 from connectagent.records import (
     BETWEEN_TURNS,
