@@ -159,7 +159,8 @@ class History:
                 return history
             places += [place] if place else []
         known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in places)
-        raise ConfigError(f"the record has no turn or iteration {turn}.{iteration}; it has {known or 'none'}")
+        wanted = f"{turn}.{iteration}" if iteration else turn
+        raise ConfigError(f"the record has no turn or iteration {wanted}; it has {known or 'none'}")
 
     def prompt_of(self, turn: int) -> Any:
         """The content of the message with which a turn began; "" where it is not known."""
@@ -188,7 +189,9 @@ class History:
 
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
         """Whether an answer's message came directly behind its `llm_call`, without an entry of its own."""
-        rest = [entry for entry in entries[number + 1 :] if entry.get("type") not in _ASIDE]
+        calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
+        behind = entries[number + 1 :]
+        rest = [entry for entry in behind if entry.get("type") not in _ASIDE or entry.get("call_id") in calls]
         if not rest:
             return closed
         if (rest[0].get("by") or {}).get("hook") in _WATCHING:  # before the message, which then has its own entry

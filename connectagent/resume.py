@@ -146,6 +146,8 @@ def _live_trace(entries: list[TraceEntry]) -> list[TraceEntry]:
             calls[entry.get("call_id")] = trace[-1]
         elif kind == "change" and entry.get("call_id") in calls:
             changed = value if entry.get("of") == "tool_execution" else {"result": value}
+            if isinstance(value, dict) and value.get("status") == "recovered":
+                changed = {**value, "by": entry.get("by")}
             if entry.get("of") in ("tool_execution", "result") and isinstance(changed, dict):
                 calls[entry.get("call_id")].update(changed)
     return trace
@@ -318,6 +320,8 @@ def reopen(agent: Agent, record: Any, place: Any, fork: bool, decided: Decided) 
     if not fork and is_running(path):
         raise ConfigError(f"{path} is being written by a running agent; wait for it, or resume with fork=True")
     data = read_record(path)
+    if "agent" not in data:
+        raise ConfigError(f"{path}: not a record: it does not begin with 'agent:'")
     history = read_history(data, blob_folder(path))
     if at is not None:
         history = history.before(*at)
