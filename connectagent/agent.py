@@ -203,7 +203,7 @@ class Agent(Holdings):
                     break
                 talk.append(assistant_message(response))
             if response.tool_calls:
-                self._tool_round(response.tool_calls, point.done)
+                self._tool_round(response.tool_calls, point)
             elif self.ended is None:
                 return response.content or "", "answered"
             response, point = None, BEGINNING
@@ -227,13 +227,13 @@ class Agent(Holdings):
         trace_model_call(self, request, response, "stand_in", by=answer.by)
         return response
 
-    def _tool_round(self, calls: list[ToolCall], done: dict[str, TraceEntry]) -> None:
+    def _tool_round(self, calls: list[ToolCall], point: Point) -> None:
         talk, reason = self.conversation, "the turn was ended"
         talk.shadow.mark_round()
         try:
             if self.ended is None:
                 talk.session["pending_tools"] = [shown_call(call) for call in calls]
-                entries = run_calls(self, calls, self._before_tools(calls), done)
+                entries = run_calls(self, calls, self._before_tools(calls), point)
                 self.hooks.observe("after_tools", agent=self, entries=entries)
         except BaseException as error:
             reason = "the turn was paused" if isinstance(error, Pause) else f"{type(error).__name__} ended the turn"
@@ -289,9 +289,14 @@ class Agent(Holdings):
             ConfigError: the record cannot be used, or the decision or place does not fit it.
         """
         self._refuse_inside("resume()")
-        opened = reopen(self, record, place, fork, Decided(approve, reject, answer))
+        try:
+            opened = reopen(self, record, place, fork, Decided(approve, reject, answer))
+        except BaseException:
+            self.ended = None
+            self.hooks.forget_turn()
+            raise
         if opened.point is not None:
-            return self._run(str(opened.prompt), None, None, opened.point)
+            return self._run(opened.prompt, None, None, opened.point)
         return opened.result if opened.prompt is None else self.input(opened.prompt)
 
     # -- the rest of the public face -----------------------------------------------------------
@@ -330,7 +335,14 @@ class Agent(Holdings):
         elif self.hooks.running() is None:  # the consumer of `stream()`, which may have changed the session before
             self.conversation.take_changes()
         self._executed += 1
-        entry = run_call(self, ToolCall(f"executed_{self._executed}", name, dict(arguments or {})))
+        approved = bool((self.conversation.session["pending_tool"] or {}).get("approved"))
+        call = ToolCall(f"executed_{self._executed}", name, dict(arguments or {}), approved=approved)
+        try:
+            entry = run_call(self, call)
+        except Pause:
+            skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
+            self.conversation.trace_quietly({**new_entry(self, call), **skipped})
+            raise
         if not self._turning.locked():
             self.hooks.tell()
         return entry

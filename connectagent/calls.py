@@ -126,25 +126,29 @@ def trace_model_call(
     agent.conversation.trace(entry)
 
 
-def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None) -> TraceEntry:
+def run_call(
+    agent: Agent, call: ToolCall, rejection: ToolRejected | None = None, done: TraceEntry | None = None
+) -> TraceEntry:
     """Take one tool call from `before_each_tool` to `after_each_tool`.
 
     Args:
         agent: whose tools and hooks they are.
         call: what the model asks for.
         rejection: set where `before_tools` rejected the whole round.
+        done: its trace entry, where all was done in another process but `after_each_tool`.
 
     Returns:
         The call's trace entry.
     """
-    talk, entry = agent.conversation, new_entry(agent, call)
+    talk, entry = agent.conversation, done or new_entry(agent, call)
     outer = talk.session["pending_tool"]  # where a handler or tool calls execute_tool()
     talk.session["pending_tool"] = shown_call(call)
     try:
-        error = _decide(agent, call, entry, rejection)
-        talk.place(call, entry)
-        if error is not None:
-            _recover(agent, call, entry, error)
+        if done is None:
+            error = _decide(agent, call, entry, rejection)
+            talk.place(call, entry)
+            if error is not None:
+                _recover(agent, call, entry, error)
         take = partial(_take_result, agent, call, entry)
         agent.hooks.chain(
             "after_each_tool", take, agent=agent, tool_call=call, result=entry.get("result"), entry=entry
@@ -154,8 +158,8 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
         if entry.get("status") == "interrupted":
             talk.answer(call, entry["result"])
             talk.trace_quietly(entry)
-        elif isinstance(error, Pause) and error.call is None:
-            error.call = call
+        elif isinstance(error, Pause):
+            error.call = call  # the outermost, where a tool or handler called execute_tool()
         raise
     finally:
         talk.session["pending_tool"] = outer
@@ -224,7 +228,10 @@ def _run_tool(agent: Agent, call: ToolCall, entry: TraceEntry) -> Exception | No
         value = agent.hooks.around("around_tool", run, agent=agent, tool_call=call)
         entry.update(status="success", result=result_content(value))
         return None
-    except (ToolRejected, Pause):
+    except ToolRejected:
+        raise
+    except Pause as pause:
+        agent.hooks.keep_owner(pause, {"tool": call.name})  # whoever raised it in a call that the tool made
         raise
     except Exception as error:
         if agent.hooks.owner_of(error, since):

@@ -17,6 +17,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -63,6 +64,10 @@ class ToolRejected(ConnectAgentError):
 class Pause(ConnectAgentError):
     """Raise it in a `before_` handler or in a tool to stop the turn until somebody decides, maybe days later.
 
+    On its way out handlers of `around_tool` see it, those of `around_turn` the `Paused` that `input()` raises. One
+    that returns a value in its place ends the wait. A pause in a call of `execute_tool` is one of the tool or handler
+    that made it; outside of a turn there is nothing to stop, and the program gets the Pause itself.
+
     Attributes:
         reason: what is to be decided.
         call: the tool call that waits, or None.
@@ -84,11 +89,20 @@ class Paused(ConnectAgentError):
     """
 
     def __init__(self, reason: str, record: Any = None, call: Any = None) -> None:
-        where = f"; its record is {record}" if record else "; it is not recorded, so no other process can resume it"
+        where = f"; its record is {short_path(record)}" if record else "; it is not recorded, and cannot be resumed"
         super().__init__(f"paused: {reason or 'no reason was given'}{where}")
         self.reason = reason
         self.record = record
         self.call = call
+
+
+def short_path(path: Any) -> str:
+    """A path as it is written in the current folder, where it is below that."""
+    try:
+        relative = os.path.relpath(path)
+    except (OSError, ValueError):  # the folder is gone, or on another drive
+        return str(path)
+    return str(path) if relative.startswith(os.pardir) else relative
 
 
 class OutputError(ConnectAgentError, ValueError):

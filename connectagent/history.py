@@ -6,6 +6,7 @@ a record (blame, resume, replay) goes through here.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class History:
         system_prompt: the first message; "" for none.
         messages: what the conversation began with instead, where it did not begin here.
         state: the state that it began with.
+        turn: the turn that it began behind.
 
     Attributes:
         lines: the messages of the conversation, each with its changes.
@@ -90,16 +92,20 @@ class History:
     """
 
     def __init__(
-        self, system_prompt: str = "", messages: list[Message] | None = None, state: dict[str, Any] | None = None
+        self,
+        system_prompt: str = "",
+        messages: list[Message] | None = None,
+        state: dict[str, Any] | None = None,
+        turn: int = 0,
     ) -> None:
-        self._beginning = (system_prompt, messages, state)
+        self._beginning = (system_prompt, messages, state, turn)
         self.lines: list[Line] = []
         self.removed: list[Line] = []
         self.entries: list[TraceEntry] = []
         self.dropped: list[TraceEntry] = []
         self.state: dict[str, Any] = dict(state or {})
         self.session: dict[str, Any] = {}
-        self.turn = self.iteration = 0
+        self.turn, self.iteration = turn, 0
         self.answer: LLMResponse | None = None
         self.answered_by: By = {}
         self.round: Round | None = None
@@ -153,7 +159,8 @@ class History:
                 return history
             places += [place] if place else []
         known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in places)
-        raise ConfigError(f"the record has no turn or iteration {turn}.{iteration}; it has {known or 'none'}")
+        wanted = f"{turn}.{iteration}" if iteration else turn
+        raise ConfigError(f"the record has no turn or iteration {wanted}; it has {known or 'none'}")
 
     def prompt_of(self, turn: int) -> Any:
         """The content of the message with which a turn began; "" where it is not known."""
@@ -182,7 +189,9 @@ class History:
 
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
         """Whether an answer's message came directly behind its `llm_call`, without an entry of its own."""
-        rest = [entry for entry in entries[number + 1 :] if entry.get("type") not in _ASIDE]
+        calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
+        behind = entries[number + 1 :]
+        rest = [entry for entry in behind if entry.get("type") not in _ASIDE or entry.get("call_id") in calls]
         if not rest:
             return closed
         if (rest[0].get("by") or {}).get("hook") in _WATCHING:  # before the message, which then has its own entry
@@ -194,7 +203,8 @@ class History:
         self.entries.append(entry)
         apply = getattr(self, f"_on_{entry.get('type')}", None)
         if apply is not None:
-            apply(entry)
+            with contextlib.suppress(KeyError, IndexError, TypeError, ValueError, AttributeError):
+                apply(entry)  # a handler may have put an entry of its own into the trace, in any form
 
     # -- one method for each type of entry that changes something --------------------------------
 
@@ -226,10 +236,12 @@ class History:
             self._result(entry["call_id"], value.get("result"), by)
             if self.round is not None and entry["call_id"] in self.round.done:
                 self.round.done[entry["call_id"]] = {**self.round.done[entry["call_id"]], **value}
-        elif of == "tool_call" and isinstance(value, dict) and self.round is not None:
-            for call in self.round.calls:
-                if call.id == value.get("id"):
-                    call.name, call.arguments = value["name"], clone(value["arguments"])
+        elif of in ("tool_call", "tool_calls") and self.round is not None:
+            calls = {call.id: call for call in self.round.calls}
+            listed: list[Any] = value if isinstance(value, list) else [value]
+            for told in listed:
+                call = calls[told["id"]]
+                call.name, call.arguments = told["name"], clone(told["arguments"])
 
     def _on_tool_started(self, entry: TraceEntry) -> None:
         if self.round is not None:
@@ -327,12 +339,12 @@ def read_history(record: dict[str, Any], blobs: Path | None = None) -> History:
     """
     whole = partial(restored, folder=blobs) if blobs is not None else clone
     first = record.get("begins_with") or {}
-    history = History(whole(record.get("system_prompt") or ""), whole(first.get("messages")), whole(first.get("state")))
-    history.turn = int(first.get("turn") or 0)
+    messages, state = (whole(first.get(key)) for key in ("messages", "state"))
+    history = History(whole(record.get("system_prompt") or ""), messages, state, int(first.get("turn") or 0))
     for turn in record["turns"]:
         if turn.get("from"):
             history = history.before(*turn["from"])
-        history.extend(whole(turn["trace"]), closed="status" in turn)
+        history.extend(whole(turn["trace"]), closed="status" in turn or "messages" in turn)
         if isinstance(turn.get("messages"), str):
             history.settle(whole(json.loads(turn["messages"])))
     return history

@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from connectagent.attribution import By, clone
+from connectagent.attribution import By, shown
 from connectagent.blobs import blob_folder
 from connectagent.errors import ConfigError, Pause, Paused, ToolRejected
 from connectagent.history import History, read_history
 from connectagent.host import Decision
-from connectagent.messages import text_of
+from connectagent.messages import NOT_RUN, text_of
 from connectagent.records import is_running, read_record
 from connectagent.session import LLMResponse, TokenUsage, ToolCall, TraceEntry
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 BY: By = {"plugin": "(resume)"}
 IN_DOUBT = "in doubt: the process ended while this tool ran, so it may have taken effect; it was not run again"
 ENDED = ("answered", "ended", "max_iterations", "transferred")
+_LOOPS = ("turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")  # its own keys
+_NOT_RUN = ("skipped", "interrupted")
+_AFTER_CALLS = ("before_each_tool", "around_tool", "after_tools", "before_llm", "around_llm")
 
 
 class Origin(NamedTuple):
@@ -51,11 +54,13 @@ class Point(NamedTuple):
         answer: the model's answer that is not in the conversation yet.
         response: the newest answer in the conversation, whose calls are to be run or whose text is the result.
         done: the trace entries of its calls that are not run again, by the call's id.
+        unended: the id of that one of them after which `after_each_tool` still has to fire.
     """
 
     answer: LLMResponse | None = None
     response: LLMResponse | None = None
     done: dict[str, TraceEntry] = {}  # noqa: RUF012  nothing writes to it
+    unended: str = ""
 
 
 BEGINNING = Point()
@@ -93,6 +98,11 @@ class Decided(NamedTuple):
             raise ConfigError("give one of approve=True, reject='why' and answer=...")
         return self
 
+    def told(self) -> dict[str, Any]:
+        """The decision as the trace has it; {} for none."""
+        given = {"reject": self.reject, "answer": shown(self.answer)}
+        return {"approve": True} if self.approve else {key: value for key, value in given.items() if value is not None}
+
     def __bool__(self) -> bool:
         return bool(self.approve) or self.reject is not None or self.answer is not None
 
@@ -111,17 +121,36 @@ def parse_place(place: str | int | None) -> tuple[int, int] | None:
     return int(turn), int(iteration or 0)
 
 
-def restored_session(history: History) -> dict[str, Any]:
-    """`current_session` as it was at the end of a history."""
-    trace = [_live(entry) for entry in history.entries if entry.get("type") != "tool_started"]
-    prompt = next((entry["prompt"] for entry in reversed(trace) if entry.get("type") == "user_input"), "")
-    session = {"messages": history.messages, "trace": trace, "turn": history.turn, "iteration": history.iteration}
-    return {**session, "user_prompt": prompt, "state": history.state, **history.session}
+def restored_session(history: History, last: dict[str, Any]) -> dict[str, Any]:
+    """`current_session` as it was at the end of a history; `last` is its last turn in the record."""
+    trace = _live_trace(history.entries)
+    prompt = next((entry.get("prompt") for entry in reversed(trace) if entry.get("type") == "user_input"), "")
+    session = {key: value for key, value in history.session.items() if key not in _LOOPS}
+    session.update(messages=history.messages, trace=trace, state=history.state, user_prompt=prompt)
+    session.update(turn=history.turn, iteration=history.iteration)
+    if last.get("status") in ENDED:
+        session.update(result=last.get("result"), outcome=last["status"])
+    return session
 
 
-def _live(entry: TraceEntry) -> TraceEntry:
-    usage = entry.get("usage")
-    return {**entry, "usage": TokenUsage(**usage)} if isinstance(usage, dict) else dict(entry)
+def _live_trace(entries: list[TraceEntry]) -> list[TraceEntry]:
+    """The trace as it was in the session, where a call's entry has what became of its result in the end."""
+    trace: list[TraceEntry] = []
+    calls: dict[Any, TraceEntry] = {}
+    for entry in entries:
+        usage, kind, value = entry.get("usage"), entry.get("type"), entry.get("value")
+        if kind == "tool_started":
+            continue
+        trace.append({**entry, "usage": TokenUsage(**usage)} if isinstance(usage, dict) else dict(entry))
+        if kind == "tool_execution":
+            calls[entry.get("call_id")] = trace[-1]
+        elif kind == "change" and entry.get("call_id") in calls:
+            changed = value if entry.get("of") == "tool_execution" else {"result": value}
+            if isinstance(value, dict) and value.get("status") == "recovered":
+                changed = {**value, "by": entry.get("by")}
+            if entry.get("of") in ("tool_execution", "result") and isinstance(changed, dict):
+                calls[entry.get("call_id")].update(changed)
+    return trace
 
 
 def take_totals(agent: Agent, trace: list[TraceEntry]) -> None:
@@ -148,26 +177,30 @@ def plugin_versions(agent: Agent) -> dict[str, str | None]:
     return {handler.plugin: handler.version for handler in handlers}
 
 
-def open_point(agent: Agent, path: Path, history: History, status: str | None, decided: Decided) -> Point:
-    """Where to go on in a turn that has not come to its end.
+def open_point(agent: Agent, path: Path, history: History, last: dict[str, Any], decided: Decided) -> Point:
+    """Where to go on in a turn that has not come to its end; `last` is what the record has of it.
 
     Raises:
         Paused: it waits for a decision, and none was given.
         ConfigError: a decision was given, and nothing waits for one.
     """
     paused = next((entry for entry in reversed(history.entries) if entry.get("type") == "paused"), {})
-    if status == "paused" and not decided:
-        raise Paused(str(paused.get("reason") or ""), path, paused.get("call"))
-    point = _point(agent, history)
-    return _decide(agent, paused, decided, point) if status == "paused" else point
+    if last.get("status") == "paused":
+        if not decided:
+            call = paused.get("call")
+            raise Paused(str(paused.get("reason") or ""), path, ToolCall(**call) if call else None)
+        return _decide(agent, paused, decided, _point(agent, history, last))
+    return _point(agent, history, last)
 
 
-def _point(agent: Agent, history: History) -> Point:
+def _point(agent: Agent, history: History, last: dict[str, Any]) -> Point:
     """How far the newest turn got."""
+    # It was taken back to before a model call: what stands before that is over.
+    taken_back = "from" in last and not any(entry.get("type") == "llm_call" for entry in last["trace"])
     begun = [number for number, entry in enumerate(history.entries) if entry.get("type") == "user_input"]
     entries = history.entries[begun[-1] :]
     last_call = next((entry for entry in reversed(entries) if entry.get("type") == "llm_call"), None)
-    if last_call is not None:
+    if last_call is not None or taken_back:
         agent.hooks.has_run("after_user_input")
     if history.answer is not None:
         history.iteration -= 1  # its iteration begins again, with the answer that is there
@@ -177,15 +210,18 @@ def _point(agent: Agent, history: History) -> Point:
         return _after_answer(history, last_call)
     if round.started or round.done:
         agent.hooks.has_run("before_tools")
-    not_run = ("skipped", "interrupted")
-    done = {id: entry for id, entry in round.done.items() if entry.get("status") not in not_run}
-    if len(done) == len(round.calls) and _hooks_after(entries, "tool_execution") & {"before_llm", "around_llm"}:
+    if any(entry.get("result") == NOT_RUN.format(reason="the turn was ended") for entry in round.done.values()):
+        agent.ended = Decision(None, BY)
+    done = {id: entry for id, entry in round.done.items() if entry.get("status") not in _NOT_RUN}
+    after = _hooks_after(entries)
+    if taken_back or after & {"before_llm", "around_llm"}:
         agent.hooks.has_run("after_tools")
     for call in round.calls:
         # What was skipped behind a start was paused: its tool is not in doubt.
         if call.id in round.started and round.done.get(call.id, {}).get("status") in (None, "interrupted"):
             _in_doubt(agent, call)
-    return Point(response=LLMResponse(None, round.calls), done=done)
+    unended = next(reversed(done), "") if not (taken_back or after & {*_AFTER_CALLS, "tool_started", "paused"}) else ""
+    return Point(response=LLMResponse(None, round.calls), done=done, unended=unended)
 
 
 def _after_answer(history: History, last_call: TraceEntry | None) -> Point:
@@ -198,10 +234,11 @@ def _after_answer(history: History, last_call: TraceEntry | None) -> Point:
     return Point(response=LLMResponse(text_of(last.get("content"))))
 
 
-def _hooks_after(entries: list[TraceEntry], kind: str) -> set[str]:
-    """The hooks whose handlers left something behind the last entry of a type."""
-    last = max(number for number, entry in enumerate(entries) if entry.get("type") == kind)
-    return {str((entry.get("by") or {}).get("hook")) for entry in entries[last + 1 :]}
+def _hooks_after(entries: list[TraceEntry]) -> set[str]:
+    """What happened after the last tool that was run: types of entries, and hooks whose handlers left something."""
+    ran = [n for n, e in enumerate(entries) if e.get("type") == "tool_execution" and e.get("status") not in _NOT_RUN]
+    rest = entries[ran[-1] + 1 :] if ran else []
+    return {str(entry.get("type")) for entry in rest} | {str((entry.get("by") or {}).get("hook")) for entry in rest}
 
 
 def _in_doubt(agent: Agent, call: ToolCall) -> None:
@@ -238,6 +275,8 @@ def _decide(agent: Agent, paused: TraceEntry, decided: Decided, point: Point) ->
     elif decided.answer is not None:
         if hook == "before_tools":
             raise ConfigError("a round that was paused by before_tools takes approve=True or reject='why'")
+        if hook == "before_llm" and not isinstance(decided.answer, (str, LLMResponse)):
+            raise ConfigError(f"the answer stands in for the model's: a str or an LLMResponse, not {decided.answer!r}")
         outcome = Decision(decided.answer, BY)
     else:
         for one in calls:
@@ -250,10 +289,10 @@ def paused(agent: Agent, pause: Pause) -> Paused:
     """Trace a pause, with what waits and who asked, and make the error that `input()` raises."""
     from connectagent.builtin.record import record_path
 
-    call = pause.call
-    shown = None if call is None else {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
-    by = agent.hooks.owner_of(pause) or ({} if call is None else {"tool": call.name})
-    entry = {"type": "paused", "by": by, "hook": by.get("hook", "tool"), "reason": pause.reason, "call": shown}
+    by = agent.hooks.owner_of(pause) or {}
+    hook = by.get("hook", "tool")
+    call = pause.call if hook in ("tool", "before_each_tool") else None
+    entry = {"type": "paused", "by": by, "hook": hook, "reason": pause.reason, "call": call and shown(call)}
     agent.conversation.trace_quietly(entry)
     return Paused(pause.reason, record_path(agent), call)
 
@@ -281,6 +320,8 @@ def reopen(agent: Agent, record: Any, place: Any, fork: bool, decided: Decided) 
     if not fork and is_running(path):
         raise ConfigError(f"{path} is being written by a running agent; wait for it, or resume with fork=True")
     data = read_record(path)
+    if "agent" not in data:
+        raise ConfigError(f"{path}: not a record: it does not begin with 'agent:'")
     history = read_history(data, blob_folder(path))
     if at is not None:
         history = history.before(*at)
@@ -288,24 +329,27 @@ def reopen(agent: Agent, record: Any, place: Any, fork: bool, decided: Decided) 
     status = last.get("status") if at is None else None
     if decided and status != "paused":
         raise ConfigError(f"nothing waits for a decision: the last turn's status is {status or 'cut off'!r}")
+    if at is not None:
+        last = {"turn": at[0], "from": list(at), "trace": []}
     opened = _opened(agent, path, history, last, at, decided)
-    session = restored_session(history)
+    session = restored_session(history, last)
     agent.take_session(session, Origin(session, path, fork, at))
     take_totals(agent, session["trace"])
     changed = changed_plugins(agent, data)
     entry = {"type": "resumed", "by": BY, "record": str(path), "turn": history.turn, "iteration": history.iteration}
-    agent.conversation.trace({**entry, "plugins": changed} if changed else entry)
+    more = {"decided": decided.told(), "plugins": changed}
+    agent.conversation.trace({**entry, **{key: value for key, value in more.items() if value}})
     return opened
 
 
 def _opened(agent: Agent, path: Path, history: History, last: dict[str, Any], at: Any, decided: Decided) -> Opened:
     if at is not None and at[1] == 0:
         return Opened(prompt=history.prompt_of(at[0]))
-    if at is None and last.get("status") in ENDED:
+    if last.get("status") in ENDED:
         return Opened(result=last.get("result"))
     if not last:
         return Opened()
-    if at is None and history.turn != last.get("turn"):  # it was cut off before its message was there
+    if history.turn != last.get("turn"):  # it was cut off before its message was there
         return Opened(prompt=last.get("input"))
-    point = open_point(agent, path, history, last.get("status") if at is None else None, decided)
-    return Opened(str(history.prompt_of(history.turn)), point)
+    point = open_point(agent, path, history, last, decided)
+    return Opened(text_of(history.prompt_of(history.turn)), point)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from connectagent.calls import run_call
 from connectagent.errors import ToolRejected
 from connectagent.parts import Abandoned, own_seat
+from connectagent.resume import BEGINNING, Point
 from connectagent.session import ToolCall, TraceEntry
 from connectagent.tree import AskAgent
 
@@ -27,7 +28,7 @@ Job = tuple[Any, Callable[[], Any]]
 
 
 def run_calls(
-    agent: Agent, calls: list[ToolCall], rejection: ToolRejected | None, done: dict[str, TraceEntry]
+    agent: Agent, calls: list[ToolCall], rejection: ToolRejected | None, point: Point = BEGINNING
 ) -> list[TraceEntry]:
     """Run the calls of a round; if two or more ask other agents, these work at the same time.
 
@@ -35,16 +36,17 @@ def run_calls(
         agent: whose round it is.
         calls: what the model asks for.
         rejection: set where `before_tools` rejected the whole round.
-        done: the entries of calls that are not run again, as the turn was stopped in this round.
+        point: where the round goes on, if the turn was stopped in it: calls that are done are not run again.
     """
     jobs: list[Job] = []
     for call in calls:
-        if call.id in done:
-            jobs.append((None, partial(done.__getitem__, call.id)))
+        done = point.done.get(call.id)
+        if done is not None and call.id != point.unended:
+            jobs.append((None, partial(point.done.__getitem__, call.id)))
             continue
         function = getattr(agent.tools.get(call.name), "function", None) if agent.marks else None
         asked = function.agent if isinstance(function, AskAgent) else None
-        jobs.append((asked, partial(run_call, agent, call, rejection)))
+        jobs.append((asked, partial(run_call, agent, call, rejection, done)))
     if sum(asked is not None for asked, _ in jobs) < 2:
         return [run() for _, run in jobs]
     return in_turns(agent, jobs)

@@ -90,6 +90,8 @@ class Watch:
             if shadow is not None:
                 self._take_changes(handler, arguments, before) if decided else self.roll_back(shadow, before)
             if error is not expected:
+                if isinstance(error, Pause) and decided:
+                    self.keep_owner(error, handler.by)  # also of one from a call that it made: it waits itself
                 self.blame(error, handler, since)
             if isinstance(error, Pause) and not decided:
                 problem = f"{who(handler)} raised Pause, which is for before_ handlers and tools"

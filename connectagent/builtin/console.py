@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from weakref import WeakKeyDictionary
 
 from connectagent import masking
+from connectagent.builtin import lines
 from connectagent.builtin.lines import ASCII, UNICODE, Glyphs, Row, duration, price, rows_of, tokens, usage_of, visible
 from connectagent.hooks import around_turn, on_text, on_trace
 from connectagent.masking.stream import Stream
@@ -366,8 +367,7 @@ class Console:
         dot = f" {self._terminal.glyphs.dot} "
         outcome, style = str(session.get("outcome") or "answered"), "dim"
         if error is not None:
-            interrupted = not isinstance(error, Exception)
-            outcome, style = f"{'interrupted' if interrupted else 'failed'}: {type(error).__name__}", "red"
+            outcome, style = lines.stopped(error)
         elif outcome == "max_iterations":
             style = "yellow"
         parts = [_many(session.get("iteration") or 0, "iteration"), _many(turn.tools, "tool") if turn.tools else ""]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from connectagent.errors import Paused
 from connectagent.messages import text_of
 from connectagent.session import TokenUsage, TraceEntry
 
@@ -143,6 +144,13 @@ def _where(by: dict[str, Any]) -> str:
     place = f"{os.path.basename(str(by.get('file') or '?'))}:{by.get('line', '?')}"
     plugin = by.get("plugin")
     return f"{who(by)} ({place})" if plugin in (None, who(by)) else f"{who(by)} of plugin {plugin} ({place})"
+
+
+def stopped(error: BaseException) -> Part:
+    """Why a turn did not come to its end."""
+    if isinstance(error, Paused):
+        return f"paused: {error.reason or 'no reason was given'}", "yellow"
+    return f"{'failed' if isinstance(error, Exception) else 'interrupted'}: {type(error).__name__}", "red"
 
 
 # -- entries -------------------------------------------------------------------------------------
@@ -283,6 +291,32 @@ def _mended(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     return [Row(4, ((f"{glyphs.warn} {text}", "yellow"),), wrap=True)]
 
 
+def _paused(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    call, reason = entry.get("call"), entry.get("reason") or "no reason was given"
+    head = Row(4, ((f"{glyphs.warn} {who(entry.get('by'))} paused the turn: {reason}", "yellow"),), wrap=True)
+    waits = call_text(call.get("name"), call.get("arguments")) if isinstance(call, dict) else str(entry.get("hook"))
+    return [head, Row(6, ((f"{waits} waits", "dim"),))]
+
+
+def _resumed(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    name = os.path.basename(str(entry.get("record")))
+    did = f", {decision(entry['decided'])}" if entry.get("decided") else ""
+    rows = [Row(4, ((f"{glyphs.other} goes on from {name}, turn {entry.get('turn')}{did}", "cyan"),), wrap=True)]
+    changed = entry.get("plugins") or {}
+    told = [f"{kind} {', '.join(map(str, names))}" for kind, names in changed.items()]
+    if told:
+        rows.append(Row(6, ((f"{glyphs.warn} the plugins are not the same: {'; '.join(told)}", "yellow"),), wrap=True))
+    return rows
+
+
+def decision(decided: Any) -> str:
+    """What was decided about a turn that was paused, as the entry `resumed` has it."""
+    told = decided if isinstance(decided, dict) else {}
+    if "reject" in told:
+        return f"rejected: {first_line(told['reject'])}"
+    return f"answered: {first_line(told['answer'])}" if "answer" in told else "approved"
+
+
 _ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {
     "user_input": _user_input,
     "tool_execution": _tool,
@@ -293,4 +327,6 @@ _ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {
     "error": _failure,
     "mended": _mended,
     "shadow": _shadow,
+    "paused": _paused,
+    "resumed": _resumed,
 }

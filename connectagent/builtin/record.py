@@ -384,4 +384,5 @@ def _forked(record: Path) -> bytes:
     """What a fork begins with: the record that it was made from, which it names."""
     whole = record.read_bytes()
     head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
+    head = head.partition(b"\nforked_from: ")[0]  # of a fork of a fork; it is the last line
     return head + f"\nforked_from: {json.dumps(str(record))}".encode() + turns + rest

@@ -144,4 +144,6 @@ _TELL: dict[str, Callable[[TraceEntry], str]] = {
     "llm_call": _llm_call,
     "tool_execution": _tool_execution,
     "error": lambda entry: "error" + _error(entry),
+    "paused": lambda entry: f"paused: {shortened(entry.get('reason') or 'no reason was given', PROMPT)}",
+    "resumed": lambda entry: f"resumed from {shortened(entry['record'], PROMPT)}",
 }

@@ -81,6 +81,12 @@ class Xray:
         return int(self._session.get("iteration", 0))
 
     @property
+    def approved(self) -> bool:
+        """Whether the turn was paused at this call, and somebody has approved it since."""
+        running = _current()
+        return running is not None and running.tool_call.approved
+
+    @property
     def previous_tools(self) -> list[str]:
         """The names of the tools that have run in this turn before, in order; those that failed too."""
         return [

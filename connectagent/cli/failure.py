@@ -10,7 +10,7 @@ import traceback
 
 import click
 
-from connectagent.errors import ConnectAgentError, Paused
+from connectagent.errors import ConnectAgentError, Paused, short_path
 from connectagent.masking import current
 
 MOST_LINES = 5
@@ -66,7 +66,7 @@ def _lines_of_pause(pause: Paused) -> list[str]:
     lines = [f"paused: {pause.reason or 'no reason was given'}", waits]
     if pause.record is None:
         return [plain(line)[:MOST_CHARACTERS] for line in [*lines, "  it is not recorded, and cannot be resumed"]]
-    resume = f"  connectagent resume {shlex.quote(str(pause.record))} --approve | --reject WHY | --answer TEXT"
+    resume = f"  connectagent resume {shlex.quote(short_path(pause.record))} --approve | --reject WHY | --answer TEXT"
     return [*(plain(line)[:MOST_CHARACTERS] for line in lines), plain(resume)]
 
 

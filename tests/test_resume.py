@@ -1,0 +1,618 @@
+"""A session goes on from its record, wherever that was cut off: nothing finished is done again."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from collections import Counter
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import (
+    Agent,
+    Continue,
+    Image,
+    LLMResponse,
+    Retry,
+    TokenUsage,
+    ToolCall,
+    ToolRejected,
+    after_each_tool,
+    after_llm,
+    after_tools,
+    after_user_input,
+    before_each_tool,
+    before_llm,
+    before_tools,
+    on_complete,
+    on_error,
+    tool,
+)
+from connectagent.blobs import blob_folder
+from connectagent.errors import ConfigError
+from connectagent.history import history_of, read_history
+from connectagent.records import is_running, read_record, summarise
+from connectagent.streaming import streamed
+from connectagent.testing import conversation_problems
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    return tmp_path
+
+
+# -- a rich session ------------------------------------------------------------------------------
+
+
+class Turns:
+    """A model that tells from the conversation what comes next, so that it can go on in another process."""
+
+    model = "test/turns"
+
+    def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        problems = conversation_problems(messages)
+        assert not problems, problems
+        usage = TokenUsage(10, 5, cost=0.25)
+        turn = [message for message in messages if str(message["content"]).startswith("turn ")]
+        asked = messages[max(n for n, message in enumerate(messages) if message is turn[-1]) :]
+        rounds = sum(1 for message in asked if message.get("tool_calls"))
+        text = str(turn[-1]["content"])
+        if "fails once" in text and not any("once more" in str(message["content"]) for message in messages):
+            raise OSError("no connection")
+        if rounds < 2:
+            calls = [
+                ToolCall(f"{text[5:6]}{rounds}a", "work", {"n": rounds}),
+                ToolCall(f"{text[5:6]}{rounds}b", "breaks" if rounds else "work", {"n": 10 + rounds}),
+                ToolCall(f"{text[5:6]}{rounds}c", "unknown" if rounds else "guarded", {"n": 20 + rounds}),
+            ]
+            return LLMResponse(f"Round {rounds}.", calls, usage)
+        return LLMResponse("All done.", None, usage)
+
+
+class Rich:
+    """An agent with handlers of every kind; it counts what runs and what fires, by tool call."""
+
+    def __init__(self, **options: Any) -> None:
+        self.ran: Counter[tuple[str, str]] = Counter()
+        self.fired: Counter[tuple[str, str]] = Counter()
+        own = [value for name, value in vars(type(self)).items() if name.startswith("h_")]
+        bound = [getattr(self, value.__name__) for value in own]
+        tools = [self.work, self.breaks, self.guarded]
+        self.agent = Agent("rich", tools, "Be good.", llm=Turns(), quiet=True, plugins=[bound], **options)
+
+    def _noted(self, hook: str, id: str = "") -> None:
+        self.fired[hook, id] += 1
+
+    def work(self, n: int, agent: Any) -> str:
+        """Work."""
+        self.ran["work", agent.current_session["pending_tool"]["id"]] += 1
+        agent.current_session["state"]["worked"] = agent.current_session["state"].get("worked", 0) + 1
+        agent.current_session["state"]["temp:note"] = n
+        return f"worked on {n}"
+
+    def breaks(self, n: int, agent: Any) -> str:
+        """Break."""
+        self.ran["breaks", agent.current_session["pending_tool"]["id"]] += 1
+        raise ValueError("broken")
+
+    def guarded(self, n: int) -> str:
+        """Never run."""
+        raise AssertionError("it is guarded")
+
+    @after_user_input
+    def h_greet(self, agent: Any, prompt: str) -> str | None:
+        self._noted("after_user_input", prompt)
+        agent.current_session["messages"].append({"role": "user", "content": f"(asked {prompt!r})"})
+        return "No model was asked." if "shortcut" in prompt else None
+
+    @before_llm
+    def h_shorten(self, agent: Any, request: Any) -> str | None:
+        self._noted("before_llm", f"{agent.current_session['turn']}.{agent.current_session['iteration']}")
+        request.messages[0]["content"] = f"Be good, {len(request.messages) % 3}."
+        return "Stood in." if "stand in" in str(request.messages[-1]["content"]) else None
+
+    @after_llm
+    def h_edit_response(self, response: LLMResponse) -> None:
+        if response.tool_calls and response.tool_calls[0].arguments.get("n") == 1:
+            response.content = "Second round."
+            response.tool_calls[0].arguments["n"] = 100
+
+    @before_tools
+    def h_edit_calls(self, agent: Any, tool_calls: list[ToolCall]) -> None:
+        self._noted("before_tools", tool_calls[0].id)
+        tool_calls[0].arguments["n"] += 1000
+
+    @before_each_tool
+    def h_guard(self, agent: Any, tool_call: ToolCall) -> str | None:
+        self._noted("before_each_tool", tool_call.id)
+        tool_call.arguments["n"] += 1
+        if tool_call.name == "guarded":
+            raise ToolRejected("guarded")
+        if tool_call.arguments["n"] == 11 and agent.current_session["turn"] == 2:
+            return "stood in for it"
+        return None
+
+    @on_error
+    def h_recover(self, agent: Any, error: Exception, tool_call: ToolCall | None) -> Any:
+        self._noted("on_error", tool_call.id if tool_call else "model")
+        if tool_call is None:
+            agent.current_session["messages"].append({"role": "user", "content": "once more"})
+            return Retry()
+        return "recovered" if tool_call.name == "breaks" and agent.current_session["turn"] == 3 else None
+
+    @after_each_tool
+    def h_redact(self, agent: Any, tool_call: ToolCall, result: Any) -> str:
+        self._noted("after_each_tool", tool_call.id)
+        return f"{result}".removesuffix("!") + "!"
+
+    @after_tools
+    def h_reflect(self, agent: Any, entries: list[Any]) -> None:
+        self._noted("after_tools", entries[0]["call_id"])
+        assert len(entries) == 3
+        agent.current_session["messages"].append({"role": "user", "content": "Think."})
+        agent.current_session["state"]["rounds"] = [*agent.current_session["state"].get("rounds", []), len(entries)]
+        agent.current_session["own"] = {"rounds": entries[0]["call_id"]}
+
+    @on_complete
+    def h_more(self, agent: Any, result: str, outcome: str) -> Any:
+        self._noted("on_complete", str(agent.current_session["turn"]))
+        if "goes on" in agent.current_session["user_prompt"] and agent.current_session["iteration"] < 4:
+            return Continue("Stand in, please: stand in.")
+        if "ends early" in agent.current_session["user_prompt"]:
+            return "ended"
+        return None
+
+
+PROMPTS = ["turn 1", "turn 2 goes on", "turn 3 fails once", "turn 4 shortcut", "turn 5"]
+
+
+def rich_record() -> tuple[Rich, Path]:
+    rich = Rich()
+    for prompt in PROMPTS:
+        rich.agent.input(prompt)
+    (path,) = Path(".co/evals").iterdir()
+    told = path.read_text()
+    assert all(f'"status": "{name}"' in told for name in ("stand_in", "recovered", "rejected", "not_found", "error"))
+    return rich, path
+
+
+def cut_to(data: bytes, name: str) -> Path:
+    path = Path(".co/evals").absolute() / name
+    path.write_bytes(data)
+    return path
+
+
+def finished_calls(record: dict[str, Any]) -> set[str]:
+    entries = (entry for turn in record["turns"] for entry in turn["trace"])
+    return {entry["call_id"] for entry in entries if entry["type"] == "tool_execution"}
+
+
+def steps_over(record: dict[str, Any]) -> set[tuple[str, str]]:
+    """The steps of which the record tells that the next one had begun."""
+    over: set[tuple[str, str]] = set()
+    known: list[tuple[str, str]] = []
+    for turn in record["turns"]:
+        for entry in turn["trace"]:
+            kind, id = entry["type"], str(entry.get("call_id"))
+            if kind == "user_input":
+                known = [("after_user_input", entry["prompt"])]
+            elif kind == "llm_call" and entry["status"] == "error":
+                over.update(known)  # the call itself is not over: it is made again
+                known = []
+            elif kind == "llm_call":
+                over.update(known)
+                over.add(("before_llm", f"{turn['turn']}.{entry['iteration']}"))
+                known = []
+                if entry["tool_calls"]:
+                    round = entry["tool_calls"][0]["id"]
+                    known = [("after_tools", round)]
+            elif kind in ("tool_started", "tool_execution"):
+                over.add(("before_tools", round))
+                over.update(step for step in known if step[0] == "after_each_tool" and step[1] != id)
+                if kind == "tool_execution":
+                    over.add(("before_each_tool", id))
+                    known.append(("after_each_tool", id))
+    return over
+
+
+def finish(path: Path, cut: dict[str, Any], **options: Any) -> Rich:
+    """Resume a record and hold what comes of it against what must hold at every cut."""
+    before, over = finished_calls(cut), steps_over(cut)
+    rich = Rich(**options)
+    rich.agent.resume(path)
+    session = rich.agent.current_session
+    assert session is not None
+    assert not {id for _, id in rich.ran} & before, "a tool that was finished ran again"
+    assert not set(rich.fired) & over, "a hook of a finished step fired again"
+    assert all(count == 1 for step, count in rich.fired.items() if step[0] not in ("on_complete", "on_error"))
+    problems = conversation_problems(session["messages"])
+    assert not problems, problems
+    results = [str(message["content"]) for message in session["messages"] if message["role"] == "tool"]
+    assert all(result.endswith("!") for result in results), "a handler of after_each_tool was left out"
+    return rich
+
+
+def check_after(rich: Rich, path: Path) -> None:
+    session = rich.agent.current_session
+    assert session is not None
+    rich.agent.input("turn 6")
+    record = read_record(path)
+    assert history_of(path).messages == session["messages"]
+    for turn in record["turns"]:
+        if "status" in turn:
+            turn.pop("messages", None)  # the entries alone tell it
+    history = read_history(record, blob_folder(path))
+    assert history.messages == session["messages"]
+    assert history.state == {key: value for key, value in session["state"].items() if not key.startswith("temp:")}
+    assert summarise(path).status == "answered"
+
+
+def test_a_record_that_was_cut_after_any_line_goes_on() -> None:
+    _, path = rich_record()
+    lines = path.read_bytes().splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if line.startswith(b"turns:"))
+    tried = 0
+    for count in range(first + 1, len(lines) + 1):
+        part = cut_to(b"".join(lines[:count]), f"cut_{count}.yaml")
+        check_after(finish(part, read_record(part)), part)
+        tried += 1
+    assert tried > 150
+
+
+def test_a_record_with_a_torn_last_line_goes_on() -> None:
+    _, path = rich_record()
+    data = path.read_bytes()
+    start = data.index(b"\nturns:\n") + 8
+    for end in range(start, len(data), 311):
+        part = cut_to(data[:end], f"torn_{end}.yaml")
+        check_after(finish(part, read_record(part)), part)
+
+
+def test_a_session_that_ended_is_what_it_was() -> None:
+    whole, path = rich_record()
+    fresh = Rich()
+    assert fresh.agent.resume(path) == "All done."
+    old, new = whole.agent.current_session, fresh.agent.current_session
+    assert old is not None and new is not None
+    assert new["trace"].pop()["type"] == "resumed"
+    for key in {*old, *new} - {"trace"}:
+        assert old[key] == new[key], key  # type: ignore[literal-required]
+    assert json.loads(json.dumps(old["trace"], default=asdict)) == json.loads(json.dumps(new["trace"], default=asdict))
+    assert fresh.agent.total_cost == whole.agent.total_cost > 0
+    assert fresh.agent.last_usage == whole.agent.last_usage
+    assert not fresh.fired and not fresh.ran
+
+
+# -- single cases --------------------------------------------------------------------------------
+
+
+class Once:
+    """A model that asks for one call in each turn, then answers."""
+
+    def __init__(self, call: ToolCall | None = None, model: str = "test/once") -> None:
+        self.call, self.model = call, model
+        self.requests: list[list[Any]] = []
+
+    def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        assert not conversation_problems(messages)
+        self.requests.append(list(messages))
+        last = max(n for n, message in enumerate(messages) if message["role"] == "user")
+        asked = any(message.get("tool_calls") for message in messages[last:])
+        return LLMResponse("Done.") if asked or self.call is None else LLMResponse(None, [self.call])
+
+
+SEND = ToolCall("c1", "send", {"text": "hello"})
+
+
+def send(text: str) -> str:
+    """Send."""
+    with open("sent", "a") as file:
+        file.write(f"{text}\n")
+    return f"sent {text}"
+
+
+def sender(function: Any = send, **options: Any) -> Agent:
+    return Agent("sender", [function], **{"llm": Once(SEND), "quiet": True, **options})
+
+
+def only_record() -> Path:
+    (path,) = Path(".co/evals").absolute().glob("*.yaml")
+    return path
+
+
+def cut_behind(path: Path, what: str) -> Path:
+    """Cut a record behind the last line that has a text in it."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if what.encode() in line)
+    path.write_bytes(b"".join(lines[: last + 1]))
+    return path
+
+
+def results_of(agent: Agent) -> list[Any]:
+    assert agent.current_session is not None
+    assert conversation_problems(agent.current_session["messages"]) == []
+    return [message["content"] for message in agent.current_session["messages"] if message["role"] == "tool"]
+
+
+def test_a_tool_that_was_started_and_not_finished_is_not_run_again() -> None:
+    sender().input("Go.")
+    path = cut_behind(only_record(), '"tool_started"')
+    agent = sender()
+    assert agent.resume(path) == "Done."
+    assert Path("sent").read_text() == "hello\n"
+    assert results_of(agent)[0].startswith("rejected: in doubt: the process ended while this tool ran")
+
+
+def test_an_idempotent_tool_runs_again() -> None:
+    function = tool(idempotent=True)(send)
+    sender(function).input("Go.")
+    agent = sender(function)
+    assert agent.resume(cut_behind(only_record(), '"tool_started"')) == "Done."
+    assert Path("sent").read_text() == "hello\n" * 2
+    assert results_of(agent) == ["sent hello"]
+
+
+@pytest.mark.parametrize(("typed", "ran"), [(b"y\n", 2), (b"\n", 1), (b"no\n", 1), (b"\x04", 1)])
+def test_at_a_terminal_the_person_is_asked(typed: bytes, ran: int) -> None:
+    import pty
+    import subprocess
+    import sys
+
+    sender().input("Go.")
+    path = cut_behind(only_record(), '"tool_started"')
+    code = "import sys; from test_resume import sender; print(sender().resume(sys.argv[1]))"
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    line = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(line, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        while b"[N]o: " not in shown:
+            shown += os.read(ours, 4096)
+        os.write(ours, typed)
+        out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert b'the process ended while send(text="hello") ran' in shown
+    assert out.decode().strip() == "Done."
+    assert Path("sent").read_text() == "hello\n" * ran
+
+
+def test_plugins_that_are_not_the_same_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    @before_llm
+    def old() -> None: ...
+
+    @before_llm
+    def new() -> None: ...
+
+    sender(plugins=[old]).input("Go.")
+    agent = sender(plugins=[new], quiet=False)
+    agent.resume(cut_behind(only_record(), '"tool_execution"'))
+    assert agent.current_session is not None
+    (entry,) = [entry for entry in agent.current_session["trace"] if entry["type"] == "resumed"]
+    assert entry["plugins"] == {"added": ["new"], "removed": ["old"]}
+    assert "the plugins are not the same: added new; removed old" in capsys.readouterr().err
+    same = sender(plugins=[old])
+    same.resume(only_record())
+    assert same.current_session is not None and "plugins" not in same.current_session["trace"][-1]
+
+
+def test_a_record_that_another_one_writes_is_refused_and_forked() -> None:
+    sender().input("Go.")
+    path = only_record()
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="is being written by a running agent; wait for it, or resume with fork"):
+            sender().resume(path)
+        fork = sender()
+        assert fork.resume(path, fork=True) == "Done."
+        fork.input("And now?")
+    assert len(list(Path(".co/evals").iterdir())) == 2
+    assert len(read_record(path)["turns"]) == 1
+
+
+def test_readers_that_hold_the_lock_for_a_moment_do_not_break_a_writer() -> None:
+    agent = sender()
+    agent.input("Go.")
+    path, stop = only_record(), threading.Event()
+
+    def read() -> None:
+        while not stop.wait(0.001):
+            is_running(path)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for _ in range(30):
+            agent.input("Go on.")
+    finally:
+        stop.set()
+        reader.join()
+    assert len(read_record(path)["turns"]) == 31
+
+
+def test_a_record_with_blobs_goes_on_with_the_whole_texts() -> None:
+    def long(text: str) -> str:
+        """Be long."""
+        return "x" * 100_000 + text
+
+    long.__name__ = "send"
+    first = sender(long)
+    first.input("y" * 50_000)
+    assert any(Path(".co/blobs").iterdir())
+    agent = sender(long)
+    assert agent.resume(cut_behind(only_record(), '"tool_execution"')) == "Done."
+    assert len(results_of(agent)[0]) > 32_000
+    assert first.current_session is not None and agent.current_session is not None
+    assert agent.current_session["messages"] == first.current_session["messages"]
+
+
+def test_what_was_masked_stays_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "q7w8e9r0t1y2u3")
+    sender(llm=Once(ToolCall("c1", "send", {"text": "q7w8e9r0t1y2u3"}))).input("Go.")
+    agent = sender()
+    assert agent.resume(cut_behind(only_record(), '"tool_execution"')) == "Done."
+    assert results_of(agent) == ["sent [masked: SHOP_API_KEY]"]
+
+
+def test_a_record_without_a_turn_gives_nothing_and_the_next_turn_is_the_first(folder: Path) -> None:
+    agent = sender()
+    agent.execute_tool("send", {"text": "a"})
+    path = only_record()
+    fresh = sender()
+    assert fresh.resume(path) is None
+    assert fresh.input("Go.") == "Done."
+    assert [turn["turn"] for turn in read_record(path)["turns"]] == [0, 1]
+    (folder / "empty.yaml").write_text("agent: x\nturns:\n")
+    assert sender().resume("empty.yaml") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not a record"),
+        ("just text\n", "not a record"),
+        ("agent: a\nturns: 3\n", "not a record"),
+        ("agent: [\nturns:\n", "not a record"),
+        ("\x00\x01\n", "not a record"),
+    ],
+)
+def test_a_file_that_is_no_record_is_refused(text: str, says: str, folder: Path) -> None:
+    (folder / "bad.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        sender().resume("bad.yaml")
+    with pytest.raises(ConfigError, match=r"there is no record 'none\.yaml'"):
+        sender().resume("none.yaml")
+    with pytest.raises(ConfigError, match="there is no record"):
+        sender().resume(folder)
+
+
+def test_entries_that_mean_nothing_do_not_stop_it() -> None:
+    @after_tools
+    def noisy(agent: Any) -> None:
+        odd: list[Any] = [{"type": "message"}, {"type": "message_edited", "index": 99}, {"type": "change"}]
+        odd += [{"type": "state_delta", "delta": 3}, {"type": "mended"}, {"type": "tool_execution"}]
+        odd.append({"type": "__init__"})
+        agent.current_session["trace"].extend(odd)
+
+    sender(plugins=[noisy]).input("Go.")
+    agent = sender(plugins=[noisy])
+    assert agent.resume(cut_behind(only_record(), '"type": "__init__"')) == "Done."
+    assert results_of(agent) == ["sent hello"]
+
+
+def test_another_model_goes_on() -> None:
+    sender().input("Go.")
+    other = Once(SEND, "test/other")
+    assert sender(llm=other).resume(cut_behind(only_record(), '"tool_execution"')) == "Done."
+    assert len(other.requests) == 1
+    entries = [entry for turn in read_record(only_record())["turns"] for entry in turn["trace"]]
+    assert [entry["model"] for entry in entries if entry["type"] == "llm_call"] == ["test/once", "test/other"]
+
+
+def test_a_prompt_with_an_image_goes_on() -> None:
+    sender().input(["Look.", Image(PNG)])
+    for cut in ('"user_input"', '"tool_execution"'):
+        agent = sender()
+        assert agent.resume(cut_behind(only_record(), cut) if cut == '"user_input"' else only_record()) == "Done."
+        assert agent.current_session is not None
+        assert agent.current_session["messages"][0]["content"][1]["type"] == "image_url"
+        assert agent.current_session["user_prompt"] == "Look.\n[image_url]".replace("_url", "")
+    agent = sender()
+    agent.resume(only_record(), place=1)
+    assert agent.current_session is not None
+    assert agent.current_session["messages"][0]["content"][1]["type"] == "image_url"
+
+
+def test_a_turn_that_is_stopped_again_and_again_goes_on() -> None:
+    sender().input("Go.")
+    path = only_record()
+    sender().resume(cut_behind(path, '"llm_call"'))  # the answer that asks for the call is the last one
+    for cut in ('"tool_execution"', '"resumed"', '"resumed"', "resumed: true", '"resumed"'):
+        agent = sender()
+        assert agent.resume(cut_behind(path, cut)) == "Done."
+        assert results_of(agent) == ["sent hello"]
+    assert agent.current_session is not None
+    assert history_of(path).messages == agent.current_session["messages"]
+    assert sender().resume(path) == "Done."
+
+
+def test_a_fork_of_a_fork_names_the_one_that_it_was_made_from() -> None:
+    first = sender()
+    first.input("One.")
+    first.input("Two.")
+    path = only_record()
+    before = path.read_bytes()
+    second = sender()
+    assert second.resume(path, place=2, fork=True) == "Done."
+    assert path.read_bytes() == before
+    (fork,) = [other for other in Path(".co/evals").absolute().iterdir() if other != path]
+    third = sender()
+    third.resume(fork, place="2.2", fork=True)
+    third.input("Three.")
+    (last,) = [other for other in Path(".co/evals").absolute().iterdir() if other not in (path, fork)]
+    assert last.read_text().count("forked_from:") == 1
+    assert read_record(last)["forked_from"] == str(fork) and read_record(fork)["forked_from"] == str(path)
+    assert third.current_session is not None
+    assert history_of(last).messages == third.current_session["messages"]
+    prompts = [m["content"] for m in third.current_session["messages"] if m["role"] == "user"]
+    assert prompts == ["One.", "Two.", "Three."]
+
+
+@pytest.mark.parametrize("place", ["0", "x", "1.x", "-1", "1.2.3", "", 0, -2, "1.-1", 1.5])
+def test_a_place_that_is_none_is_refused(place: Any) -> None:
+    sender().input("Go.")
+    with pytest.raises(ConfigError, match=r"a place is TURN or TURN\.ITERATION|has no turn or iteration"):
+        sender().resume(only_record(), place=place)
+
+
+def test_a_place_that_is_not_there_lists_those_that_are() -> None:
+    sender().input("Go.")
+    before = only_record().read_bytes()
+    with pytest.raises(ConfigError, match=r"no turn or iteration 1\.3; it has 1, 1\.1, 1\.2"):
+        sender().resume(only_record(), place="1.3")
+    with pytest.raises(ConfigError, match=r"no turn or iteration 7; it has"):
+        sender().resume(only_record(), place=7)
+    assert only_record().read_bytes() == before
+
+
+def test_a_session_that_is_taken_back_goes_on_from_there_without_what_was_over() -> None:
+    whole, path = rich_record()
+    for place in ("1", "1.1", "1.2", "1.3", "2.3", "3.1", "5", "5.3"):
+        rich = Rich()
+        rich.agent.resume(path, place=place, fork=True)
+        number = int(place[0])
+        assert rich.agent.current_session is not None and rich.agent.current_session["turn"] == number
+        assert ("after_user_input", PROMPTS[number - 1]) in rich.fired or "." in place
+        if place.endswith(".3"):
+            assert {hook for hook, _ in rich.fired} <= {"before_llm", "on_complete"}
+        assert not conversation_problems(rich.agent.current_session["messages"])
+    assert whole.agent.current_session is not None
+
+
+def test_a_resumed_turn_can_be_told_as_it_happens() -> None:
+    sender().input("Go.")
+    path = cut_behind(only_record(), '"tool_execution"')
+    agent = sender()
+    items = list(streamed(agent, partial(agent.resume, path)))
+    assert items[-1] == {"type": "result", "result": "Done.", "outcome": "answered"}
+    assert [item["type"] for item in items if item["type"] != "text"] == ["resumed", "llm_call", "result"]
+
+
+def test_an_error_before_the_turn_leaves_the_agent_as_it_was() -> None:
+    agent = sender()
+    agent.input("One.")
+    session = agent.current_session
+    with pytest.raises(ConfigError):
+        agent.resume("none.yaml")
+    assert agent.current_session is session
+    assert agent.input("Two.") == "Done."
