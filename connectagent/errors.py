@@ -71,12 +71,14 @@ class Pause(ConnectAgentError):
     Attributes:
         reason: what is to be decided.
         call: the tool call that waits, or None.
+        inner: where another agent of the tree waits: its name as `agent`, and its `record`; else None.
     """
 
-    def __init__(self, reason: str = "") -> None:
+    def __init__(self, reason: str = "", inner: dict[str, Any] | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.call: Any = None
+        self.inner = inner
 
 
 class Paused(ConnectAgentError):

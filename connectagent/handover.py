@@ -8,7 +8,7 @@ from connectagent.attribution import By
 from connectagent.messages import text_of
 from connectagent.parts import CONNECTAGENT, Handed, Part, Transfer, handed_over
 from connectagent.session import Message
-from connectagent.tree import parameters_of
+from connectagent.tree import ask, parameters_of
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent
@@ -95,7 +95,7 @@ def _part_of(handed: Handed) -> str:
     leader.told.add(name)
     token = handed_over.set(handed)
     try:
-        return handed.target.input(prompt)
+        return ask(handed.target, prompt)
     finally:
         handed_over.reset(token)
 

@@ -175,17 +175,16 @@ class History:
         The entries of a record cannot hold all that messages may: objects, and half of a surrogate pair.
         """
         first = len(self.lines) - len(own)
-        if first < 0 or self._begin is None or self.lines[first] is not self._begin:
-            places = [index for index, line in enumerate(self.lines) if line is self._begin]
-            first = places[0] if places else max(first, 0)
-        if len(self.lines) - first == len(own):
-            for line, message in zip(self.lines[first:], own, strict=True):
-                if line.message != message:
-                    line.message = message
+        ends = self.lines[max(first, 0) :]
+        if [line.message.get("role") for line in ends] != [message.get("role") for message in own]:
+            begun = (index for index, line in enumerate(self.lines) if line is self._begin)
+            del self.lines[next(begun, max(first, 0)) :]
+            for message in own:
+                self._insert(len(self.lines), {"agent": "not told by the trace"}, message)
             return
-        del self.lines[first:]
-        for message in own:
-            self._insert(len(self.lines), {"agent": "not told by the trace"}, message)
+        for line, message in zip(ends, own, strict=True):
+            if line.message != message:
+                line.message = message
 
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
         """Whether an answer's message came directly behind its `llm_call`, without an entry of its own."""

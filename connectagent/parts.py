@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 from connectagent.attribution import By
+from connectagent.errors import Paused
 from connectagent.host import Decision
 from connectagent.session import Message, TokenUsage, TraceEntry
 from connectagent.state import same, snapshot
@@ -174,7 +175,7 @@ class Part:
         if self._given:
             talk.merge_state(self._given, (), by)
         self._base = snapshot(talk.session["state"])
-        if self.handed is not None:
+        if self.handed is not None and self.message is not None:
             if self.handed.context:
                 leader = self.handed.leader.agent
                 talk.append({"role": "user", "content": self.handed.context, "author": leader.name}, by=by)
@@ -259,7 +260,8 @@ class Part:
 
         record = record_path(self.agent)
         if error is not None:
-            outcome = "error" if isinstance(error, Exception) else "interrupted"
+            outcome = "paused" if isinstance(error, Paused) else "error"
+            outcome = outcome if isinstance(error, Exception) else "interrupted"
         else:
             outcome = session["outcome"]
         self.spent.cost = self.cost if self.priced else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from connectagent.attribution import By, shown
 from connectagent.blobs import blob_folder
 from connectagent.errors import ConfigError, Pause, Paused, ToolRejected
-from connectagent.history import History, read_history
+from connectagent.history import History, history_of, read_history
 from connectagent.host import Decision
 from connectagent.messages import NOT_RUN, text_of
 from connectagent.records import is_running, read_record
@@ -262,7 +262,13 @@ def _asked(agent: Agent, call: ToolCall) -> bool:
 
 
 def _decide(agent: Agent, paused: TraceEntry, decided: Decided, point: Point) -> Point:
-    """Put a decision into the place of the handler or tool that asked for it."""
+    """Put a decision into the place of the handler or tool that asked for it, or hand it on to the agent that did."""
+    inner = paused.get("inner")
+    if inner:
+        _child(agent, inner["agent"]).waiting = (inner["record"], decided)
+        if call := paused.get("call"):
+            agent.hooks.has_run("before_each_tool", call_id=call["id"])
+        return point
     hook, by, call = str(paused.get("hook")), paused.get("by"), paused.get("call") or {}
     calls = (point.response.tool_calls if point.response else None) or []
     if call:
@@ -285,6 +291,13 @@ def _decide(agent: Agent, paused: TraceEntry, decided: Decided, point: Point) ->
     return point
 
 
+def _child(agent: Agent, name: str) -> Agent:
+    child = agent.find(name)
+    if child is None:
+        raise ConfigError(f"agent {name!r} waits for the decision, and {agent.name!r} has none of that name below it")
+    return child
+
+
 def paused(agent: Agent, pause: Pause) -> Paused:
     """Trace a pause, with what waits and who asked, and make the error that `input()` raises."""
     from connectagent.builtin.record import record_path
@@ -293,7 +306,7 @@ def paused(agent: Agent, pause: Pause) -> Paused:
     hook = by.get("hook", "tool")
     call = pause.call if hook in ("tool", "before_each_tool") else None
     entry = {"type": "paused", "by": by, "hook": hook, "reason": pause.reason, "call": call and shown(call)}
-    agent.conversation.trace_quietly(entry)
+    agent.conversation.trace_quietly({**entry, "inner": pause.inner} if pause.inner else entry)
     return Paused(pause.reason, record_path(agent), call)
 
 
@@ -339,7 +352,27 @@ def reopen(agent: Agent, record: Any, place: Any, fork: bool, decided: Decided) 
     entry = {"type": "resumed", "by": BY, "record": str(path), "turn": history.turn, "iteration": history.iteration}
     more = {"decided": decided.told(), "plugins": changed}
     agent.conversation.trace({**entry, **{key: value for key, value in more.items() if value}})
+    _reopen_children(agent, history, fork)
     return opened
+
+
+def _reopen_children(agent: Agent, history: History, fork: bool) -> None:
+    """Give the agents below the sessions that they had; one that waits takes its own when it is asked."""
+    turns = {entry["agent"]: entry for entry in history.entries if entry.get("type") == "agent_turn"}
+    for name, entry in turns.items():
+        child, path = agent.find(name), Path(entry.get("record") or "")
+        if child is None or child is agent or child.waiting is not None or not path.is_file():
+            continue
+        own = history_of(path)
+        later = [
+            told["turn"] for told in own.entries if told.get("type") == "user_input" and told["turn"] > entry["turn"]
+        ]
+        place = (min(later), 0) if later else None
+        own = own.before(*place) if place is not None else own
+        session = restored_session(own, {})
+        child.take_session(session, Origin(session, path, fork, place))
+        take_totals(child, session["trace"])
+        _reopen_children(child, own, fork)
 
 
 def _opened(agent: Agent, path: Path, history: History, last: dict[str, Any], at: Any, decided: Decided) -> Opened:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from connectagent.errors import ConfigError, ToolArgumentsError
+from connectagent.errors import ConfigError, Pause, Paused, ToolArgumentsError
 from connectagent.hooks import Handler
 from connectagent.installed import normalized
 from connectagent.ledger import Account
@@ -39,6 +39,7 @@ class Member:
         body: the function of `Agent(run=...)` as a tool, or None.
         part: the turn that is running, or None.
         left_out: the plugins that this agent does without, also where its parent has them.
+        waiting: the record of a turn of its own that was paused, and what was decided since; else None.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Member:
         self.parent: Agent | None = None
         self.marks: dict[str, str] = {}
         self.part: Part | None = None
+        self.waiting: tuple[Any, Any] | None = None
         self.inherit_plugins = inherit_plugins
         self._copies: dict[Handler, Handler] = {}
         self.transfer_to = _directions(transfer_to)
@@ -306,12 +308,25 @@ class AskAgent:
     def __call__(self, prompt: str) -> str:
         token = open_seat.set(own_seat.get())  # in a round of several agents, others go on meanwhile
         try:
-            return str(self.agent.input(prompt))
+            return ask(self.agent, prompt)
         except Abandoned:  # this thread goes no further: all that comes now belongs to the caller
             threading.Event().wait()
             raise
         finally:
             open_seat.reset(token)
+
+
+def ask(agent: Any, prompt: Any) -> str:
+    """The result of an agent's turn inside another one's; where it waits for a decision, both wait.
+
+    Raises:
+        Pause: it waits.
+    """
+    waiting, agent.waiting = agent.waiting, None
+    try:
+        return str(agent.input(prompt) if waiting is None else agent.resume(waiting[0], **waiting[1]._asdict()))
+    except Paused as paused:
+        raise Pause(paused.reason, {"agent": agent.name, "record": str(paused.record)}) from None
 
 
 def agent_tool(agent: Any) -> Tool:

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 import connectagent
-from connectagent import Agent, LLMResponse, Pause, Paused, ToolCall, hooks, xray
+from connectagent import Agent, LLMResponse, Pause, Paused, ToolCall, before_each_tool, hooks, xray
 from connectagent.errors import ConfigError, HookResultError
 from connectagent.history import history_of
 from connectagent.hookspecs import EVENTS, PARAMETERS
 from connectagent.records import read_record, summarise
 from connectagent.streaming import streamed
-from connectagent.testing import ScriptedLLM, conversation_problems
+from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 PLACES = ("before_llm", "before_tools", "before_each_tool", "tool")
 CALLS = [ToolCall("c1", "work", {"n": 1}), ToolCall("c2", "work", {"n": 2}), ToolCall("c3", "work", {"n": 3})]
@@ -453,3 +453,45 @@ def test_a_chat_goes_on_after_a_pause_and_tells_the_model() -> None:
     assert "paused: needs a manager" in talked.stderr
     talked = command("chat", "pay.py", typed="Pay.\n/reset\nPay.\n")
     assert talked.stderr.count("paused: needs a manager") == 2
+
+
+# -- agents in agents ----------------------------------------------------------------------------
+
+
+def tree_of(root: tuple[Any, ...], child: tuple[Any, ...], by_tool: bool) -> tuple[Agent, Agent]:
+    def refund(amount: int) -> str:
+        """Refund an amount."""
+        return f"refunded {amount}"
+
+    @before_each_tool
+    def manager(tool_call: ToolCall) -> None:
+        if tool_call.name == "refund":
+            raise Pause("needs a manager")
+
+    billing = Agent("billing", tools=[refund], llm=ScriptedLLM(*child), on_events=[manager], quiet=True)
+    place: dict[str, Any] = {"tools": [billing]} if by_tool else {"sub_agents": [billing]}
+    return Agent("root", llm=ScriptedLLM(*root), quiet=True, **place), billing
+
+
+@pytest.mark.parametrize(
+    ("decision", "read"),
+    [({"approve": True}, "refunded 5"), ({"reject": "no"}, "rejected: no"), ({"answer": "by hand"}, "by hand")],
+)
+@pytest.mark.parametrize("by_tool", [True, False], ids=["as a tool", "by transfer"])
+def test_where_another_agent_waits_all_wait_and_the_decision_reaches_it(
+    co_dir: Path, by_tool: bool, decision: dict[str, Any], read: str
+) -> None:
+    ask = call("billing", prompt="Refund 5") if by_tool else call("transfer_to_agent", agent_name="billing")
+    root, _ = tree_of(([ask],), ([call("refund", amount=5)],), by_tool)
+    with pytest.raises(Paused, match="needs a manager") as paused:
+        root.input("Refund me")
+    assert paused.value.record.name.startswith("root_")
+    again, below = tree_of(("Done, says root.", "And more."), ("Done, says billing.", "More."), by_tool)
+    assert again.resume(paused.value.record, **decision) == ("Done, says root." if by_tool else "Done, says billing.")
+    session: Any = below.current_session
+    assert [message["content"] for message in session["messages"] if message["role"] == "tool"] == [read]
+    assert again.input("And?") == ("And more." if by_tool else "More.")
+    third, lowest = tree_of(("Third.",), ("Third.",), by_tool)
+    third.resume(paused.value.record)
+    assert lowest.current_session is not None and lowest.current_session["messages"] == session["messages"]
+    assert third.input("A third time?") == "Third."
