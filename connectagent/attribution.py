@@ -7,6 +7,7 @@ objects), and the shadow is what a handler's half-done changes are rolled back t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any
 
 from connectagent.errors import HookResultError
@@ -190,16 +191,15 @@ class Shadow:
         for message in come:
             if problem := message_problem(message):
                 raise HookResultError(f"{_who(by)} left a message that no model takes, {message!r}: {problem}")
+        kept = _kept(self.originals[first : len(old) - last], come)
         come = clone(come)
-        edits = min(len(gone), len(come))
         entries: list[TraceEntry] = []
-        for index in range(edits):
-            if not same(gone[index], come[index]):
-                entries.append({"type": "message_edited", "by": by, "index": first + index, "message": come[index]})
-        for index in range(len(gone) - 1, edits - 1, -1):
-            entries.append({"type": "message_removed", "by": by, "index": first + index})
-        for index in range(edits, len(come)):
-            entries.append({"type": "message", "by": by, "index": first + index, "message": come[index]})
+        at, start = 0, 0
+        for was, now in [*kept, (len(gone), len(come))]:
+            entries += _edits(by, first + start, gone[at:was], come[start:now])
+            if now < len(come) and not same(gone[was], come[now]):
+                entries.append({"type": "message_edited", "by": by, "index": first + now, "message": come[now]})
+            at, start = was + 1, now + 1
         if gone or come:
             self.valid = min(self.valid, first)
         old[first : len(old) - last] = clone(come)
@@ -237,6 +237,38 @@ def session_problem(session: dict[str, Any]) -> str | None:
         if problem := message_problem(message):
             return f"{problem}, not {message!r:.80}"
     return None
+
+
+def _kept(old: list[Message], new: list[Message]) -> list[tuple[int, int]]:
+    """Where the messages that are still there were and are, in an order that both lists have."""
+    places = {id(message): index for index, message in enumerate(old)}
+    ends: list[int] = []  # of the shortest chains so far, by length: where their last message was
+    chains: list[tuple[Any, ...]] = []  # (where it was, where it is, the chain before it)
+    for now, message in enumerate(new):
+        was = places.pop(id(message), None)
+        if was is not None:
+            length = bisect_left(ends, was)
+            ends[length : length + 1] = [was]
+            chains[length : length + 1] = [(was, now, chains[length - 1] if length else None)]
+    kept, chain = [], chains[-1] if chains else None
+    while chain:
+        kept.append(chain[:2])
+        chain = chain[2]
+    return kept[::-1]
+
+
+def _edits(by: By, first: int, gone: list[Message], come: list[Message]) -> list[TraceEntry]:
+    """Entries that put other messages into the place of some."""
+    edits = min(len(gone), len(come))
+    entries: list[TraceEntry] = []
+    for index in range(edits):
+        if not same(gone[index], come[index]):
+            entries.append({"type": "message_edited", "by": by, "index": first + index, "message": come[index]})
+    for index in range(len(gone) - 1, edits - 1, -1):
+        entries.append({"type": "message_removed", "by": by, "index": first + index})
+    for index in range(edits, len(come)):
+        entries.append({"type": "message", "by": by, "index": first + index, "message": come[index]})
+    return entries
 
 
 def _who(by: By) -> str:
