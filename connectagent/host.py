@@ -18,7 +18,6 @@ from connectagent.errors import HookResultError, PluginError, PluginWarning, Too
 from connectagent.hooks import Handler, name_of
 from connectagent.hookspecs import CONTRACTS, HOOKS, PROJECT
 from connectagent.ledger import rows
-from connectagent.masking import current
 from connectagent.session import Continue, TraceEntry
 from connectagent.shadowing import Memory, ShadowRun
 from connectagent.watching import Watch, resume, run, short, who
@@ -241,6 +240,8 @@ class PluginHost(pluggy.PluginManager, Watch):
         except Exception as error:
             if self.owner_of(error) is not handler.by:
                 raise
+            from connectagent.masking import current  # it has many patterns to compile
+
             told = current().text(f"{who(handler)} raised {type(error).__name__}: {error}")
             warnings.warn(told, PluginWarning, stacklevel=2)
             if handler.hook != "on_trace" and self.shadow is not None:  # else it would fail on its own failure

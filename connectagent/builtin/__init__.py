@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from connectagent import masking
 from connectagent.settings import enabled
 
 
@@ -20,6 +19,8 @@ def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[
     Raises:
         ConfigError: a setting of theirs cannot be used.
     """
+    from connectagent import masking
+
     plugins: dict[str, Any] = {}
     masking.check()  # a mistake in these settings is told here, not in the middle of a turn
     if log is not False:

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, NoReturn
 
 from connectagent.errors import ProviderError
 from connectagent.llm import PROVIDERS
-from connectagent.masking import add_secret
 from connectagent.providers.failures import Endpoint, failure, from_sdk, retry_after
 from connectagent.providers.prices import price
 from connectagent.session import LLMResponse, Message, TokenUsage
@@ -149,6 +148,8 @@ class WireLLM(ABC):
         self.provider = provider
         self.wire_model = model
         self._api_key = api_key
+        from connectagent.masking import add_secret  # it has many patterns to compile
+
         add_secret(api_key, "api_key")
         self._own_base_url = base_url
         self.options = dict(options or {})
