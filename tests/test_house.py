@@ -43,6 +43,7 @@ ORDER = [
     "calls",
     "agent",
     "testing",
+    "view",
     "cli",
     "__main__",
 ]
