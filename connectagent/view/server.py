@@ -59,6 +59,7 @@ class Server:
         self._lock = threading.Lock()
         self._secret = secrets.token_urlsafe(24)
         self._once: str | None = None
+        self._served = False
         try:
             self._http = _Http(("127.0.0.1", port), _Handler)
         except (OSError, OverflowError) as error:
@@ -76,11 +77,13 @@ class Server:
 
     def serve(self) -> None:
         """Answer until `close()` is called from another thread, or an exception comes, as Ctrl-C."""
+        self._served = True
         self._http.serve_forever(poll_interval=0.1)
 
     def close(self) -> None:
         """End `serve()` and give the port back."""
-        threading.Thread(target=self._http.shutdown, daemon=True).start()
+        if self._served:
+            self._http.shutdown()
         self._http.server_close()
 
     # -- what is answered ------------------------------------------------------------------------
