@@ -2,14 +2,15 @@
 
 function maker(by) {
   const kind = ["user", "model", "tool", "agent"].find((key) => by[key]);
-  if (kind) return kind === "user" ? "user" : `${kind} ${by[kind]}`;
+  if (by.agent) return by.agent === "its beginning" ? "given at the beginning" : by.agent;
+  if (kind) return kind === "user" ? "the user" : `${kind} ${by[kind]}`;
   return `${by.plugin ?? "unknown"}${by.version ? ` ${by.version}` : ""}`;
 }
 
 function changeLine(change) {
   const {by} = change;
   const place = [by.hook && `in ${by.hook}`, by.file && by.file !== "?" && `${by.file}:${by.line}`, `turn ${change.turn}${change.iteration ? `.${change.iteration}` : ""}`];
-  const line = el("p", {class: "change-line"}, el("b", {class: change.did}, change.did), ` by ${maker(by)}`,
+  const line = el("p", {class: "change-line"}, el("b", {class: change.did}, change.did), by.agent ? `, ${maker(by)}` : ` by ${maker(by)}`,
     el("span", {class: "place"}, `  ${place.filter(Boolean).join("  ·  ")}`));
   if (change.entry !== null && change.entry !== undefined) line.append("  ", el("a", {href: "#", "data-n": change.entry}, `entry ${change.entry}`));
   return line;
@@ -23,11 +24,11 @@ function messageNode(session, line, index) {
   const number = line.message === null ? "removed" : `${line.message}`;
   const node = el("article", {class: `message ${line.role} ${foreign ? "foreign" : ""} ${line.message === null ? "gone" : ""}`},
     el("header", {}, el("span", {class: "number"}, number), el("b", {class: "role"}, line.role),
-      el("span", {class: "made"}, first.by.plugin ? "added by " : "", maker(first.by)),
+      el("span", {class: "made"}, first.by.plugin ? "added by " : "", first.by.user ? "" : maker(first.by)),
       ...rest.map((change) => el("span", {class: `mark ${change.did}`}, `${change.did} by ${maker(change.by)}`))));
   if (now.text) node.append(textBlock(now, `message ${number}`, load(last)));
   for (const call of now.calls ?? []) node.append(el("pre", {class: "call", dir: "auto"}, `→ ${call}`));
-  node.append(el("details", {class: "changes"}, el("summary", {}, rest.length ? `${count(line.changes.length, "step")}: who did what` : "who and where"),
+  node.append(el("details", {class: "changes"}, el("summary", {}, rest.length ? count(line.changes.length, "step") : "whose"),
     ...line.changes.map((change, at) => el("div", {class: "step"}, changeLine(change),
       rest.length && change.text ? textBlock(change, `message ${number}, step ${at + 1}`, load(at)) : null))));
   return node;

@@ -56,6 +56,7 @@ function open(name) {
   shown.conversation = new Conversation(at("conversation"), shown);
   for (const id of ["problems", "overview", "bar", "fresh", "trouble"]) at(id).hidden = true;
   at("all-problems").dataset.all = "";
+  at("main").setAttribute("aria-busy", "true");
   setFilter("", "");
   view(place().get("view") === "conversation" ? "conversation" : "timeline");
   markCurrent();
@@ -84,6 +85,10 @@ async function update() {
   showOverview(session);
   if (session.view === "conversation") await session.conversation.show();
   applyFilter();
+  if (first) {
+    at("main").setAttribute("aria-busy", "false");
+    performance.mark("session shown");
+  }
   if (!first && session.rows.length > begun) tellNews(session.rows.length - begun, below);
   if (first && place().get("entry")) go(Number(place().get("entry")));
 }
@@ -116,9 +121,9 @@ function showHead({summary, items, rows}) {
 
 // What failed, first: turns, model calls, tools and handlers, each with a link to where it is.
 function problemsOf({rows, items, summary}) {
-  const problems = rows.filter((row) => row.bad === 2).map((row) => ({
+  const problems = rows.filter((row) => row.bad === 2 && row.kind !== "other").map((row) => ({
     n: row.n, turn: items[row.item]?.turn, what: row.kind === "handler" ? `handler ${row.name}` : `${row.kind} ${row.name}`,
-    text: [row.error, row.text].filter(Boolean).join(": "), state: row.status,
+    text: [row.error, row.text].filter(Boolean).join(": "), state: row.status?.replace("_", " "),
   }));
   items.forEach((item, index) => {
     const open = !item.status && !(index === items.length - 1 && summary.status === "running");

@@ -66,10 +66,10 @@ def _llm_call(entry: dict[str, Any]) -> dict[str, Any]:
     end, usage = number_of(entry.get("timestamp")), entry.get("usage")
     usage = usage if isinstance(usage, dict) else {}
     calls = ", ".join(str(call.get("name")) for call in entry.get("tool_calls") or () if isinstance(call, dict))
-    said = _line(entry.get("error") if entry.get("status") == "error" else entry.get("content"))
+    said = _error(entry) if entry.get("status") == "error" else _line(entry.get("content"))
     row = {
         "kind": "model",
-        "name": _short(entry.get("model"), 80),
+        "name": _short(str(entry.get("model")).rpartition("/")[2], 80),
         "text": said,
         "calls": _short(calls, 120),
         "start": None if end is None else end - ms / 1000,  # the entry is made at the call's end
@@ -88,8 +88,8 @@ def _tool(entry: dict[str, Any]) -> dict[str, Any]:
     row = {"kind": "tool", "name": _short(entry.get("tool_name"), 80), "args": _short(call[1:-1]), "call": _id(entry)}
     if entry.get("type") == "tool_started":
         return row | {"kind": "started"}
-    text = entry.get("error") if entry.get("status") in _FAILED else None
-    row |= {"text": _line(text or entry.get("result")), "ms": number_of(entry.get("timing")) or 0.0}
+    failed = entry.get("status") in _FAILED and entry.get("error")
+    row |= {"text": _error(entry) if failed else _line(entry.get("result")).removeprefix("rejected: "), "ms": number_of(entry.get("timing")) or 0.0}
     return row | {"error": _short(entry["error_type"], 60)} if entry.get("error_type") else row
 
 
@@ -109,7 +109,12 @@ def _change(entry: dict[str, Any]) -> dict[str, Any]:
     of = str(entry.get("of"))
     if of == "tool_execution":
         return _handler(entry, "handled the error", _line(text_of_value(entry.get("value"))))
-    return _handler(entry, f"changed the {of.replace('_', ' ')}", _line(text_of_value(entry.get("value"))))
+    value = entry.get("value")
+    if isinstance(value, dict) and "name" in value and "arguments" in value:
+        value = call_text(value["name"], value["arguments"])
+    elif isinstance(value, dict) and value.get("content"):
+        value = value["content"]
+    return _handler(entry, f"changed the {of.replace('_', ' ')}", _line(text_of_value(value)))
 
 
 def _delta(entry: dict[str, Any]) -> dict[str, Any]:
@@ -120,8 +125,13 @@ def _delta(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failure(entry: dict[str, Any]) -> dict[str, Any]:
-    text = _line(entry.get("error"))
-    return _handler(entry, "raised", text) | {"bad": 2, "error": _short(entry.get("error_type") or "error", 60)}
+    row = {"text": _error(entry), "bad": 2, "error": _short(entry.get("error_type") or "error", 60)}
+    return _handler(entry, "raised", "") | row if entry.get("by") else row | {"name": "turn"}
+
+
+def _error(entry: dict[str, Any]) -> str:
+    """What an error says, without what is told beside it."""
+    return _line(entry.get("error")).removeprefix("Error: ").removeprefix(f"{entry.get('error_type')}: ")
 
 
 def _handler(entry: dict[str, Any], did: str, text: str) -> dict[str, Any]:

@@ -82,11 +82,11 @@ function turnNode(item) {
     el("p", {class: "turn-sums"}));
   const foot = el("p", {class: "turn-end", hidden: true});
   const rows = el("div", {class: "rows"});
-  return {node: el("section", {class: "turn"}, head, rows, foot), head, rows, foot, item, start: null, end: 0};
+  return {node: el("section", {class: "turn"}, head, rows, foot), head, rows, foot, item, start: null, end: 0, stale: true};
 }
 
 function showTurn(turn, item) {
-  turn.item = item;
+  [turn.item, turn.stale] = [item, false];
   const seconds = Math.max(turn.end - (turn.start ?? 0), (item.duration_ms ?? 0) / 1000, 0.0001);
   turn.node.style.setProperty("--whole", seconds.toFixed(6));
   const between = item.status === "between_turns";
@@ -111,11 +111,9 @@ class Timeline {
     while (this.nodes.length < rows.length || this.turns.length < items.length) {
       const end = Math.min(rows.length, this.nodes.length + BATCH);
       this.batch(end);
-      for (let index = 0; index < items.length && index < this.turns.length; index++)
-        if (this.turns[index].item !== items[index] || index === this.turns.length - 1) showTurn(this.turns[index], items[index]);
       if (end < rows.length) await new Promise((done) => setTimeout(done));
     }
-    this.turns.forEach((turn, index) => turn.item !== items[index] && showTurn(turn, items[index]));
+    this.turns.forEach((turn, index) => (turn.item !== items[index] || turn.stale) && showTurn(turn, items[index]));
   }
 
   batch(end) {
@@ -128,6 +126,7 @@ class Timeline {
       const turn = this.turns[row.item];
       if (row.start !== undefined) {
         turn.start ??= row.start;
+        turn.stale = true;
         turn.end = Math.max(turn.end, row.start + (row.ms ?? 0) / 1000);
       }
       const node = row.kind === "input" ? turn.head : rowNode(row, turn, (row, node) => openEntry(this.session, row, node));
@@ -151,7 +150,7 @@ class Timeline {
     this.session.rows.forEach((row, number) => {
       if (this.hidden.has(number) || number >= this.nodes.length) return;
       const fits = !kind || (kind === "problem" ? row.bad : (row.kind === "started" ? "tool" : row.kind) === kind);
-      const match = fits && (!words.length || words.every((word) => this.words[number].includes(word)) || found?.has(number));
+      const match = Boolean(fits && (!words.length || words.every((word) => this.words[number].includes(word)) || found?.has(number)));
       if (row.kind !== "input") this.nodes[number].hidden = !match;
       shown += match && row.kind !== "input";
       if (match) seen.add(row.item);
