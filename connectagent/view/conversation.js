@@ -20,7 +20,7 @@ function messageNode(session, line, index) {
   const last = line.changes.findLastIndex((change) => change.text !== undefined);
   const now = line.changes[last] ?? {text: ""}, first = line.changes[0], rest = line.changes.slice(1);
   const load = (change) => () => source.message(session.name, index, change);
-  const foreign = !(first.by.user || first.by.model || first.by.tool || first.by.agent) || rest.length > 0;
+  const foreign = line.changes.some(({by}) => by.plugin && by.plugin !== "connectagent");
   const number = line.message === null ? "removed" : `${line.message}`;
   const node = el("article", {class: `message ${line.role} ${foreign ? "foreign" : ""} ${line.message === null ? "gone" : ""}`},
     el("header", {}, el("span", {class: "number"}, number), el("b", {class: "role"}, line.role),
@@ -28,7 +28,7 @@ function messageNode(session, line, index) {
       ...rest.map((change) => el("span", {class: `mark ${change.did}`}, `${change.did} by ${maker(change.by)}`))));
   if (now.text) node.append(textBlock(now, `message ${number}`, load(last)));
   for (const call of now.calls ?? []) node.append(el("pre", {class: "call", dir: "auto"}, `→ ${call}`));
-  node.append(el("details", {class: "changes"}, el("summary", {}, rest.length ? count(line.changes.length, "step") : "whose"),
+  node.append(el("details", {class: "changes"}, el("summary", {}, rest.length ? `history, ${line.changes.length}` : "history"),
     ...line.changes.map((change, at) => el("div", {class: "step"}, changeLine(change),
       rest.length && change.text ? textBlock(change, `message ${number}, step ${at + 1}`, load(at)) : null))));
   return node;
