@@ -110,12 +110,13 @@ function showHead({summary, items, rows}) {
   at("status").className = `pill ${summary.status}`;
   at("status").textContent = summary.status.replace("_", " ");
   at("about").replaceChildren(el("span", {}, [summary.model, when(summary.started), summary.script].filter(Boolean).join("  ·  ")));
-  const ended = items.filter((item) => item.status && item.status !== "between_turns");
-  const sum = (key) => ended.reduce((sum, item) => (sum === null || typeof item[key] !== "number" ? null : sum + item[key]), 0);
   const calls = rows.filter((row) => row.kind === "model").length, tools = rows.filter((row) => row.kind === "tool").length;
-  const spent = rows.reduce((sum, row) => sum + (row.in ?? 0) + (row.out ?? 0), 0), cost = sum("cost"), time = sum("duration_ms");
+  const paid = rows.filter((row) => row.kind === "model" && row.status === "success");
+  const spent = paid.reduce((sum, row) => sum + (row.in ?? 0) + (row.out ?? 0), 0);
+  const cost = paid.reduce((sum, row) => (sum === null || row.cost === undefined ? null : sum + row.cost), 0);
+  const time = segmentsOf({items, rows}).reduce((sum, segment) => sum + segment.seconds, 0) * 1000;
   const sums = [["turns", new Set(items.filter((item) => item.status !== "between_turns").map((item) => item.turn)).size], ["model calls", calls],
-    ["tool calls", tools], ["tokens", spent ? tokens(spent) : "0"], ["cost", cost === null ? "?" : price(cost)], ["time", time === null ? "?" : duration(time)]];
+    ["tool calls", tools], ["tokens", spent || !paid.length ? tokens(spent) : "?"], ["cost", cost === null ? "?" : price(cost)], ["time", duration(time)]];
   at("sums").replaceChildren(...sums.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 

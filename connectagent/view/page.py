@@ -44,7 +44,7 @@ def page_of(record: dict[str, Any]) -> str:
     details = [fields_of(entry, most=None) for entry in listing.entries]
     conversation = conversation_of(history_by_number(record), most=None)
     blocks = {"shown": shown, "details": details, "conversation": conversation}
-    data = "\n".join(f'<script type="application/json" id="{name}">{_json(value)}</script>' for name, value in blocks.items())
+    data = "\n".join(f'<script type="application/json" id="data-{name}">{_json(value)}</script>' for name, value in blocks.items())
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style())}; script-src {_hash(script())}"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style()}</style>'
     whole = _file("page.html").replace("<!-- head -->", head)

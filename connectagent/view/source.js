@@ -1,6 +1,6 @@
 // Where the data comes from: the server, or, in an exported file, the blocks of JSON at its end.
 
-const inlined = document.getElementById("shown") !== null;
+const inlined = document.getElementById("data-shown") !== null;
 
 async function ask(name, given) {
   const answer = await fetch(`${name}?${new URLSearchParams(given)}`, {cache: "no-store"});
@@ -26,7 +26,7 @@ const blocks = {};
 
 // A block is read when it is first needed: one holds all that tools have returned.
 function block(name) {
-  blocks[name] ??= JSON.parse(document.getElementById(name).textContent);
+  blocks[name] ??= JSON.parse(document.getElementById(`data-${name}`).textContent);
   return blocks[name];
 }
 

@@ -34,7 +34,7 @@ function rowNode(row, turn, open) {
   const running = row.kind === "started";
   const node = el("details", {class: `row ${running ? "tool running" : row.kind} bad${row.bad ?? 0}`, id: `e${row.n}`},
     el("summary", {tabindex: "-1"},
-      el("span", {class: "at"}, row.start === undefined ? "" : `+${duration(Math.max(0, (row.start - turn.start) * 1000))}`),
+      el("span", {class: "at"}, row.start === undefined ? "" : `+${duration(Math.max(0, Math.round((row.start - turn.start) * 1000)))}`),
       el("span", {class: "kind"}, KINDS[row.kind]),
       el("span", {class: "name", title: row.name}, row.name),
       told(row), bar,
@@ -85,15 +85,16 @@ function turnNode(item) {
   return {node: el("section", {class: "turn"}, head, rows, foot), head, rows, foot, item, start: null, end: 0, stale: true};
 }
 
-function showTurn(turn, item) {
+function showTurn(turn, item, now) {
   [turn.item, turn.stale] = [item, false];
   const seconds = Math.max(turn.end - (turn.start ?? 0), (item.duration_ms ?? 0) / 1000, 0.0001);
   turn.node.style.setProperty("--whole", seconds.toFixed(6));
-  const between = item.status === "between_turns";
+  const between = item.status === "between_turns", status = item.status ?? now;
+  for (const started of turn.rows.querySelectorAll(".running .ms")) started.textContent = status === "running" ? "running" : "no end";
   const parts = [item.duration_ms !== undefined && item.duration_ms !== null && duration(item.duration_ms),
     typeof item.tokens === "number" && `${tokens(item.tokens)} tok`, typeof item.cost === "number" && price(item.cost)];
   turn.head.lastChild.replaceChildren(el("span", {class: "sum"}, parts.filter(Boolean).join("  ")),
-    between ? "" : el("span", {class: `pill ${item.status ?? "open"}`}, (item.status ?? "open").replace("_", " ")));
+    between ? "" : el("span", {class: `pill ${status}`}, status.replace("_", " ")));
   turn.foot.hidden = !(item.error || item.result);
   turn.foot.className = `turn-end ${item.error ? "failed" : ""}`;
   turn.foot.replaceChildren(el("span", {class: "unseen"}, item.error ? "Error: " : "Result: "), el("bdi", {}, item.error || item.result || ""));
@@ -113,7 +114,11 @@ class Timeline {
       this.batch(end);
       if (end < rows.length) await new Promise((done) => setTimeout(done));
     }
-    this.turns.forEach((turn, index) => (turn.item !== items[index] || turn.stale) && showTurn(turn, items[index]));
+    this.turns.forEach((turn, index) => {
+      const now = index === items.length - 1 ? this.session.summary.status : "crashed"; // of a turn that has not ended
+      if (turn.item !== items[index] || turn.stale || turn.now !== now) showTurn(turn, items[index], now);
+      turn.now = now;
+    });
   }
 
   batch(end) {
