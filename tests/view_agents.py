@@ -75,7 +75,8 @@ def remind(agent: Any) -> None:
 
 def busy(name: str = "busy") -> Agent:
     """An agent after one turn in which a tool ran and two handlers changed the conversation."""
-    llm = ScriptedLLM(LLMResponse("I search.", [call("search", query="retries")], TokenUsage(100, 20, cost=0.001)), "Found.")
+    first = LLMResponse("I search.", [call("search", query="retries")], TokenUsage(100, 20, cost=0.001))
+    llm = ScriptedLLM(first, "Found.")
     agent = Agent(name, [search], "Be short.", llm=llm, on_events=[shorten, remind], quiet=True)
     agent.input("Find the retries")
     return agent
@@ -83,7 +84,8 @@ def busy(name: str = "busy") -> Agent:
 
 def failing(name: str = "failing") -> Agent:
     """An agent whose tool failed, and then its model."""
-    agent = Agent(name, [search], llm=ScriptedLLM([call("search", query="bad")], OSError("the model is gone")), quiet=True)
+    llm = ScriptedLLM([call("search", query="bad")], OSError("the model is gone"))
+    agent = Agent(name, [search], llm=llm, quiet=True)
     with contextlib.suppress(OSError):
         agent.input("Find what is bad")
     return agent

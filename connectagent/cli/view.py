@@ -13,8 +13,8 @@ from connectagent.records import find_record
 
 @click.command(short_help="Sessions as a page in the browser, while they run.")
 @click.argument("record", required=False, metavar="[RECORD]")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Where to listen; else a free port.")
-@click.option("--open/--no-open", "opened", default=None, help="Open the browser; else only at a terminal with a desktop.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The port; else a free one.")
+@click.option("--open/--no-open", "opened", default=None, help="A browser too; else only at a desktop's terminal.")
 def view(record: str | None, port: int, opened: bool | None) -> None:
     """Serve a page with the sessions, to this machine alone, until Ctrl-C.
 

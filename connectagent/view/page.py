@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import json
 from functools import cache
@@ -44,7 +45,8 @@ def page_of(record: dict[str, Any]) -> str:
     details = [fields_of(entry, most=None) for entry in listing.entries]
     conversation = conversation_of(history_by_number(record), most=None)
     blocks = {"shown": shown, "details": details, "conversation": conversation}
-    data = "\n".join(f'<script type="application/json" id="data-{name}">{_json(value)}</script>' for name, value in blocks.items())
+    form = '<script type="application/json" id="data-{}">{}</script>'
+    data = "\n".join(form.format(name, _json(value)) for name, value in blocks.items())
     policy = f"default-src 'none'; img-src data:; style-src {_hash(style())}; script-src {_hash(script())}"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style()}</style>'
     whole = _file("page.html").replace("<!-- head -->", head)
@@ -57,8 +59,8 @@ def _summary(record: dict[str, Any]) -> dict[str, Any]:
     status = str(turns[-1].get("status") or "unfinished") if turns else "empty"
     told = {key: text_of_value(record[key]) for key in ("agent", "model", "script") if record.get(key) is not None}
     started = record.get("started")
-    started = started.isoformat().replace("+00:00", "Z") if hasattr(started, "isoformat") else None
-    return {"name": f"{told.get('agent', 'record')}", "started": started, "status": status, **told}
+    when = started.isoformat().replace("+00:00", "Z") if isinstance(started, datetime.datetime) else None
+    return {"name": told.get("agent", "record"), "started": when, "status": status, **told}
 
 
 def _json(value: Any) -> str:

@@ -85,16 +85,14 @@ def _llm_call(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _tool(entry: dict[str, Any]) -> dict[str, Any]:
     call = call_text("", entry.get("arguments") or {})
-    row = {"kind": "tool", "name": _short(entry.get("tool_name"), 80), "args": _short(call[1:-1]), "call": _id(entry)}
+    row: dict[str, Any] = {"kind": "tool", "name": _short(entry.get("tool_name"), 80), "args": _short(call[1:-1])}
+    row["call"] = _short(entry.get("call_id"), 200)
     if entry.get("type") == "tool_started":
         return row | {"kind": "started"}
     failed = entry.get("status") in _FAILED and entry.get("error")
-    row |= {"text": _error(entry) if failed else _line(entry.get("result")).removeprefix("rejected: "), "ms": number_of(entry.get("timing")) or 0.0}
+    row["text"] = _error(entry) if failed else _line(entry.get("result")).removeprefix("rejected: ")
+    row["ms"] = number_of(entry.get("timing")) or 0.0
     return row | {"error": _short(entry["error_type"], 60)} if entry.get("error_type") else row
-
-
-def _id(entry: dict[str, Any]) -> str:
-    return _short(entry.get("call_id"), 200)
 
 
 def _message(entry: dict[str, Any]) -> dict[str, Any]:
@@ -143,7 +141,8 @@ def _other(entry: dict[str, Any]) -> dict[str, Any]:
     made = rows_of(entry, UNICODE)
     rest = {key: value for key, value in entry.items() if key not in _OWN_KEYS}
     text = "; ".join("".join(part for part, _ in row.parts) for row in made) or (text_of_value(rest) if rest else "")
-    return {"kind": "handler" if entry.get("by") else "other", "name": _short(entry.get("type"), 60), "text": _line(text)}
+    kind = "handler" if entry.get("by") else "other"
+    return {"kind": kind, "name": _short(entry.get("type"), 60), "text": _line(text)}
 
 
 _ROWS = {

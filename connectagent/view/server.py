@@ -31,6 +31,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
+_PLAIN = "text/plain; charset=utf-8"
 _MOST_READINGS = 3  # records that are held in memory
 _MOST_SESSIONS = 200  # of one answer
 
@@ -111,7 +112,7 @@ class Server:
         except (OSError, ConnectAgentError) as error:
             raise _Refused(404, f"the record cannot be read: {error}") from error
         if isinstance(value, str):
-            return "text/plain; charset=utf-8", value.encode("utf-8", "backslashreplace")
+            return _PLAIN, value.encode("utf-8", "backslashreplace")
         return "application/json", json.dumps(value, allow_nan=False).encode()
 
     def _paths(self) -> list[Path]:
@@ -206,19 +207,19 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         # Another site's name may be made to lead to 127.0.0.1 (DNS rebinding); it then stands in Host.
         if self.headers.get("Host", "") not in self.server.hosts:
-            return self._send(403, "text/plain; charset=utf-8", b"this address is not served: use the one that was printed")
+            return self._send(403, _PLAIN, b"this address is not served: use the one that was printed")
         try:
             kind, body = self.server.answer(self.path)
         except _Refused as refused:
             status, reason = refused.args
-            return self._send(status, "text/plain; charset=utf-8", str(reason).encode("utf-8", "backslashreplace"))
+            return self._send(status, _PLAIN, str(reason).encode("utf-8", "backslashreplace"))
         except Exception as error:
-            return self._send(500, "text/plain; charset=utf-8", f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+            return self._send(500, _PLAIN, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
         self._send(200, kind, body)
 
     def _not_allowed(self) -> None:
         self.close_connection = True  # a body may follow
-        self._send(405, "text/plain; charset=utf-8", b"only GET is answered")
+        self._send(405, _PLAIN, b"only GET is answered")
 
     do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _not_allowed
 
