@@ -23,7 +23,7 @@ from connectagent.records import read_record
 from connectagent.testing import ScriptedLLM
 from connectagent.view import page_of
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is missing: pip install connectagent[browser]")
+playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install connectagent[browser]")
 CHROMIUM = os.environ.get("CONNECTAGENT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
 
@@ -46,6 +46,7 @@ class Tab:
     def __init__(self, browser: Any, **given: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **given})
         self.page = self.context.new_page()
+        self.page.set_default_timeout(10_000)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))
@@ -114,7 +115,6 @@ def test_typing_in_the_filter_leaves_the_rows_that_hold_the_words(tab: Tab, serv
     assert tab.rows() > 3
     page.keyboard.press("/")
     page.keyboard.type("remind")
-    page.wait_for_function_text = None
     page.wait_for_selector("#matches:has-text('1 entry')")
     assert tab.rows() == 1
     page.fill("#filter", "deep in the text")  # behind what the row shows
@@ -148,7 +148,8 @@ def test_a_turn_arrives_while_the_agent_runs_and_the_place_is_kept(tab: Tab, ser
         page.wait_for_selector("#timeline .row >> text=step 0 is done")
         page.wait_for_selector(".row.running:not([hidden]) >> text=number=1")
         after = page.evaluate("[scrollY, document.documentElement.scrollHeight]")
-        assert after[1] > before[1] and abs(after[0] - before[0]) < 40 or after[0] > before[0]
+        assert after[1] > before[1]
+        assert after[0] >= before[0] > 0  # it stays, or goes on with the end that was in sight
         process.stdin.write("\n\n")
         process.stdin.flush()
         page.wait_for_selector("#status:has-text('answered')")
@@ -243,9 +244,9 @@ def test_no_width_scrolls_sideways_and_every_text_can_be_read(
     path = record_path(record)
     assert path is not None
     page = tab.open(f"{served.server.url}#record={path.name}")
-    for keys in ("e", "c"):
-        page.keyboard.press(keys)
-        page.wait_for_selector(".field, .message:visible")
+    for key, there in (("e", ".row[open] .field"), ("c", "#conversation .message")):
+        page.keyboard.press(key)
+        page.wait_for_selector(there)
         assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
         assert page.evaluate(CONTRAST) == []
     tab.context.close()
@@ -278,7 +279,7 @@ CONTRAST = """() => {
     if (!own || !node.checkVisibility({visibilityProperty: true, opacityProperty: true})) continue;
     const [a, b] = [light(numbers(getComputedStyle(node).color)), light(behind(node))];
     const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (contrast < 4.5) poor.push(`${node.className || node.tagName} ${contrast.toFixed(2)}: ${node.textContent.slice(0, 30)}`);
+    if (contrast < 4.5) poor.push(`${node.className || node.tagName} ${contrast.toFixed(2)} ${node.textContent}`);
   }
   return poor;
 }"""
@@ -301,9 +302,17 @@ def test_the_exported_page_works_from_a_file_and_asks_for_nothing(tab: Tab, fold
     assert page.evaluate("window.pwned") is None
 
 
-def test_the_end_of_the_server_is_told(tab: Tab, folder: Path) -> None:
+def test_the_end_of_the_server_is_told(tab: Tab) -> None:
     busy()
-    with Page() as served:
-        page = tab.open(served.server.url)
+    command = [sys.executable, "-m", "connectagent", "view", "busy", "--no-open"]
+    process = subprocess.Popen(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        page = tab.open(process.stdout.readline().strip())
+    finally:
+        process.kill()
+        process.communicate()
     page.wait_for_selector("#trouble:has-text('Is connectagent view still running?')")
-    tab.complaints = [text for text in tab.complaints if "ERR_CONNECTION_REFUSED" not in text and "ERR_EMPTY" not in text]
+    tab.complaints = [text for text in tab.complaints if "net::ERR" not in text]

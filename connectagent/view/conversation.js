@@ -9,28 +9,60 @@ function maker(by) {
 
 function changeLine(change) {
   const {by} = change;
-  const place = [by.hook && `in ${by.hook}`, by.file && by.file !== "?" && `${by.file}:${by.line}`, `turn ${change.turn}${change.iteration ? `.${change.iteration}` : ""}`];
-  const line = el("p", {class: "change-line"}, el("b", {class: change.did}, change.did), by.agent ? `, ${maker(by)}` : ` by ${maker(by)}`,
-    el("span", {class: "place"}, `  ${place.filter(Boolean).join("  ·  ")}`));
-  if (change.entry !== null && change.entry !== undefined) line.append("  ", el("a", {href: "#", "data-n": change.entry}, `entry ${change.entry}`));
+  const place = [
+    by.hook && `in ${by.hook}`,
+    by.file && by.file !== "?" && `${by.file}:${by.line}`,
+    `turn ${change.turn}${change.iteration ? `.${change.iteration}` : ""}`,
+  ];
+  const line = el(
+    "p",
+    {class: "change-line"},
+    el("b", {class: change.did}, change.did),
+    by.agent ? `, ${maker(by)}` : ` by ${maker(by)}`,
+    el("span", {class: "place"}, `  ${place.filter(Boolean).join("  ·  ")}`),
+  );
+  if (change.entry !== null && change.entry !== undefined)
+    line.append("  ", el("a", {href: "#", "data-n": change.entry}, `entry ${change.entry}`));
   return line;
 }
 
 function messageNode(session, line, index) {
   const last = line.changes.findLastIndex((change) => change.text !== undefined);
-  const now = line.changes[last] ?? {text: ""}, first = line.changes[0], rest = line.changes.slice(1);
+  const now = line.changes[last] ?? {text: ""},
+    first = line.changes[0],
+    rest = line.changes.slice(1);
   const load = (change) => () => source.message(session.name, index, change);
   const foreign = line.changes.some(({by}) => by.plugin && by.plugin !== "connectagent");
   const number = line.message === null ? "removed" : `${line.message}`;
-  const node = el("article", {class: `message ${line.role} ${foreign ? "foreign" : ""} ${line.message === null ? "gone" : ""}`},
-    el("header", {}, el("span", {class: "number"}, number), el("b", {class: "role"}, line.role),
+  const node = el(
+    "article",
+    {class: `message ${line.role} ${foreign ? "foreign" : ""} ${line.message === null ? "gone" : ""}`},
+    el(
+      "header",
+      {},
+      el("span", {class: "number"}, number),
+      el("b", {class: "role"}, line.role),
       el("span", {class: "made"}, first.by.plugin ? "added by " : "", first.by.user ? "" : maker(first.by)),
-      ...rest.map((change) => el("span", {class: `mark ${change.did}`}, `${change.did} by ${maker(change.by)}`))));
+      ...rest.map((change) => el("span", {class: `mark ${change.did}`}, `${change.did} by ${maker(change.by)}`)),
+    ),
+  );
   if (now.text) node.append(textBlock(now, `message ${number}`, load(last)));
   for (const call of now.calls ?? []) node.append(el("pre", {class: "call", dir: "auto"}, `→ ${call}`));
-  node.append(el("details", {class: "changes"}, el("summary", {}, rest.length ? `history, ${line.changes.length}` : "history"),
-    ...line.changes.map((change, at) => el("div", {class: "step"}, changeLine(change),
-      rest.length && change.text ? textBlock(change, `message ${number}, step ${at + 1}`, load(at)) : null))));
+  node.append(
+    el(
+      "details",
+      {class: "changes"},
+      el("summary", {}, rest.length ? `history, ${line.changes.length}` : "history"),
+      ...line.changes.map((change, at) =>
+        el(
+          "div",
+          {class: "step"},
+          changeLine(change),
+          rest.length && change.text ? textBlock(change, `message ${number}, step ${at + 1}`, load(at)) : null,
+        ),
+      ),
+    ),
+  );
   return node;
 }
 

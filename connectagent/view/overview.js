@@ -34,7 +34,8 @@ function between({start, seconds, rows}) {
 }
 
 function lanesOf(segments) {
-  const lanes = {model: [], tools: [], handlers: []}, plugins = new Map();
+  const lanes = {model: [], tools: [], handlers: []},
+    plugins = new Map();
   for (const segment of segments) {
     if (!segment.seconds) continue;
     const place = (row) => ({...row, x: segment.at + row.start - segment.start});
@@ -69,18 +70,33 @@ function rect(mark, total) {
 
 function lane(name, marks, segments, total) {
   const svg = document.createElementNS(SVG, "svg");
-  for (const [key, value] of [["viewBox", "0 0 1000 16"], ["preserveAspectRatio", "none"], ["aria-hidden", "true"]])
+  for (const [key, value] of [
+    ["viewBox", "0 0 1000 16"],
+    ["preserveAspectRatio", "none"],
+    ["aria-hidden", "true"],
+  ])
     svg.setAttribute(key, value);
   for (const segment of segments.slice(1)) {
     const line = document.createElementNS(SVG, "rect");
-    for (const [key, value] of [["x", (segment.at / total) * 1000], ["width", 0.6], ["height", 16], ["class", "edge"]])
+    for (const [key, value] of [
+      ["x", (segment.at / total) * 1000],
+      ["width", 0.6],
+      ["height", 16],
+      ["class", "edge"],
+    ])
       line.setAttribute(key, value);
     svg.append(line);
   }
   svg.append(...marks.map((mark) => rect(mark, total)));
-  const ms = marks.reduce((sum, mark) => sum + (mark.mark ? 0 : mark.ms ?? 0), 0);
+  const ms = marks.reduce((sum, mark) => sum + (mark.mark ? 0 : (mark.ms ?? 0)), 0);
   const told = marks.some((mark) => mark.mark) ? count(marks.length, "mark") : duration(ms);
-  return el("div", {class: "lane"}, el("span", {class: "lane-name", title: name}, name), svg, el("span", {class: "lane-sum"}, told));
+  return el(
+    "div",
+    {class: "lane"},
+    el("span", {class: "lane-name", title: name}, name),
+    svg,
+    el("span", {class: "lane-sum"}, told),
+  );
 }
 
 function showOverview(session) {
@@ -93,5 +109,7 @@ function showOverview(session) {
   const first = [...plugins].slice(0, MOST_LANES);
   const rest = [...plugins].slice(MOST_LANES).flatMap(([, marks]) => marks);
   const all = [...Object.entries(lanes), ...first, ...(rest.length ? [["others", rest]] : [])];
-  box.replaceChildren(...all.filter(([, marks]) => marks.length).map(([name, marks]) => lane(name, marks, segments, total)));
+  box.replaceChildren(
+    ...all.filter(([, marks]) => marks.length).map(([name, marks]) => lane(name, marks, segments, total)),
+  );
 }

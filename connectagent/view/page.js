@@ -1,54 +1,21 @@
-// The page: which session is shown, what is new in it, the filter and the keys.
+// The page: which session is shown, and what is new in it.
 
 const at = (id) => document.getElementById(id);
-const KIND_NAMES = [["model", "Model"], ["tool", "Tools"], ["handler", "Handlers"], ["problem", "Problems"]];
-const PROBLEMS_AT_ONCE = 5;
+const KIND_NAMES = [
+  ["model", "Model"],
+  ["tool", "Tools"],
+  ["handler", "Handlers"],
+  ["problem", "Problems"],
+];
 const wide = matchMedia("(min-width: 900px)");
 let shown = null; // the session that is shown, with its two views
 let listed = 0; // sessions in the list that were asked for beyond the first ones
-let filterText = "", filterKind = "", found = null;
+let filterText = "",
+  filterKind = "",
+  found = null;
 
 const place = () => new URLSearchParams(location.hash.slice(1));
 const address = (given) => `#${new URLSearchParams(given)}`;
-
-// -- the list of sessions ------------------------------------------------------------------------
-
-function sessionNode(session) {
-  const tokensTold = typeof session.tokens === "number" ? `${tokens(session.tokens)} tok` : "";
-  const costTold = typeof session.cost === "number" && session.cost > 0 ? price(session.cost) : "";
-  return el("li", {}, el("a", {href: address({record: session.name}), "data-name": session.name},
-    el("span", {class: "line"}, el("b", {}, session.agent ?? session.name), el("time", {}, when(session.started))),
-    el("bdi", {class: "first-words"}, session.first_words || "no input yet"),
-    el("span", {class: "line small"}, el("span", {class: `pill ${session.status}`}, session.status.replace("_", " ")),
-      el("span", {class: "sum"}, [session.turns !== null && session.turns !== undefined ? count(session.turns, "turn") : "", tokensTold, costTold].filter(Boolean).join("  ")))));
-}
-
-async function showSessions() {
-  const pages = [await source.sessions(0)];
-  for (let from = pages[0].sessions.length; from < listed; from += pages.at(-1).sessions.length) {
-    pages.push(await source.sessions(from));
-    if (!pages.at(-1).sessions.length) break;
-  }
-  const sessions = pages.flatMap((page) => page.sessions), text = JSON.stringify(sessions);
-  at("older").hidden = sessions.length >= pages[0].count;
-  at("count").textContent = count(pages[0].count, "session");
-  if (text !== showSessions.before) {
-    showSessions.before = text;
-    const focused = document.activeElement?.dataset?.name;
-    at("list").replaceChildren(...sessions.map(sessionNode));
-    if (focused !== undefined) [...at("list").querySelectorAll("a")].find((link) => link.dataset.name === focused)?.focus();
-    markCurrent();
-  }
-  return sessions;
-}
-
-function markCurrent() {
-  for (const link of at("list").querySelectorAll("a"))
-    if (link.dataset.name === shown?.name) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-}
-
-// -- one session ---------------------------------------------------------------------------------
 
 function open(name) {
   shown = {name, rows: [], items: [], summary: null, file: null, view: "timeline"};
@@ -67,10 +34,17 @@ async function update() {
   const session = shown;
   const unended = session.items.findIndex((item) => !item.status);
   const from = unended < 0 ? session.items.length : unended;
-  const news = await source.news(session.name, session.rows.length, Math.min(from, Math.max(session.items.length - 1, 0)), session.file);
+  const news = await source.news(
+    session.name,
+    session.rows.length,
+    Math.min(from, Math.max(session.items.length - 1, 0)),
+    session.file,
+  );
   if (session !== shown) return;
   if (session.file && session.file !== news.file) return open(session.name);
-  const first = session.file === null, begun = session.rows.length, below = isBelow();
+  const first = session.file === null,
+    begun = session.rows.length,
+    below = isBelow();
   session.file = news.file;
   session.items.splice(Math.min(from, Math.max(session.items.length - 1, 0)), Infinity, ...news.items);
   session.rows.push(...news.rows);
@@ -104,50 +78,6 @@ function tellNews(number, below) {
   at("fresh").hidden = false;
 }
 
-function showHead({summary, items, rows}) {
-  document.title = `${summary.agent}: ${summary.first_words || items[0]?.input || "connectagent"}`.slice(0, 80);
-  at("title").textContent = summary.agent;
-  at("status").className = `pill ${summary.status}`;
-  at("status").textContent = summary.status.replace("_", " ");
-  at("about").replaceChildren(el("span", {}, [summary.model, when(summary.started), summary.script].filter(Boolean).join("  ·  ")));
-  const calls = rows.filter((row) => row.kind === "model").length, tools = rows.filter((row) => row.kind === "tool").length;
-  const paid = rows.filter((row) => row.kind === "model" && row.status === "success");
-  const spent = paid.reduce((sum, row) => sum + (row.in ?? 0) + (row.out ?? 0), 0);
-  const cost = paid.reduce((sum, row) => (sum === null || row.cost === undefined ? null : sum + row.cost), 0);
-  const time = segmentsOf({items, rows}).reduce((sum, segment) => sum + segment.seconds, 0) * 1000;
-  const sums = [["turns", new Set(items.filter((item) => item.status !== "between_turns").map((item) => item.turn)).size], ["model calls", calls],
-    ["tool calls", tools], ["tokens", spent || !paid.length ? tokens(spent) : "?"], ["cost", cost === null ? "?" : price(cost)], ["time", duration(time)]];
-  at("sums").replaceChildren(...sums.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
-}
-
-// What failed, first: turns, model calls, tools and handlers, each with a link to where it is.
-function problemsOf({rows, items, summary}) {
-  const problems = rows.filter((row) => row.bad === 2 && row.kind !== "other").map((row) => ({
-    n: row.n, turn: items[row.item]?.turn, what: row.kind === "handler" ? `handler ${row.name}` : `${row.kind} ${row.name}`,
-    text: [row.error, row.text].filter(Boolean).join(": "), state: row.status?.replace("_", " "),
-  }));
-  items.forEach((item, index) => {
-    const open = !item.status && !(index === items.length - 1 && summary.status === "running");
-    const status = item.status ?? (open ? (index === items.length - 1 ? summary.status : "never ended") : "");
-    if (["error", "interrupted", "max_iterations", "crashed", "unfinished", "never ended"].includes(status))
-      problems.push({n: items[index + 1] ? items[index + 1].first - 1 : rows.length - 1, turn: item.turn, what: "turn", text: item.error ?? "", state: status.replace("_", " "), first: true});
-  });
-  return problems.sort((a, b) => Number(b.first ?? false) - Number(a.first ?? false) || a.n - b.n);
-}
-
-function showProblems(session) {
-  session.problems = problemsOf(session);
-  const all = at("all-problems"), most = all.dataset.all ? Infinity : PROBLEMS_AT_ONCE;
-  at("problems").hidden = !session.problems.length;
-  at("problems-title").textContent = count(session.problems.length, "problem");
-  at("problem-list").replaceChildren(...session.problems.slice(0, most).map((problem) => el("li", {},
-    el("a", {href: address({record: session.name, entry: problem.n}), "data-n": problem.n},
-      el("span", {class: "which"}, `turn ${problem.turn}`), el("b", {}, problem.what), " ",
-      el("span", {class: "state"}, problem.state ?? "raised"), " ", el("bdi", {}, problem.text)))));
-  all.hidden = session.problems.length <= most;
-  all.textContent = `Show all ${session.problems.length}`;
-}
-
 function view(name) {
   shown.view = name;
   for (const one of ["timeline", "conversation"]) {
@@ -172,91 +102,6 @@ function go(number) {
   focusRow(node);
 }
 
-// -- the filter ----------------------------------------------------------------------------------
-
-function setFilter(text, kind) {
-  [filterText, filterKind, found] = [text, kind, null];
-  at("filter").value = text;
-  for (const button of at("kinds").children) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
-  applyFilter();
-}
-
-function applyFilter() {
-  if (!shown) return;
-  const hits = shown.view === "timeline" ? shown.timeline.filter(filterText, filterKind, found) : shown.conversation.filter(filterText);
-  const word = shown.view === "timeline" ? "entry" : "message";
-  at("matches").textContent = filterText || filterKind ? count(hits, word).replace("entrys", "entries") : "";
-}
-
-let searching = 0;
-
-function typed() {
-  filterText = at("filter").value;
-  found = null;
-  clearTimeout(searching);
-  requestAnimationFrame(applyFilter);
-  if (filterText.trim().length < 3) return;
-  searching = setTimeout(async () => {
-    const text = filterText, session = shown; // rows show the beginnings of texts; the rest is searched here
-    const numbers = await source.find(session.name, text).catch(() => []);
-    if (session !== shown || text !== filterText) return;
-    found = new Set(numbers);
-    applyFilter();
-  }, 250);
-}
-
-// -- keys ----------------------------------------------------------------------------------------
-
-function visibleRows() {
-  return shown?.view === "timeline" ? [...document.querySelectorAll("#timeline .turn:not([hidden]) .row:not([hidden])")] : [];
-}
-
-function focusRow(node) {
-  document.querySelector("#timeline summary[tabindex='0']")?.setAttribute("tabindex", "-1");
-  const summary = node.querySelector("summary");
-  if (!summary) return;
-  summary.setAttribute("tabindex", "0");
-  summary.focus({preventScroll: true});
-  const box = summary.getBoundingClientRect(), top = at("bar").getBoundingClientRect().bottom;
-  if (box.top < top || box.bottom > innerHeight) node.scrollIntoView({block: "center"});
-}
-
-function step(by) {
-  const rows = visibleRows(), now = rows.indexOf(document.activeElement?.closest?.(".row"));
-  const next = now < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.max(0, Math.min(rows.length - 1, now + by));
-  if (rows[next]) focusRow(rows[next]);
-}
-
-function nextProblem() {
-  const problems = [...(shown?.problems ?? [])].sort((a, b) => a.n - b.n);
-  const now = document.activeElement?.closest?.(".row")?.id.slice(1) ?? -1;
-  const next = problems.find((problem) => problem.n > Number(now)) ?? problems[0];
-  if (next) go(next.n);
-}
-
-const KEYS = {
-  "/": () => at("filter").select(), j: () => step(1), k: () => step(-1), e: nextProblem,
-  t: () => view("timeline"), c: () => view("conversation"),
-};
-
-function pressed(event) {
-  const typing = event.target.matches("input, textarea");
-  if (event.key === "Escape" && typing) {
-    setFilter("", filterKind);
-    event.target.blur();
-    return step(1);
-  }
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (typing) return void (event.key === "ArrowDown" && (event.preventDefault(), event.target.blur(), step(1)));
-  const arrows = event.target.closest?.("#timeline summary") && {ArrowDown: () => step(1), ArrowUp: () => step(-1)}[event.key];
-  const act = arrows || KEYS[event.key];
-  if (!act) return;
-  event.preventDefault();
-  act();
-}
-
-// -- all of it -----------------------------------------------------------------------------------
-
 function route() {
   const name = place().get("record");
   document.body.classList.toggle("has-session", Boolean(name));
@@ -269,7 +114,8 @@ function route() {
 
 function trouble(error) {
   at("trouble").hidden = !error;
-  if (error) at("trouble").textContent = inlined ? String(error) : `${error.message}. Is connectagent view still running?`;
+  if (error)
+    at("trouble").textContent = inlined ? String(error) : `${error.message}. Is connectagent view still running?`;
 }
 
 let running = false;
@@ -304,8 +150,20 @@ async function follow() {
 }
 
 async function begin() {
-  at("kinds").append(...KIND_NAMES.map(([kind, name]) => el("button", {type: "button", "data-kind": kind, "aria-pressed": "false",
-    onclick: () => setFilter(filterText, filterKind === kind ? "" : kind)}, name)));
+  at("kinds").append(
+    ...KIND_NAMES.map(([kind, name]) =>
+      el(
+        "button",
+        {
+          type: "button",
+          "data-kind": kind,
+          "aria-pressed": "false",
+          onclick: () => setFilter(filterText, filterKind === kind ? "" : kind),
+        },
+        name,
+      ),
+    ),
+  );
   at("filter").addEventListener("input", typed);
   at("show-timeline").addEventListener("click", () => view("timeline"));
   at("show-conversation").addEventListener("click", () => view("conversation"));
@@ -327,7 +185,11 @@ async function begin() {
   if (place().get("record") && !inlined) route();
   const sessions = await showSessions().catch(trouble);
   if (!shown && sessions?.length && (inlined || wide.matches)) {
-    history.replaceState(null, "", address({record: sessions[0].name, ...(inlined ? Object.fromEntries(place()) : {})}));
+    history.replaceState(
+      null,
+      "",
+      address({record: sessions[0].name, ...(inlined ? Object.fromEntries(place()) : {})}),
+    );
     route();
   }
   if (!sessions?.length) at("about").textContent = "No sessions yet. Run an agent: they appear here.";

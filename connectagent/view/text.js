@@ -2,7 +2,9 @@
 
 const UNSEEN = new RegExp(
   "[\\u0000-\\u0008\\u000b\\u000c\\u000e-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e" +
-    "\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]|\\r(?!\\n)", "gu");
+    "\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]|\\r(?!\\n)",
+  "gu",
+);
 const SLICE = 100_000; // characters that are added at once
 
 function escaped(character) {
@@ -47,7 +49,8 @@ function textBlock(part, label, load) {
   box.append(el("pre", {dir: "auto"}, part.text));
   const whole = el("div", {class: "whole"}, box);
   if (part.length === undefined) return whole;
-  let text = null, shown = 0;
+  let text = null,
+    shown = 0;
   const more = el("button", {type: "button", class: "more"}, `Show more of ${part.length.toLocaleString("en")}`);
   more.addEventListener("click", async () => {
     more.disabled = true;

@@ -1,9 +1,36 @@
 // The rows of a session: one for each entry, in turns; what is in an entry is asked for when it is opened.
 
 const KINDS = {model: "model", tool: "tool", started: "tool", handler: "hook", other: "note", input: "input"};
-const FIRST = ["error", "content", "arguments", "original_arguments", "result", "prompt", "value", "message", "delta", "would"];
-const ASIDE = ["type", "timestamp", "timing", "duration_ms", "iteration", "tool_calls_count", "call_id", "index", "turn", "by",
-  "tool_name", "model", "status", "error_type", "hook", "of"];
+const FIRST = [
+  "error",
+  "content",
+  "arguments",
+  "original_arguments",
+  "result",
+  "prompt",
+  "value",
+  "message",
+  "delta",
+  "would",
+];
+const ASIDE = [
+  "type",
+  "timestamp",
+  "timing",
+  "duration_ms",
+  "iteration",
+  "tool_calls_count",
+  "call_id",
+  "index",
+  "turn",
+  "by",
+  "tool_name",
+  "model",
+  "status",
+  "error_type",
+  "hook",
+  "of",
+];
 const BATCH = 400; // rows that are made before the browser draws
 
 function use(row) {
@@ -26,20 +53,35 @@ function told(row) {
 }
 
 function rowNode(row, turn, open) {
-  const bar = el("span", {class: "track", "aria-hidden": "true"}, el("i", {class: row.ms === undefined ? "tick" : "span"}));
+  const bar = el(
+    "span",
+    {class: "track", "aria-hidden": "true"},
+    el("i", {class: row.ms === undefined ? "tick" : "span"}),
+  );
   if (row.start !== undefined) {
     bar.firstChild.style.setProperty("--from", (row.start - turn.start).toFixed(6));
     bar.firstChild.style.setProperty("--long", ((row.ms ?? 0) / 1000).toFixed(6));
   } else bar.firstChild.hidden = true;
   const running = row.kind === "started";
-  const node = el("details", {class: `row ${running ? "tool running" : row.kind} bad${row.bad ?? 0}`, id: `e${row.n}`},
-    el("summary", {tabindex: "-1"},
-      el("span", {class: "at"}, row.start === undefined ? "" : `+${duration(Math.max(0, Math.round((row.start - turn.start) * 1000)))}`),
+  const node = el(
+    "details",
+    {class: `row ${running ? "tool running" : row.kind} bad${row.bad ?? 0}`, id: `e${row.n}`},
+    el(
+      "summary",
+      {tabindex: "-1"},
+      el(
+        "span",
+        {class: "at"},
+        row.start === undefined ? "" : `+${duration(Math.max(0, Math.round((row.start - turn.start) * 1000)))}`,
+      ),
       el("span", {class: "kind"}, KINDS[row.kind]),
       el("span", {class: "name", title: row.name}, row.name),
-      told(row), bar,
+      told(row),
+      bar,
       el("span", {class: "ms"}, running ? "started" : row.ms === undefined ? "" : duration(row.ms)),
-      el("span", {class: "use"}, use(row))));
+      el("span", {class: "use"}, use(row)),
+    ),
+  );
   node.addEventListener("toggle", () => node.open && open(row, node), {once: true});
   return node;
 }
@@ -65,8 +107,12 @@ async function openEntry(session, row, node) {
 }
 
 function facts(row) {
-  const known = [row.by && `by ${row.by}`, row.hook && `in ${row.hook}`, row.where,
-    row.waited_ms > 5 && `${duration(row.waited_ms)} of handlers before it began`];
+  const known = [
+    row.by && `by ${row.by}`,
+    row.hook && `in ${row.hook}`,
+    row.where,
+    row.waited_ms > 5 && `${duration(row.waited_ms)} of handlers before it began`,
+  ];
   return el("p", {class: "facts"}, known.filter(Boolean).join("  ·  "));
 }
 
@@ -77,27 +123,52 @@ function fieldNode(session, row, field) {
 
 function turnNode(item) {
   const between = item.status === "between_turns";
-  const title = between ? "Between turns" : `Turn ${item.turn}${item.resumed ? ", resumed" : ""}${item.from ? `, from ${item.from}` : ""}`;
-  const head = el("header", {}, el("h3", {}, el("span", {class: "number"}, title), " ", el("bdi", {class: "prompt"}, item.input ?? "")),
-    el("p", {class: "turn-sums"}));
+  const title = between
+    ? "Between turns"
+    : `Turn ${item.turn}${item.resumed ? ", resumed" : ""}${item.from ? `, from ${item.from}` : ""}`;
+  const head = el(
+    "header",
+    {},
+    el("h3", {}, el("span", {class: "number"}, title), " ", el("bdi", {class: "prompt"}, item.input ?? "")),
+    el("p", {class: "turn-sums"}),
+  );
   const foot = el("p", {class: "turn-end", hidden: true});
   const rows = el("div", {class: "rows"});
-  return {node: el("section", {class: "turn"}, head, rows, foot), head, rows, foot, item, start: null, end: 0, stale: true};
+  return {
+    node: el("section", {class: "turn"}, head, rows, foot),
+    head,
+    rows,
+    foot,
+    item,
+    start: null,
+    end: 0,
+    stale: true,
+  };
 }
 
 function showTurn(turn, item, now) {
   [turn.item, turn.stale] = [item, false];
   const seconds = Math.max(turn.end - (turn.start ?? 0), (item.duration_ms ?? 0) / 1000, 0.0001);
   turn.node.style.setProperty("--whole", seconds.toFixed(6));
-  const between = item.status === "between_turns", status = item.status ?? now;
-  for (const started of turn.rows.querySelectorAll(".running .ms")) started.textContent = status === "running" ? "running" : "no end";
-  const parts = [item.duration_ms !== undefined && item.duration_ms !== null && duration(item.duration_ms),
-    typeof item.tokens === "number" && `${tokens(item.tokens)} tok`, typeof item.cost === "number" && price(item.cost)];
-  turn.head.lastChild.replaceChildren(el("span", {class: "sum"}, parts.filter(Boolean).join("  ")),
-    between ? "" : el("span", {class: `pill ${status}`}, status.replace("_", " ")));
+  const between = item.status === "between_turns",
+    status = item.status ?? now;
+  for (const started of turn.rows.querySelectorAll(".running .ms"))
+    started.textContent = status === "running" ? "running" : "no end";
+  const parts = [
+    item.duration_ms !== undefined && item.duration_ms !== null && duration(item.duration_ms),
+    typeof item.tokens === "number" && `${tokens(item.tokens)} tok`,
+    typeof item.cost === "number" && price(item.cost),
+  ];
+  turn.head.lastChild.replaceChildren(
+    el("span", {class: "sum"}, parts.filter(Boolean).join("  ")),
+    between ? "" : el("span", {class: `pill ${status}`}, status.replace("_", " ")),
+  );
   turn.foot.hidden = !(item.error || item.result);
   turn.foot.className = `turn-end ${item.error ? "failed" : ""}`;
-  turn.foot.replaceChildren(el("span", {class: "unseen"}, item.error ? "Error: " : "Result: "), el("bdi", {}, item.error || item.result || ""));
+  turn.foot.replaceChildren(
+    el("span", {class: "unseen"}, item.error ? "Error: " : "Result: "),
+    el("bdi", {}, item.error || item.result || ""),
+  );
 }
 
 class Timeline {
@@ -123,7 +194,7 @@ class Timeline {
 
   batch(end) {
     const {rows, items} = this.session;
-    while (this.turns.length < items.length && (items[this.turns.length].first <= end)) {
+    while (this.turns.length < items.length && items[this.turns.length].first <= end) {
       this.turns.push(turnNode(items[this.turns.length]));
       this.box.append(this.turns.at(-1).node);
     }
@@ -134,12 +205,17 @@ class Timeline {
         turn.stale = true;
         turn.end = Math.max(turn.end, row.start + (row.ms ?? 0) / 1000);
       }
-      const node = row.kind === "input" ? turn.head : rowNode(row, turn, (row, node) => openEntry(this.session, row, node));
+      const node =
+        row.kind === "input" ? turn.head : rowNode(row, turn, (row, node) => openEntry(this.session, row, node));
       if (row.kind !== "input") turn.rows.append(node);
       if (row.started !== undefined) this.hide(row.started);
       this.nodes.push(node);
-      this.words.push([row.name, row.type, row.text, row.args, row.calls, row.status, row.by, row.who, row.hook, row.did, row.error]
-        .filter(Boolean).join(" ").toLowerCase());
+      this.words.push(
+        [row.name, row.type, row.text, row.args, row.calls, row.status, row.by, row.who, row.hook, row.did, row.error]
+          .filter(Boolean)
+          .join(" ")
+          .toLowerCase(),
+      );
     }
   }
 
@@ -150,12 +226,15 @@ class Timeline {
 
   // Shows only rows of that kind that hold all the words, or that the search in whole texts has found.
   filter(text, kind, found) {
-    const words = text.toLowerCase().split(/\s+/).filter(Boolean), seen = new Set();
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean),
+      seen = new Set();
     let shown = 0;
     this.session.rows.forEach((row, number) => {
       if (this.hidden.has(number) || number >= this.nodes.length) return;
       const fits = !kind || (kind === "problem" ? row.bad : (row.kind === "started" ? "tool" : row.kind) === kind);
-      const match = Boolean(fits && (!words.length || words.every((word) => this.words[number].includes(word)) || found?.has(number)));
+      const match = Boolean(
+        fits && (!words.length || words.every((word) => this.words[number].includes(word)) || found?.has(number)),
+      );
       if (row.kind !== "input") this.nodes[number].hidden = !match;
       shown += match && row.kind !== "input";
       if (match) seen.add(row.item);
