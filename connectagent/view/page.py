@@ -15,7 +15,10 @@ from connectagent.view.conversation import conversation_of, history_by_number
 from connectagent.view.reading import listing_of
 from connectagent.view.rows import fields_of, text_of_value
 
-_SCRIPTS = ("source.js", "text.js", "overview.js", "timeline.js", "conversation.js", "list.js", "head.js", "keys.js", "page.js")
+_SCRIPTS = (
+    *("source.js", "text.js", "overview.js", "timeline.js", "conversation.js"),
+    *("list.js", "head.js", "keys.js", "page.js"),
+)
 _LINKS = '<link rel="stylesheet" href="page.css"><script src="page.js" defer></script>'
 
 
