@@ -114,8 +114,9 @@ function route() {
 
 function trouble(error) {
   at("trouble").hidden = !error;
-  if (error)
-    at("trouble").textContent = inlined ? String(error) : `${error.message}. Is connectagent view still running?`;
+  if (!error) return;
+  const gone = !inlined && error instanceof TypeError; // of a fetch that nobody answers
+  at("trouble").textContent = gone ? `${error.message}. Is connectagent view still running?` : error.message;
 }
 
 let running = false;
@@ -142,11 +143,22 @@ async function follow() {
     await refresh();
     if (begun - (follow.listed ?? 0) > 2500) {
       follow.listed = begun;
-      await showSessions().catch(trouble);
+      choose(await showSessions().catch(trouble));
     }
   }
   const took = performance.now() - begun; // a large conversation takes a while: the agent's machine is not kept busy
   setTimeout(follow, Math.max(shown?.summary?.status === "running" ? 400 : 1200, took * 3));
+}
+
+// Shows the newest session where none was chosen; a phone has no room for it beside the list.
+function choose(sessions) {
+  if (shown) return;
+  if (!sessions?.length) at("about").textContent = "No sessions yet. Run an agent: they appear here.";
+  else if (inlined || wide.matches) {
+    const given = inlined ? Object.fromEntries(place()) : {};
+    history.replaceState(null, "", address({record: sessions[0].name, ...given}));
+    route();
+  }
 }
 
 async function begin() {
@@ -183,16 +195,7 @@ async function begin() {
   document.body.classList.toggle("in-file", inlined);
   at("keys").hidden = true;
   if (place().get("record") && !inlined) route();
-  const sessions = await showSessions().catch(trouble);
-  if (!shown && sessions?.length && (inlined || wide.matches)) {
-    history.replaceState(
-      null,
-      "",
-      address({record: sessions[0].name, ...(inlined ? Object.fromEntries(place()) : {})}),
-    );
-    route();
-  }
-  if (!sessions?.length) at("about").textContent = "No sessions yet. Run an agent: they appear here.";
+  choose(await showSessions().catch(trouble));
   if (!inlined) follow();
 }
 
