@@ -24,6 +24,10 @@ function open(name) {
   for (const id of ["problems", "overview", "bar", "fresh", "trouble"]) at(id).hidden = true;
   at("all-problems").dataset.all = "";
   at("main").setAttribute("aria-busy", "true");
+  at("title").textContent = name;
+  at("status").textContent = "";
+  at("sums").replaceChildren();
+  at("about").textContent = "Reading the record.";
   setFilter("", "");
   view(place().get("view") === "conversation" ? "conversation" : "timeline");
   markCurrent();
