@@ -47,6 +47,8 @@ ORDER = [
     "handover",
     "agent",
     "workflows",
+    "testing",
+    "view",
     "cli",
     "__main__",
 ]

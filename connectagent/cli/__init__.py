@@ -15,6 +15,7 @@ COMMANDS = {
     "chat": "connectagent.cli.chat",
     "hooks": "connectagent.cli.hooks",
     "log": "connectagent.cli.log",
+    "view": "connectagent.cli.view",
     "blame": "connectagent.cli.blame",
     "resume": "connectagent.cli.resume",
     "plugins": "connectagent.cli.plugins",

@@ -21,12 +21,13 @@ class Follower:
     Attributes:
         path: the record.
         turn: the number of the turn that the last entry is of.
+        item: the pairs of that turn's item as far as they were read; each item of the record is another dict.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.turn: Any = None
-        self._item: dict[str, Any] = {}
+        self.item: dict[str, Any] = {}
         self._offset = 0
 
     def entries(self) -> Iterator[dict[str, Any]]:
@@ -55,12 +56,12 @@ class Follower:
                 return entry_of(line)
             if line.startswith("- "):
                 key, self.turn = pair_of(line[2:])
-                self._item = {key: self.turn}
+                self.item = {key: self.turn}
             elif line.startswith("  ") and line != "  trace:":
                 key, value = pair_of(line[2:])
-                self._item[key] = value
+                self.item[key] = value
                 if key == "status" and value != BETWEEN_TURNS:
-                    return {"type": "turn_ended", **self._item}
+                    return {"type": "turn_ended", **self.item}
         except (ValueError, RecursionError):
             pass
         return None

@@ -144,7 +144,8 @@ def _json(text: str) -> Any:
     if "\\u" in text and _SURROGATE.search(text):
         raise ValueError("YAML joins no surrogates")
     value = (_decoder if len(text) < 1000 else _careful).decode(text)
-    if text.count("{") + text.count("[") > MAX_DEPTH and _deep(value):
+    nested = isinstance(value, (dict, list))  # a turn's messages are one text, with thousands of brackets in it
+    if nested and text.count("{") + text.count("[") > MAX_DEPTH and _deep(value):
         raise ValueError("YAML may refuse to go as deep")
     return value
 

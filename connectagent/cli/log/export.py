@@ -1,4 +1,4 @@
-"""`connectagent log export`: a record as a document for people, or as lines for other programs."""
+"""`connectagent log export`: a record as a document or a page for people, or as lines for other programs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 import click
 
+from connectagent.blobs import blob_folder, restored
 from connectagent.builtin.files import clean
 from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
 from connectagent.cli.log.show import by_text
 from connectagent.records import BETWEEN_TURNS, find_record, joined_turns, read_record
+from connectagent.view import page_of
 
 
 def markdown(record: dict[str, Any]) -> str:
@@ -74,17 +76,20 @@ def json_lines(record: dict[str, Any]) -> str:
     return "".join(json.dumps(line, default=plain_value) + "\n" for line in lines)
 
 
-EXPORTERS: dict[str, Callable[[dict[str, Any]], str]] = {"md": markdown, "jsonl": json_lines}
+EXPORTERS: dict[str, Callable[[dict[str, Any]], str]] = {"md": markdown, "jsonl": json_lines, "html": page_of}
 """What a record can be exported to: from the name of a form to a function of the record, as `read_record` gives it."""
 
 
-@click.command("export", short_help="A record as Markdown or as lines of JSON.")
+@click.command("export", short_help="A record as Markdown, as lines of JSON or as a page.")
 @click.argument("record", required=False, metavar="[RECORD]")
 @click.option("--to", "form", type=click.Choice(list(EXPORTERS)), default="md", show_default=True, help="The form.")
 @click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to; else standard output.")
-def command(record: str | None, form: str, output: str | None) -> None:
+@click.option("--whole", is_flag=True, help="With the long texts that are files of their own, not their head and tail.")
+def command(record: str | None, form: str, output: str | None, whole: bool) -> None:
     """Print a record in another form, or write it into FILE."""
-    text = EXPORTERS[form](read_record(find_record(record)))
+    path = find_record(record)
+    data = read_record(path)
+    text = EXPORTERS[form](restored(data, blob_folder(path)) if whole else data)
     if output is None:
         click.echo(text, nl=False)
         return

@@ -1,0 +1,134 @@
+"""Agents and a client for the tests of `connectagent view`."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from connectagent import Agent, LLMResponse, TokenUsage, ToolCall, after_each_tool, after_tools
+from connectagent.testing import ScriptedLLM, call
+from connectagent.view import Server
+
+HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u202egnp.exe\u2066"
+
+
+class Page:
+    """The page, served in this process; what it answers."""
+
+    def __init__(self, record: Path | None = None) -> None:
+        self.server = Server(record)
+        self.port = self.server.port
+        self.secret = urlsplit(self.server.url).path.strip("/")
+        self._thread = threading.Thread(target=self.server.serve)
+
+    def __enter__(self) -> Page:
+        self._thread.start()
+        self.json("sessions")  # it answers: so it can be closed
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.server.close()
+        self._thread.join()
+
+    def ask_raw(self, target: str, method: str = "GET", host: str | None = None) -> tuple[int, Any, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.putrequest(method, target, skip_host=True)
+            connection.putheader("Host", f"127.0.0.1:{self.port}" if host is None else host)
+            connection.endheaders()
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def ask(self, name: str, *, method: str = "GET", host: str | None = None, **given: Any) -> tuple[int, Any, bytes]:
+        return self.ask_raw(f"/{self.secret}/{name}?{urlencode(given)}", method, host)
+
+    def json(self, name: str, **given: Any) -> Any:
+        status, _, body = self.ask(name, **given)
+        assert status == 200, body
+        return json.loads(body)
+
+
+def search(query: str) -> str:
+    """Search."""
+    if query == "bad":
+        raise ValueError("nothing is there")
+    return f"pages about {query}\n{HOSTILE}\n" + "more\n" * 200 + "deep in the text"
+
+
+@after_each_tool
+def shorten(agent: Any, result: Any) -> Any:
+    return str(result)[:300]
+
+
+@after_tools
+def remind(agent: Any) -> None:
+    agent.current_session["messages"].append({"role": "user", "content": "Is the answer there?"})
+
+
+def busy(name: str = "busy") -> Agent:
+    """An agent after one turn in which a tool ran and two handlers changed the conversation."""
+    first = LLMResponse("I search.", [call("search", query="retries")], TokenUsage(100, 20, cost=0.001))
+    llm = ScriptedLLM(first, "Found.")
+    agent = Agent(name, [search], "Be short.", llm=llm, on_events=[shorten, remind], quiet=True)
+    agent.input("Find the retries")
+    return agent
+
+
+def failing(name: str = "failing") -> Agent:
+    """An agent whose tool failed, and then its model."""
+    llm = ScriptedLLM([call("search", query="bad")], OSError("the model is gone"))
+    agent = Agent(name, [search], llm=llm, quiet=True)
+    with contextlib.suppress(OSError):
+        agent.input("Find what is bad")
+    return agent
+
+
+class Big:
+    """A model that asks for two tool calls in each of ten iterations, in every turn."""
+
+    model = "test/big"
+    calls = 0
+
+    def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        self.calls += 1
+        if self.calls % 11 == 0:
+            return LLMResponse("Done.", usage=TokenUsage(100, 20, cost=1e-4))
+        paths = [f"src/file_{self.calls}_{i}.py" for i in range(2)]
+        return LLMResponse("On.", [ToolCall(f"c{path}", "read", {"path": path}) for path in paths], TokenUsage(100, 20))
+
+
+def big(turns: int = 39, size: int = 18_000, name: str = "big") -> Agent:
+    """An agent with some 2,000 entries and, with 39 turns, over 10 MB of what tools returned."""
+
+    def read(path: str) -> str:
+        """Read."""
+        return "\n".join(f"{path}:{number}: {'x' * 60}" for number in range(size // 80))
+
+    agent = Agent(name, [read], llm=Big(), quiet=True, max_iterations=20)
+    for number in range(turns):
+        agent.input(f"Go on with part {number}")
+    return agent
+
+
+def run_steps() -> None:
+    """Work in steps; each goes on when a line is read."""
+
+    def step(number: int) -> str:
+        """Step."""
+        sys.stdin.readline()
+        return f"step {number} is done"
+
+    calls: list[Any] = [[call("step", number=number)] for number in range(3)]
+    Agent("live", [step], llm=ScriptedLLM(*calls, "All is done."), quiet=True).input("Go step by step")
+
+
+if __name__ == "__main__":
+    run_steps()
