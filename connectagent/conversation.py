@@ -43,6 +43,8 @@ class Conversation:
         self.host = host
         self._untold: list[tuple[TraceEntry, list[By | None]]] = []  # each with whose code was running
         self._telling = False
+        self.told = 0  # entries of the trace so far
+        self.offered: list[str] = []  # the tools of the newest model call, by name
         self.session: dict[str, Any] = {} if session is None else session
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
@@ -164,6 +166,7 @@ class Conversation:
         Raises:
             HookResultError: the handlers answer each entry with another one.
         """
+        self.told += len(entries)
         self._untold += [(entry, self.host.all_running()) for entry in entries]
         if self._telling:
             return
