@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from connectagent.attribution import By, clone, shown
+from connectagent.attribution import By, clone
 from connectagent.errors import Pause, ProviderError, ToolArgumentsError, ToolRejected
 from connectagent.ledger import charge
 from connectagent.llm import LLM
@@ -98,7 +98,7 @@ class Asked:
         except BaseException as error:
             self.own = told_error(error)
             raise
-        self.own, self.usage = shown(response), response.usage
+        self.own, self.usage = told_answer(response), response.usage
         charge(response.usage)
         agent.last_usage = response.usage
         if response.usage is not None:
@@ -125,8 +125,14 @@ class Asked:
         told: dict[str, Any] = {"entries_since_request": talk.told - self.told}
         if names != talk.offered:
             told["tools"] = talk.offered = names
-        own = shown(response) if error is None and response is not None else told_error(error) if error else {}
+        own = told_error(error) if error is not None else told_answer(response) if response is not None else {}
         return {**told, "original": None if own == self.own else self.own}
+
+
+def told_answer(response: LLMResponse) -> dict[str, Any]:
+    """A model's answer as a trace entry shows it."""
+    told = {"content": response.content, "tool_calls": [shown_call(call) for call in response.tool_calls or ()]}
+    return {**told, "provider_data": clone(response.provider_data)} if response.provider_data else told
 
 
 def told_error(error: BaseException) -> dict[str, Any]:
@@ -200,7 +206,8 @@ def trace_model_call(
     }
     if asked is not None:
         asked.traced = True
-    entry.update({key: value for key, value in more.items() if value}, **agent.conversation.changed_by(by))
+    entry.update({key: value for key, value in more.items() if value or key == "tools"})
+    entry.update(agent.conversation.changed_by(by))
     agent.conversation.trace(entry)
 
 

@@ -42,6 +42,7 @@ ORDER = [
     "holdings",
     "calls",
     "agent",
+    "replay",
     "testing",
     "cli",
     "__main__",
