@@ -40,7 +40,7 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
         if response is not None:
             return response
         assert retry is not None
-        time.sleep(retry.after_s)
+        agent.wait(retry.after_s)
         if retry.model:
             llm = agent.create_llm(retry.model)
             request.model = llm.model
@@ -368,7 +368,7 @@ def _recover(agent: Agent, call: ToolCall, entry: TraceEntry, error: Exception |
             return
         changed: TraceEntry = {}
         if isinstance(answer.value, Retry):
-            time.sleep(answer.value.after_s)
+            agent.wait(answer.value.after_s)
             try:
                 error = _run_tool(agent, call, changed)
             except BaseException:

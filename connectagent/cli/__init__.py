@@ -17,6 +17,7 @@ COMMANDS = {
     "log": "connectagent.cli.log",
     "blame": "connectagent.cli.blame",
     "resume": "connectagent.cli.resume",
+    "replay": "connectagent.cli.replay",
     "plugins": "connectagent.cli.plugins",
 }
 """The own commands, each with the module that holds a click command of the same name."""

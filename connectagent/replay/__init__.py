@@ -21,7 +21,7 @@ from connectagent.replay.recorded import PROGRAM, RecordedTurn, Recording, Run, 
 from connectagent.resume import Decided, Origin, is_record, open_point, restored_session
 from connectagent.session import Message, TraceEntry
 
-__all__ = ["Call", "Divergence", "Recording", "RecordedLLM", "Replay", "agent_of", "replay"]
+__all__ = ["Call", "Divergence", "RecordedLLM", "Recording", "Replay", "agent_of", "replay"]
 
 
 @dataclass
@@ -147,15 +147,10 @@ class _Replaying:
 
     def run(self) -> Replay:
         self._begin_session()
-        ran = [run.name for turn in self.recording.turns for run in turn.runs]
-        if not self.made:
-            self.player.add_gone(list(dict.fromkeys(ran)), offered=False)
         for turn in self.recording.turns:
             self._before(turn)
             self.turn, self.asked = turn, 0
-            self.player.begin(turn)
-            if self.made and turn.sent:
-                self.player.add_gone(turn.sent[0].tools or ran, offered=True)
+            self.player.begin(turn, self.made)
             self._play(turn)
         return self.out
 
@@ -166,11 +161,12 @@ class _Replaying:
             prompt = self.agent.system_prompt
             system = [{"role": "system", "content": prompt}] if prompt else []
             session: Any = {"messages": clone(first.get("messages", system)), "state": clone(first.get("state") or {})}
-            self.agent.current_session = {**session, "turn": int(first.get("turn") or 0)}
+            session["turn"] = int(first.get("turn") or 0)
+            self.agent.current_session = session
 
     def _before(self, turn: RecordedTurn) -> None:
         """Do again what the program did before a turn: changes of the session, and calls of tools."""
-        self.player.begin(_of_program(turn))
+        self.player.begin(_of_program(turn), self.made)
         if turn.before and self.agent.current_session is None:
             self.agent.conversation.session  # noqa: B018  it begins now
         running: list[str] = []
@@ -230,11 +226,11 @@ class _Replaying:
     def _outcome(self, turn: RecordedTurn) -> tuple[str | None, BaseException | None]:
         """What the turn returns, or raises."""
         content, limit = turn.input.get("content", turn.input.get("prompt", "")), turn.input.get("max_iterations")
-        paused = 0
+        paused, decided = 0, None
         try:
             while True:
                 try:
-                    if not paused:
+                    if decided is None:
                         return self.agent.input(clone(content), limit), None
                     return self._go_on(decided, limit), None
                 except Paused:
@@ -243,7 +239,7 @@ class _Replaying:
                         raise
                     paused += 1
         except KeyboardInterrupt as error:
-            if not any(error is known for known in (*self.player.raised, error.__cause__)) and not _expected(turn):
+            if not any(error is known for known in self.player.raised) and not _expected(turn):
                 raise
             return None, error
         except BaseException as error:
@@ -313,7 +309,7 @@ def _of_program(turn: RecordedTurn) -> RecordedTurn:
 
 
 def _expected(turn: RecordedTurn) -> bool:
-    """Whether the turn ended by Ctrl-C then, which a handler of the test may press again."""
+    """Whether the turn ended by Ctrl-C then, which a handler may raise again."""
     return str(turn.end.get("error") or "").startswith("KeyboardInterrupt")
 
 

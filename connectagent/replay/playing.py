@@ -111,14 +111,32 @@ class Player:
         self.started: list[tuple[int, str]] = []  # the calls whose tools ran, each with the trace's length then
         agent.llm = RecordedLLM(self, agent.llm.model, getattr(agent.llm, "context_window", None))
         agent.create_llm = lambda model: RecordedLLM(self, model)  # type: ignore[method-assign]
+        agent.wait = lambda after_s: None  # type: ignore[method-assign]
         for hook, handlers in agent.hooks.handlers.items():
             agent.hooks.handlers[hook] = tuple(one for one in handlers if not (one.trusted and one.plugin in WRITERS))
         if not live_tools:
             agent.tools = RecordedTools(agent.tools, self._recorded_tool, agent.tools._agent_tool)
 
-    def begin(self, turn: RecordedTurn) -> None:
-        """Take the answers from this turn on."""
+    def begin(self, turn: RecordedTurn, offered: bool = False) -> None:
+        """Take the answers from this turn on.
+
+        Args:
+            turn: the turn.
+            offered: whether the model is told of the tools that ran then, where the agent does not have them.
+        """
         self._turn, self._answered = turn, 0
+        tools, ran = self.agent.tools, [run.name for run in turn.runs]
+        if not isinstance(tools, RecordedTools):
+            return
+        tools.gone.clear()
+        first = turn.sent[0].tools if turn.sent else None
+        for name in dict.fromkeys((first or ran) if offered else ran):
+            if name not in tools:
+                tool = Tool(name, "", {"type": "object", "properties": {}}, _no_function)
+                if offered:
+                    tools.add(tool)
+                else:
+                    tools.gone[name] = self._recorded_tool(tool)
 
     @property
     def left(self) -> list[TraceEntry]:
@@ -168,23 +186,6 @@ class Player:
         self.told(sent)
 
     # -- the tools -----------------------------------------------------------------------------
-
-    def add_gone(self, names: list[str], offered: bool) -> None:
-        """Answer for tools that the agent does not have any more.
-
-        Args:
-            names: their names.
-            offered: whether the model is told of them.
-        """
-        tools = self.agent.tools
-        for name in names:
-            if isinstance(tools, RecordedTools) and tools.get(name) is None:
-                schema = {"type": "object", "properties": {}}
-                tool = Tool(name, "", schema, _no_function)
-                if offered:
-                    tools.add(tool)
-                else:
-                    tools.gone[name] = self._recorded_tool(tool)
 
     def _recorded_tool(self, tool: Tool) -> Tool:
         """A tool with the same name, schema, check and origin, whose function answers from the record."""

@@ -167,11 +167,15 @@ class Recording:
         waiting: list[TraceEntry] = []
         offered: list[str] = []
         begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") == "user_input"}
+        unbegun = {number for number, item in enumerate(self.items) if _unbegun(item)}
         for at, (number, entry) in enumerate(self._kept):
             kind, item = entry.get("type"), self.items[number]
-            if kind == "user_input":
-                begun = RecordedTurn(int(entry.get("turn") or 0), waiting, entry)
-                self.turns.append(begun)
+            own = kind not in _CHANGES or (entry.get("by") or {}).get("plugin") != PROGRAM
+            if kind == "user_input" or (number in unbegun and own):
+                unbegun.discard(number)
+                begins.setdefault(number, at)
+                told = entry if kind == "user_input" else {"prompt": item["input"]}
+                self.turns.append(RecordedTurn(int(item.get("turn") or 0), waiting, told))
                 waiting = []
             elif not self.turns or (not item.get("resumed") and at < begins.get(number, at + 1)):
                 waiting.append(entry)
@@ -208,8 +212,6 @@ class Recording:
             own = [entry for other, entry in self._kept if other == number]
             whole = len(own) == len(item["trace"])
             history.extend(own, closed="status" in item or not whole)
-            if whole and own and isinstance(item.get("messages"), str):
-                history.settle(json.loads(item["messages"]))
         return history
 
     def _sent(self, lines: list[tuple[Message, By]], turn: RecordedTurn, entry: TraceEntry, offered: Any) -> Sent:
@@ -246,6 +248,12 @@ def request_changes(entries: list[TraceEntry]) -> list[dict[str, Any]]:
     """How handlers changed one request, by the entries before it."""
     changed = (entry for entry in entries if entry.get("type") == "change" and entry.get("of") == "request")
     return [{"by": entry.get("by"), "value": entry.get("value")} for entry in changed]
+
+
+def _unbegun(item: dict[str, Any]) -> bool:
+    """Whether a turn ended before its message was there, as a handler of `around_turn` raised."""
+    begun = any(entry.get("type") == "user_input" for entry in item["trace"])
+    return not begun and not item.get("resumed") and "input" in item and "status" in item
 
 
 # -- the runs of tools ---------------------------------------------------------------------------
