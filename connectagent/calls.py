@@ -77,6 +77,7 @@ class Asked:
         started: of `time.perf_counter()`.
         own: the model's answer or error, as the trace shows it; None where the model was not asked.
         told: how many trace entries there had been when the request was sent.
+        tools: the names of the tools in it.
         traced: whether its `llm_call` is in the trace.
     """
 
@@ -85,6 +86,7 @@ class Asked:
         self.started = time.perf_counter()
         self.own: dict[str, Any] | None = None
         self.told = 0
+        self.tools: list[str] = []
         self.traced = False
         self.usage: TokenUsage | None = None
 
@@ -92,7 +94,7 @@ class Asked:
         """Send the request; the innermost part of `around_llm`."""
         agent, request = self.agent, self.request
         agent.conversation.mend(request)  # here, as handlers about this call may have changed what is sent
-        self.told = agent.conversation.told
+        self.told, self.tools = agent.conversation.told, [_tool_name(tool) for tool in request.tools]
         try:
             response = as_response(self._answer())
         except BaseException as error:
@@ -121,10 +123,10 @@ class Asked:
 
     def entry(self, response: LLMResponse | None, error: Exception | None) -> dict[str, Any]:
         """What its trace entry tells of the request, and of the model's own answer where that is another."""
-        talk, names = self.agent.conversation, [_tool_name(tool) for tool in self.request.tools]
-        told: dict[str, Any] = {"entries_since_request": talk.told - self.told}
-        if names != talk.offered:
-            told["tools"] = talk.offered = names
+        talk = self.agent.conversation
+        told: dict[str, Any] = {"entries_since_request": talk.told - self.told if self.own is not None else 0}
+        if self.own is not None and self.tools != talk.offered:
+            told["tools"] = talk.offered = self.tools
         own = told_error(error) if error is not None else told_answer(response) if response is not None else {}
         return {**told, "original": None if own == self.own else self.own}
 

@@ -20,6 +20,7 @@ from connectagent.session import LLMResponse, Message, TokenUsage, ToolCall, Tra
 
 PROGRAM, RESUME = "(program)", "(resume)"  # plugins, in `by`, of the code that uses the agent and of a decision
 _ASIDE = ("tool_started",)  # entries that only the record has
+_BEGINS = ("user_input", "(turn)")  # the second is replay's own: see `_mark_begin`
 _CHANGES = ("message", "message_edited", "message_removed", "state_delta", "session_delta")
 _BY_JSON = {"dict": dict, "list": list, "int": int, "float": float, "bool": bool}
 
@@ -113,6 +114,8 @@ class Recording:
         self.items: list[dict[str, Any]] = data.pop("turns")
         self.head: dict[str, Any] = data
         self.turns: list[RecordedTurn] = []
+        for item in self.items:
+            _mark_begin(item)
         self._kept = self._effective()
         self._read()
 
@@ -166,16 +169,11 @@ class Recording:
         history = self._watched(sends)
         waiting: list[TraceEntry] = []
         offered: list[str] = []
-        begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") == "user_input"}
-        unbegun = {number for number, item in enumerate(self.items) if _unbegun(item)}
+        begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") in _BEGINS}
         for at, (number, entry) in enumerate(self._kept):
             kind, item = entry.get("type"), self.items[number]
-            own = kind not in _CHANGES or (entry.get("by") or {}).get("plugin") != PROGRAM
-            if kind == "user_input" or (number in unbegun and own):
-                unbegun.discard(number)
-                begins.setdefault(number, at)
-                told = entry if kind == "user_input" else {"prompt": item["input"]}
-                self.turns.append(RecordedTurn(int(item.get("turn") or 0), waiting, told))
+            if kind in _BEGINS:
+                self.turns.append(RecordedTurn(int(item.get("turn") or 0), waiting, entry))
                 waiting = []
             elif not self.turns or (not item.get("resumed") and at < begins.get(number, at + 1)):
                 waiting.append(entry)
@@ -188,7 +186,7 @@ class Recording:
             if at in sends:
                 offered = entry.get("tools", offered)
                 turn.answers.append(entry)
-                turn.sent.append(self._sent(history.seen[sends[at]], turn, entry, offered))
+                turn.sent.append(self._sent(history.seen[sends[at]], at - sends[at], turn, offered))
         for turn in self.turns:
             turn.runs = list(runs_of(turn.entries))
 
@@ -214,15 +212,17 @@ class Recording:
             history.extend(own, closed="status" in item or not whole)
         return history
 
-    def _sent(self, lines: list[tuple[Message, By]], turn: RecordedTurn, entry: TraceEntry, offered: Any) -> Sent:
+    def _sent(self, lines: list[tuple[Message, By]], behind: int, turn: RecordedTurn, offered: Any) -> Sent:
+        entry = turn.entries[-1]
         iteration = int(entry.get("iteration") or 0)
         again = bool(turn.sent) and turn.sent[-1].iteration == iteration  # perhaps by Retry(model=...)
         model = None if again else turn.end.get("model") or self.head.get("model")
-        since = len(turn.entries) - 1
-        while since and turn.entries[since - 1].get("type") != "llm_call":
+        before = turn.entries[: max(0, len(turn.entries) - 1 - behind)]
+        since = len(before)
+        while since and before[since - 1].get("type") != "llm_call":
             since -= 1
         messages, makers = [message for message, _ in lines], [by for _, by in lines]
-        return Sent(turn.number, iteration, model, messages, makers, offered, request_changes(turn.entries[since:-1]))
+        return Sent(turn.number, iteration, model, messages, makers, offered, request_changes(before[since:]))
 
 
 class _Watched(History):
@@ -250,10 +250,15 @@ def request_changes(entries: list[TraceEntry]) -> list[dict[str, Any]]:
     return [{"by": entry.get("by"), "value": entry.get("value")} for entry in changed]
 
 
-def _unbegun(item: dict[str, Any]) -> bool:
-    """Whether a turn ended before its message was there, as a handler of `around_turn` raised."""
-    begun = any(entry.get("type") == "user_input" for entry in item["trace"])
-    return not begun and not item.get("resumed") and "input" in item and "status" in item
+def _mark_begin(item: dict[str, Any]) -> None:
+    """Mark where a turn began that ended before its message was there, as a handler of `around_turn` raised."""
+    trace = item["trace"]
+    begun = any(entry.get("type") == "user_input" for entry in trace)
+    if not begun and not item.get("resumed") and "input" in item and "status" in item:
+        own = (entry.get("type") in _CHANGES and (entry.get("by") or {}).get("plugin") == PROGRAM for entry in trace)
+        trace.insert(next((at for at, is_own in enumerate(own) if not is_own), len(trace)), {
+            "type": _BEGINS[1], "prompt": item["input"],
+        })  # fmt: skip
 
 
 # -- the runs of tools ---------------------------------------------------------------------------
