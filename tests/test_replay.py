@@ -17,7 +17,7 @@ from test_conversation_property import FAULTS, MEAN, RESPONSES, Fault, Session, 
 from test_wire_agent import agent_for
 from wire_driver import MODES, WIRE, Recording, load, recordings, replay_server
 
-from connectagent import Agent, ProviderError
+from connectagent import ProviderError
 from connectagent.builtin.record import record_path
 from connectagent.replay import Replay, replay
 

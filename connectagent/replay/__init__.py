@@ -7,6 +7,7 @@ What handlers decided then is not replayed: today's handlers decide.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from connectagent.replay.recorded import PROGRAM, RecordedTurn, Recording, Run, 
 from connectagent.resume import Decided, Origin, is_record, open_point, restored_session
 from connectagent.session import Message, TraceEntry
 
-__all__ = ["Call", "Divergence", "RecordedLLM", "Recording", "Replay", "agent_of", "replay"]
+__all__ = ["Call", "Divergence", "RecordedLLM", "Recording", "Replay", "Replaying", "agent_of", "replay"]
 
 
 @dataclass
@@ -83,42 +84,41 @@ class Replay:
 
 
 def replay(
-    record: str | os.PathLike[str] | Recording,
-    agent: Agent | None = None,
-    *,
-    live_tools: bool = False,
-    plugins: Any = None,
+    record: str | os.PathLike[str] | Recording, agent: Agent | None = None, *, live_tools: bool = False
 ) -> Replay:
     """Play a record with an agent: its handlers run, its model and tools answer from the record.
 
-    Nothing is written, and nothing is shown. The agent is changed for good.
+    No record is written, and nothing is shown. The agent is changed for good.
 
     Args:
         record: the record's path.
         agent: whose handlers, tools and prompts they are; without it, one that is made from the record.
         live_tools: whether the agent's own tools run.
-        plugins: those of the agent that is made from the record.
 
     Raises:
         OSError, ConfigError: the record cannot be read.
         KeyboardInterrupt: Ctrl-C was pressed now; one that is in the record is played.
     """
     recording = record if isinstance(record, Recording) else Recording(is_record(record))
-    made = agent is None
-    agent = agent_of(recording, plugins) if agent is None else agent
-    return _Replaying(recording, agent, live_tools, made).run()
+    return Replaying(recording, agent_of(recording) if agent is None else agent, live_tools).run()
 
 
-def agent_of(recording: Recording, plugins: Any = None) -> Agent:
-    """An agent from a record alone: its name, its model's name and its system prompt."""
+def agent_of(recording: Recording, plugins: Any = None, **options: Any) -> Agent:
+    """An agent from a record alone: its name, its model's name, its system prompt and limit.
+
+    Args:
+        recording: the record.
+        plugins: the agent's plugins.
+        options: what else `Agent` takes.
+    """
     head = recording.head
-    llm: Any = _Named(str(head.get("model") or "?"))
+    named: Any = _Named(str(head.get("model") or "?"))
     limit = int(head.get("max_iterations") or 10)
-    agent = Agent(
-        str(head.get("agent") or "replayed"), llm=llm, log=False, quiet=True, plugins=plugins, max_iterations=limit
-    )
-    prompt, extended = str(head.get("system_prompt") or ""), agent.system_prompt
-    agent.system_prompt = prompt if prompt.endswith(extended) else prompt + extended
+    given = {"log": False, "quiet": True, "max_iterations": limit, "llm": named, **options}
+    agent = Agent(str(head.get("agent") or "replayed"), plugins=plugins, **given)
+    if "system_prompt" not in options:
+        prompt, extended = str(head.get("system_prompt") or ""), agent.system_prompt  # by `on_agent_ready`
+        agent.system_prompt = prompt if prompt.endswith(extended) else prompt + extended
     return agent
 
 
@@ -132,27 +132,53 @@ class _Named:
         raise RecordEnds("the agent of a record has no model of its own")
 
 
-class _Replaying:
-    """One record on its way through an agent."""
+class Replaying:
+    """One record on its way through an agent.
 
-    def __init__(self, recording: Recording, agent: Agent, live_tools: bool, made: bool) -> None:
-        self.recording, self.agent, self.made = recording, agent, made
+    Args:
+        recording: the record.
+        agent: the agent; an agent of `agent_of` is offered the tools that the record's had.
+        live_tools: whether its tools run.
+
+    Attributes:
+        out: what became of it so far.
+    """
+
+    def __init__(self, recording: Recording, agent: Agent, live_tools: bool = False) -> None:
+        self.recording, self.agent, self.made = recording, agent, isinstance(agent.llm, _Named)
         self.player = Player(agent, live_tools)
         self.player.told = self._compare
         self.turn: RecordedTurn | None = None
         self.asked = 0  # requests of this turn
+        self.last: tuple[str | None, BaseException | None] = (None, None)
         self.out = Replay(
             recording.path, agent, requests=self.player.requests, not_recorded=self.player.not_recorded
         )
 
     def run(self) -> Replay:
+        """Play the whole record."""
         self._begin_session()
         for turn in self.recording.turns:
             self._before(turn)
-            self.turn, self.asked = turn, 0
-            self.player.begin(turn, self.made)
-            self._play(turn)
+            self._play(turn, lambda: self._input(turn))  # noqa: B023  it is called at once
         return self.out
+
+    def by_turns(self) -> None:
+        """Let each turn that the agent is given play the record's next one; whoever asks it gets what comes of it."""
+        own, turns = self.agent._run, iter(self.recording.turns)
+
+        def run(*given: Any, **options: Any) -> str:
+            turn = next(turns, None)
+            if turn is None:
+                raise RecordEnds(f"the record has {len(self.recording.turns)} turns, and this is one more")
+            self.player.begin(turn, self.made)
+            self._play(turn, lambda: own(*given, **options))
+            result, error = self.last
+            if error is not None:
+                raise error
+            return str(result)
+
+        self.agent._run = run  # type: ignore[method-assign]
 
     def _begin_session(self) -> None:
         first = self.recording.head.get("begins_with") or {}
@@ -184,10 +210,13 @@ class _Replaying:
 
     # -- one turn ------------------------------------------------------------------------------
 
-    def _play(self, turn: RecordedTurn) -> None:
+    def _play(self, turn: RecordedTurn, play: Callable[[], str]) -> None:
+        """Play one turn, and keep what is other than it was."""
         session: Any = self.agent.current_session
         begun = len(session["trace"]) if session else 0
-        result, error = self._outcome(turn)
+        self.turn, self.asked = turn, 0
+        self.player.begin(turn, self.made)
+        self.last = result, error = self._outcome(turn, play)
         session = self.agent.current_session
         entries = session["trace"][begun:] if session else []
         self.out.take(list(changed_calls(turn.number, turn.entries, entries)))
@@ -223,27 +252,29 @@ class _Replaying:
         last = trace[-1] if error is not None and isinstance(trace[-1], dict) else {}
         return (last.get("by") or {}) if last.get("type") == "error" else {}
 
-    def _outcome(self, turn: RecordedTurn) -> tuple[str | None, BaseException | None]:
+    def _outcome(self, turn: RecordedTurn, play: Callable[[], str]) -> tuple[str | None, BaseException | None]:
         """What the turn returns, or raises."""
-        content, limit = turn.input.get("content", turn.input.get("prompt", "")), turn.input.get("max_iterations")
-        paused, decided = 0, None
         try:
-            while True:
-                try:
-                    if decided is None:
-                        return self.agent.input(clone(content), limit), None
-                    return self._go_on(decided, limit), None
-                except Paused:
-                    decided = self.recording.decision(turn, paused)
-                    if decided is None:
-                        raise
-                    paused += 1
+            return play(), None
         except KeyboardInterrupt as error:
             if not any(error is known for known in self.player.raised) and not _expected(turn):
                 raise
             return None, error
         except BaseException as error:
             return None, error
+
+    def _input(self, turn: RecordedTurn) -> str:
+        """Give the agent the turn's input; where it was paused then and decided, go on."""
+        content, limit = turn.input.get("content", turn.input.get("prompt", "")), turn.input.get("max_iterations")
+        paused, decided = 0, None
+        while True:
+            try:
+                return self.agent.input(clone(content), limit) if decided is None else self._go_on(decided, limit)
+            except Paused:
+                decided = self.recording.decision(turn, paused)
+                if decided is None:
+                    raise
+                paused += 1
 
     def _go_on(self, decided: Decided, limit: int | None) -> str:
         """Go on with a turn that was paused, with the decision that was made then."""
