@@ -212,14 +212,15 @@ class Replaying:
 
     def _play(self, turn: RecordedTurn, play: Callable[[], str]) -> None:
         """Play one turn, and keep what is other than it was."""
-        session: Any = self.agent.current_session
-        begun = len(session["trace"]) if session else 0
         self.turn, self.asked = turn, 0
         self.player.begin(turn, self.made)
         self.last = result, error = self._outcome(turn, play)
-        session = self.agent.current_session
-        entries = session["trace"][begun:] if session else []
-        self.out.take(list(changed_calls(turn.number, turn.entries, entries)))
+        session: Any = self.agent.current_session
+        entries = self.player.entries
+        calls = list(changed_calls(turn.number, turn.entries, entries))
+        if isinstance(error, RecordEnds):  # what it ended in is not known to be other
+            calls = [call for call in calls if call.then is not None]
+        self.out.take(calls)
         self.out.hook_errors += new_errors(turn.entries, entries)
         iteration = int(session["iteration"]) if session else 0
         self.out.results.append(_told(result, error))

@@ -12,6 +12,7 @@ from connectagent.agent import Agent
 from connectagent.attribution import By, clone
 from connectagent.builtin.yaml_lines import json_line
 from connectagent.errors import Pause, ProviderError
+from connectagent.hooks import Handler
 from connectagent.masking import current
 from connectagent.replay.recorded import RecordedTurn, Run, Sent, model_answer, request_changes, run_outcome
 from connectagent.session import LLMResponse, Message, TraceEntry
@@ -95,6 +96,7 @@ class Player:
         requests: what the model was sent, as it received it.
         sent: the same, as it is compared with the record.
         not_recorded: what was asked that the record has no answer for.
+        entries: the turn's trace entries as they were announced, as the record has them.
         raised: the interrupts that were raised since they are in the record.
     """
 
@@ -104,6 +106,7 @@ class Player:
         self.sent: list[Sent] = []
         self.not_recorded: list[dict[str, Any]] = []
         self.raised: list[BaseException] = []
+        self.entries: list[TraceEntry] = []
         self.told: Callable[[Sent], None] = lambda sent: None
         self._turn: RecordedTurn | None = None
         self._answered = 0
@@ -114,6 +117,8 @@ class Player:
         agent.wait = lambda after_s: None  # type: ignore[method-assign]
         for hook, handlers in agent.hooks.handlers.items():
             agent.hooks.handlers[hook] = tuple(one for one in handlers if not (one.trusted and one.plugin in WRITERS))
+        note = Handler("on_trace", self._note_entry, {"wrapper": False}, "replay", trusted=True)
+        agent.hooks.handlers["on_trace"] = (note, *agent.hooks.handlers["on_trace"])
         if not live_tools:
             agent.tools = RecordedTools(agent.tools, self._recorded_tool, agent.tools._agent_tool)
 
@@ -124,7 +129,7 @@ class Player:
             turn: the turn.
             offered: whether the model is told of the tools that ran then, where the agent does not have them.
         """
-        self._turn, self._answered = turn, 0
+        self._turn, self._answered, self.entries = turn, 0, []
         tools, ran = self.agent.tools, [run.name for run in turn.runs]
         if not isinstance(tools, RecordedTools):
             return
@@ -149,6 +154,9 @@ class Player:
         place = {"turn": session.get("turn"), "iteration": session.get("iteration")}
         self.not_recorded.append({**place, "what": what, "reason": reason, **more})
         return NOT_RECORDED.format(reason=reason)
+
+    def _note_entry(self, entry: TraceEntry) -> None:
+        self.entries.append(clone(entry))
 
     # -- the model -----------------------------------------------------------------------------
 

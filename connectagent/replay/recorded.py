@@ -12,7 +12,7 @@ from typing import Any
 
 from connectagent.attribution import By, clone
 from connectagent.blobs import blob_folder, restored
-from connectagent.errors import ProviderError, ToolArgumentsError, ToolRejected
+from connectagent.errors import ConfigError, ProviderError, ToolArgumentsError, ToolRejected
 from connectagent.history import History
 from connectagent.records import read_record
 from connectagent.resume import Decided
@@ -113,6 +113,8 @@ class Recording:
         data = partial(restored, folder=blob_folder(path))(read_record(path))
         self.items: list[dict[str, Any]] = data.pop("turns")
         self.head: dict[str, Any] = data
+        if not isinstance(data.get("agent"), str):
+            raise ConfigError(f"{path}: not a record: it does not tell its agent")
         self.turns: list[RecordedTurn] = []
         for item in self.items:
             _mark_begin(item)
