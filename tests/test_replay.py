@@ -526,6 +526,10 @@ def test_a_record_of_a_test_is_written_with_one_flag_and_then_played(tmp_path: P
     assert re.sub("call_find_[0-9]+", "id", kept.read_text("utf-8")) == first
     assert str(tmp_path) not in first and "x" * 40_000 in first
 
+    (tmp_path / "test_shop.py").write_text(TEST.replace('"Done."\n', '"Other."\n'))
+    assert run([*pytest_in, "--record"]).returncode == 1
+    assert re.sub("call_find_[0-9]+", "id", kept.read_text("utf-8")) == first
+    (tmp_path / "test_shop.py").write_text(TEST)
     (tmp_path / "live.txt").unlink()
     assert run(pytest_in).returncode == 0
     (tmp_path / "test_shop.py").write_text(TEST.replace("You are a shop.", "You are a bank."))

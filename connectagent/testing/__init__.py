@@ -13,7 +13,7 @@ Opt in with `pytest_plugins = ["connectagent.testing"]` in conftest.py, which br
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from connectagent.testing.network import NetworkRefused, no_network
@@ -73,6 +73,8 @@ if pytest is not None:
         monkeypatch.setenv("CONNECTAGENT_DIR", str(folder))
         return folder
 
+    _failed = pytest.StashKey[bool]()
+
     def pytest_addoption(parser: pytest.Parser) -> None:
         group = parser.getgroup("connectagent")
         told = "run the agents of the fixture `recorded` live, and write their records"
@@ -83,3 +85,10 @@ if pytest is not None:
         """Agents that answer from `records/` beside the test: `agent = recorded("refund.yaml", make_agent)`."""
         with recording(request.path.parent / "records", bool(request.config.getoption("--record"))) as made:
             yield made
+            made.failed = request.node.stash.get(_failed, False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+        return report

@@ -80,10 +80,14 @@ class Recorded:
     Args:
         folder: where the records are.
         live: whether to record.
+
+    Attributes:
+        failed: whether the test has failed already: then nothing is written, and nothing more is told.
     """
 
     def __init__(self, folder: Path, live: bool) -> None:
         self.folder, self.live = folder, live
+        self.failed = False
         self._open: list[tuple[Path, Agent, Replaying | None]] = []
 
     def __call__(self, name: str, make_agent: Callable[[], Agent]) -> Agent:
@@ -191,4 +195,5 @@ def recording(folder: Path, live: bool) -> Iterator[Recorded]:
     recorded = Recorded(folder, live)
     with apart(), nullcontext() if live else no_network():
         yield recorded
-        recorded.finish()
+        if not recorded.failed:
+            recorded.finish()
