@@ -128,7 +128,7 @@ class Asked:
         if self.own is not None and self.tools != talk.offered:
             told["tools"] = talk.offered = self.tools
         own = told_error(error) if error is not None else told_answer(response) if response is not None else {}
-        return {**told, "original": None if own == self.own else self.own}
+        return {**told, "original": None if own == self.own else _outlined(self.own)}
 
 
 def told_answer(response: LLMResponse) -> dict[str, Any]:
@@ -144,6 +144,15 @@ def told_error(error: BaseException) -> dict[str, Any]:
         told |= {"error_kind": error.kind, "error_provider": error.provider, "error_status": error.status}
         told["retry_after_s"] = error.retry_after_s
     return {key: value for key, value in told.items() if value is not None}
+
+
+def _outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What became of a call before an around handler made something else of it: no texts, as those may be secret."""
+    if own is None:
+        return None
+    kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
+    status = own.get("status") or ("error" if "error_type" in own else "success")
+    return {"status": status, **{key: own[key] for key in kept if key in own}}
 
 
 def told_text(error: BaseException) -> str:
@@ -327,7 +336,7 @@ def _run_tool(agent: Agent, call: ToolCall, entry: TraceEntry) -> Exception | No
         raise
     finally:
         if any(entry.get(key) != own[key] for key in own):
-            entry["original"] = own
+            entry["original"] = _outlined(own)
 
 
 def _run_function(agent: Agent, tool: Tool, call: ToolCall, entry: TraceEntry, own: TraceEntry) -> Any:

@@ -330,7 +330,7 @@ def test_errors_come_again_as_what_they_were(folder: Path) -> None:
     ]  # fmt: skip
 
 
-def test_an_around_handler_gets_what_tool_and_model_gave_it_then(folder: Path) -> None:
+def test_what_around_handlers_hide_is_not_recorded_and_the_rest_is_as_it_was(folder: Path) -> None:
     seen: list[Any] = []
 
     @around_tool
@@ -343,15 +343,16 @@ def test_an_around_handler_gets_what_tool_and_model_gave_it_then(folder: Path) -
     def louder() -> Iterator[Any]:
         response = yield
         seen.append(response.content)
-        response.content = f"{response.content}!"
+        response.content = response.content.replace("secret", "[hidden]")
 
-    agent = shop(LLMResponse("Let me see", [call("find", order=7)]), "Done", plugins=[[hide, louder]])
-    assert agent.input("Go.") == "Done!"
-    path, then = record_path(agent), list(seen)
+    agent = shop(LLMResponse("A secret", [call("find", order=7)]), "Done", plugins=[[hide, louder]])
+    assert agent.input("Go.") == "Done"
+    assert seen == ["A secret", {"order": 7, "total": 12}, "Done"]
+    path = record_path(agent)
     seen.clear()
-    assert path is not None
+    assert path is not None and "secret" not in path.read_text("utf-8")
     assert replayed(path, shop(plugins=[[hide, louder]])).same
-    assert seen == then == ["Let me see", {"order": 7, "total": 12}, "Done"]
+    assert seen == ["A [hidden]", {"order": 7, "total": "hidden"}, "Done"]
 
 
 def test_a_turn_that_was_paused_goes_on_with_its_decision(folder: Path) -> None:

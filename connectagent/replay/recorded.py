@@ -308,11 +308,12 @@ def run_outcome(run: Run) -> Any:
     """
     entry = run.outcome
     own = entry.get("original") or entry
-    status, result = own.get("status"), own.get("result")
+    status, result = own.get("status"), entry.get("result")
     if status == "rejected":
         raise ToolRejected(str(result).removeprefix("rejected: "))
     if status in ("error", "interrupted") and own.get("error_type"):
-        raise tool_error(str(own["error_type"]), str(result), status == "interrupted")
+        kind = str(own["error_type"])
+        raise tool_error(kind, str(own.get("result") or f"Error: {kind}"), status == "interrupted")
     return _value(result, entry.get("result_type"))
 
 
@@ -382,6 +383,7 @@ def model_answer(entry: TraceEntry) -> LLMResponse:
     own = entry.get("original") or entry
     if own.get("error_type"):
         raise model_error(own, entry)
+    own = entry  # of one that a handler has replaced, the handler's
     calls = [ToolCall(**clone(call)) for call in own.get("tool_calls") or ()]
     usage = entry.get("usage")
     return LLMResponse(
