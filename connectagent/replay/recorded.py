@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,9 +11,10 @@ from typing import Any
 
 from connectagent.attribution import By, clone
 from connectagent.blobs import blob_folder, restored
-from connectagent.errors import ConfigError, ProviderError, ToolArgumentsError, ToolRejected
+from connectagent.errors import ConfigError, ToolArgumentsError, ToolRejected
 from connectagent.history import History
 from connectagent.records import read_record
+from connectagent.replay.raised import model_error, tool_error
 from connectagent.resume import Decided
 from connectagent.session import LLMResponse, Message, TokenUsage, ToolCall, TraceEntry
 
@@ -327,51 +327,6 @@ def _value(result: Any, kind: Any) -> Any:
     except ValueError:  # it was too long to be told whole
         return result
     return value if isinstance(value, _BY_JSON[kind]) else result
-
-
-# -- errors --------------------------------------------------------------------------------------
-
-
-def tool_error(kind: str, result: str, interrupt: bool = False) -> BaseException:
-    """The error of a tool, from its type's name and what the model read of it."""
-    if interrupt:
-        return named_error(kind, "", BaseException)
-    text = result.removeprefix("Error: ")
-    if kind in ("ToolArgumentsError", "ToolNotFound"):
-        return named_error(kind, text)
-    return named_error(kind, "" if text == kind else text.removeprefix(f"{kind}: "))
-
-
-def model_error(own: dict[str, Any], entry: TraceEntry) -> BaseException:
-    """The error of a model call, as `llm_call` tells it."""
-    kind, text = str(own.get("error_type")), str(own.get("error") or "")
-    if own.get("error_kind"):
-        details = {"status": own.get("error_status"), "retry_after_s": own.get("retry_after_s")}
-        provider, retries = str(own.get("error_provider") or "?"), entry.get("retries")
-        error = ProviderError(text, kind=own["error_kind"], provider=provider, retries=retries, **details)
-        error.model = entry.get("model")
-        return error
-    return named_error(kind, text)
-
-
-def named_error(kind: str, text: str, base: type[BaseException] = Exception) -> BaseException:
-    """An error of a class of this name, with this text: Python's own class, or a class under it, or one of its own."""
-    found = getattr(builtins, kind, None)
-    if kind == "ToolArgumentsError":
-        found = ToolArgumentsError
-    if not (isinstance(found, type) and issubclass(found, BaseException)) or issubclass(found, BaseExceptionGroup):
-        found = base
-    given = [text] if text else []
-    if found.__name__ == kind:
-        try:
-            own: BaseException = found(*given)
-            if str(own) == text:
-                return own
-        except TypeError:  # one that takes more than a text
-            pass
-    made = type(kind, (found,), {"__init__": lambda self, *given: None, "__str__": lambda self: text})
-    named: BaseException = made(text)
-    return named
 
 
 def model_answer(entry: TraceEntry) -> LLMResponse:
