@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from connectagent.attribution import By, clone
+from connectagent.builtin.files import told as told_str
 from connectagent.errors import Pause, ProviderError, ToolArgumentsError, ToolRejected
 from connectagent.ledger import charge
 from connectagent.llm import LLM
@@ -139,7 +140,7 @@ def told_answer(response: LLMResponse) -> dict[str, Any]:
 
 def told_error(error: BaseException) -> dict[str, Any]:
     """An error as a trace entry shows it."""
-    told: dict[str, Any] = {"error": told_text(error), "error_type": type(error).__name__}
+    told: dict[str, Any] = {"error": told_str(str, error), "error_type": type(error).__name__}
     if isinstance(error, ProviderError):
         told |= {"error_kind": error.kind, "error_provider": error.provider, "error_status": error.status}
         told["retry_after_s"] = error.retry_after_s
@@ -153,14 +154,6 @@ def _outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
     status = own.get("status") or ("error" if "error_type" in own else "success")
     return {"status": status, **{key: own[key] for key in kept if key in own}}
-
-
-def told_text(error: BaseException) -> str:
-    """The text of an error; of one that cannot be told, its class."""
-    try:
-        return str(error)
-    except Exception:
-        return f"({type(error).__name__}: it cannot be shown as text)"
 
 
 def _tool_name(tool: Any) -> str:
