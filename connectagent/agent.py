@@ -169,7 +169,9 @@ class Agent(Holdings):
             if message is not None:
                 talk.append(message)
                 entry: TraceEntry = {"type": "user_input", "turn": talk.session["turn"], "prompt": prompt}
-                talk.trace(entry if message["content"] == prompt else {**entry, "content": clone(message["content"])})
+                own = {} if limit == self.max_iterations else {"max_iterations": limit}
+                own |= {} if message["content"] == prompt else {"content": clone(message["content"])}
+                talk.trace({**entry, **own})
             self.ended = self.hooks.first("after_user_input", agent=self, prompt=prompt) or self.ended
             while True:
                 result, more = self._complete(*self._iterate(limit, point))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from connectagent.attribution import By, clone
+from connectagent.builtin.files import told as told_str
 from connectagent.errors import Pause, ProviderError, ToolArgumentsError, ToolRejected
 from connectagent.ledger import charge
 from connectagent.llm import LLM
 from connectagent.messages import NOT_RUN, tidy_calls, value_problem
-from connectagent.session import LLMRequest, LLMResponse, Retry, ToolCall, TraceEntry
+from connectagent.session import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
 from connectagent.tools import Tool, error_content, result_content
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent
 
+_TOLD_TYPES = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
+_OF_ATTEMPT = ("status", "result", "error_type", "result_type", "original", "ended_turn")
 MAX_RETRIES = 10  # of one call by `Retry`: a handler that always answers Retry must not hang the agent
 
 
@@ -28,50 +32,135 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
     """
     llm = agent.llm
     for attempt in range(MAX_RETRIES + 1):
-        started, by, since = time.perf_counter(), None, agent.hooks.blames
-        response: LLMResponse | None = None
+        asked = Asked(agent, llm, request)
         try:
-            call = partial(_request, agent, llm, request)
-            response = agent.hooks.around("around_llm", call, as_response, agent=agent, request=request)
-            trace_model_call(agent, request, response, "success", started)
-            return as_response(response)
-        except Exception as error:
-            if response is not None or agent.hooks.owner_of(error, since):
-                raise
-            answer = agent.hooks.first("on_error", agent=agent, error=error, tool_call=None)
-            retry = answer.value if answer is not None and isinstance(answer.value, Retry) else None
-            if answer is not None:
-                agent.hooks.require(answer, LLMResponse, str, Retry)
-                by = answer.by
-                response = None if retry else as_response(answer.value)
-            trace_model_call(agent, request, response, "recovered" if response else "error", started, error, by)
-            if response is not None:
-                return response
-            if retry is None or agent.ended or attempt == MAX_RETRIES:
-                raise
-            time.sleep(retry.after_s)
-            if retry.model:
-                llm = agent.create_llm(retry.model)
-                request.model = llm.model
+            response, retry = _attempt(agent, request, asked, last=attempt == MAX_RETRIES)
+        except BaseException:
+            asked.lost()
+            raise
+        if response is not None:
+            return response
+        assert retry is not None
+        agent.wait(retry.after_s)
+        if retry.model:
+            llm = agent.create_llm(retry.model)
+            request.model = llm.model
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _request(agent: Agent, llm: LLM, request: LLMRequest) -> LLMResponse:
-    agent.conversation.mend(request)  # here, as handlers about this call may have changed what is sent
-    messages, tools = request.messages, request.tools or None
-    stream = getattr(llm, "stream", None) if agent.streaming else None
-    if stream is not None:
-        answer = stream(messages, tools, on_text=lambda text: agent.hooks.observe("on_text", agent=agent, text=text))
-    else:
-        answer = llm.complete(messages, tools)
-    response = as_response(answer)
-    charge(response.usage)
-    agent.last_usage = response.usage
-    if response.usage is not None:
-        agent.total_cost += response.usage.cost or 0.0
-    if agent.part is not None:
-        agent.part.count(response.usage)
-    return response
+def _attempt(agent: Agent, request: LLMRequest, asked: Asked, last: bool) -> tuple[LLMResponse | None, Retry | None]:
+    """One attempt: a response, or how the next one is to be made."""
+    by, since = None, agent.hooks.blames
+    response: LLMResponse | None = None
+    try:
+        response = agent.hooks.around("around_llm", asked.ask, as_response, agent=agent, request=request)
+        trace_model_call(agent, request, response, "success", asked)
+        return as_response(response), None
+    except Exception as error:
+        if response is not None or agent.hooks.owner_of(error, since):
+            raise
+        answer = agent.hooks.first("on_error", agent=agent, error=error, tool_call=None)
+        retry = answer.value if answer is not None and isinstance(answer.value, Retry) else None
+        if answer is not None:
+            agent.hooks.require(answer, LLMResponse, str, Retry)
+            by = answer.by
+            response = None if retry else as_response(answer.value)
+        trace_model_call(agent, request, response, "recovered" if response else "error", asked, error, by)
+        if response is None and (retry is None or agent.ended or last):
+            raise
+        return response, retry
+
+
+class Asked:
+    """One attempt at a model: what it answered by itself, before any handler had it.
+
+    Attributes:
+        started: of `time.perf_counter()`.
+        own: the model's answer or error, as the trace shows it; None where the model was not asked.
+        told: how many trace entries there had been when the request was sent.
+        tools: the names of the tools in it.
+        traced: whether its `llm_call` is in the trace.
+    """
+
+    def __init__(self, agent: Agent, llm: LLM, request: LLMRequest) -> None:
+        self.agent, self.llm, self.request = agent, llm, request
+        self.started = time.perf_counter()
+        self.own: dict[str, Any] | None = None
+        self.told = 0
+        self.tools: list[str] = []
+        self.traced = False
+        self.usage: TokenUsage | None = None
+
+    def ask(self) -> LLMResponse:
+        """Send the request; the innermost part of `around_llm`."""
+        agent, request = self.agent, self.request
+        agent.conversation.mend(request)  # here, as handlers about this call may have changed what is sent
+        self.told, self.tools = agent.conversation.told, [_tool_name(tool) for tool in request.tools]
+        try:
+            response = as_response(self._answer())
+        except BaseException as error:
+            self.own = told_error(error)
+            raise
+        self.own, self.usage = told_answer(response), response.usage
+        charge(response.usage)
+        agent.last_usage = response.usage
+        if response.usage is not None:
+            agent.total_cost += response.usage.cost or 0.0
+        if agent.part is not None:
+            agent.part.count(response.usage)
+        return response
+
+    def _answer(self) -> Any:
+        agent, messages, tools = self.agent, self.request.messages, self.request.tools or None
+        stream = getattr(self.llm, "stream", None) if agent.streaming else None
+        if stream is None:
+            return self.llm.complete(messages, tools)
+        tell = lambda text: agent.hooks.observe("on_text", agent=agent, text=text)  # noqa: E731
+        return stream(messages, tools, on_text=tell)
+
+    def lost(self) -> None:
+        """Trace a call whose answer reached nobody: a handler raised, or Ctrl-C came."""
+        if self.own is not None and not self.traced:
+            with contextlib.suppress(Exception):
+                trace_model_call(self.agent, self.request, None, "interrupted", self)
+
+    def entry(self, response: LLMResponse | None, error: Exception | None) -> dict[str, Any]:
+        """What its trace entry tells of the request, and of the model's own answer where that is another."""
+        talk = self.agent.conversation
+        told: dict[str, Any] = {"entries_since_request": talk.told - self.told if self.own is not None else 0}
+        if self.own is not None and self.tools != talk.offered:
+            told["tools"] = talk.offered = self.tools
+        own = told_error(error) if error is not None else told_answer(response) if response is not None else {}
+        return {**told, "original": None if own == self.own else _outlined(self.own)}
+
+
+def told_answer(response: LLMResponse) -> dict[str, Any]:
+    """A model's answer as a trace entry shows it."""
+    told = {"content": response.content, "tool_calls": [shown_call(call) for call in response.tool_calls or ()]}
+    return {**told, "provider_data": clone(response.provider_data)} if response.provider_data else told
+
+
+def told_error(error: BaseException) -> dict[str, Any]:
+    """An error as a trace entry shows it."""
+    told: dict[str, Any] = {"error": told_str(str, error), "error_type": type(error).__name__}
+    if isinstance(error, ProviderError):
+        told |= {"error_kind": error.kind, "error_provider": error.provider, "error_status": error.status}
+        told["retry_after_s"] = error.retry_after_s
+    return {key: value for key, value in told.items() if value is not None}
+
+
+def _outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
+    """What became of a call before an around handler made something else of it: no texts, as those may be secret."""
+    if own is None:
+        return None
+    kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
+    status = own.get("status") or ("error" if "error_type" in own else "success")
+    return {"status": status, **{key: own[key] for key in kept if key in own}}
+
+
+def _tool_name(tool: Any) -> str:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return str(function.get("name")) if isinstance(function, dict) else "?"
 
 
 def as_response(value: Any) -> LLMResponse:
@@ -95,20 +184,20 @@ def trace_model_call(
     request: LLMRequest,
     response: LLMResponse | None,
     status: str,
-    started: float | None = None,
+    asked: Asked | None = None,
     error: Exception | None = None,
     by: By | None = None,
 ) -> None:
-    """Trace a model call, or what stood in for it; `started` is None where there was no call."""
+    """Trace a model call, or what stood in for it; `asked` is None where there was no call."""
     calls = (response.tool_calls if response else None) or []
     entry: TraceEntry = {
         "type": "llm_call",
         "model": (response.model if response else None) or request.model,
         "timestamp": time.time(),
-        "duration_ms": 0.0 if started is None else round((time.perf_counter() - started) * 1000, 3),
+        "duration_ms": 0.0 if asked is None else round((time.perf_counter() - asked.started) * 1000, 3),
         "tool_calls_count": len(calls),
         "iteration": agent.conversation.session["iteration"],
-        "usage": response.usage if response else None,
+        "usage": response.usage if response else asked.usage if asked else None,
         "content": response.content if response else None,
         "tool_calls": [shown_call(call) for call in calls],
         "status": status,
@@ -117,12 +206,14 @@ def trace_model_call(
         "finish_reason": response.finish_reason if response else None,
         "provider_data": response.provider_data if response else None,
         "retries": getattr(response or error, "retries", None),
-        "error": None if error is None else str(error),
-        "error_type": None if error is None else type(error).__name__,
-        "error_kind": getattr(error, "kind", None),
+        **({} if error is None else told_error(error)),
+        **({} if asked is None else asked.entry(response, error)),
         "by": by,
     }
-    entry.update({key: value for key, value in more.items() if value}, **agent.conversation.changed_by(by))
+    if asked is not None:
+        asked.traced = True
+    entry.update({key: value for key, value in more.items() if value or key == "tools"})
+    entry.update(agent.conversation.changed_by(by))
     agent.conversation.trace(entry)
 
 
@@ -219,12 +310,13 @@ def _decide(agent: Agent, call: ToolCall, entry: TraceEntry, rejection: ToolReje
 
 def _run_tool(agent: Agent, call: ToolCall, entry: TraceEntry) -> Exception | None:
     tool, since = agent.tools.get(call.name), agent.hooks.blames
+    own: TraceEntry = {}
     try:
         if tool is None:
             raise agent.tools.missing(call.name)
         if call.error:
             raise ToolArgumentsError(f"the arguments could not be read: {call.error}; send one JSON object")
-        run = partial(_run_function, agent, tool, call, entry)
+        run = partial(_run_function, agent, tool, call, entry, own)
         value = agent.hooks.around("around_tool", run, agent=agent, tool_call=call)
         entry.update(status="success", result=result_content(value))
         return None
@@ -239,22 +331,46 @@ def _run_tool(agent: Agent, call: ToolCall, entry: TraceEntry) -> Exception | No
                 lost = f"the tool ran, but its result was lost: {type(error).__name__}"
                 entry.update(status="interrupted", result=lost)
             raise
-        status = "error" if tool is not None else "not_found"
-        result = error_content(error)
-        entry.update(status=status, result=result, error=result, error_type=type(error).__name__)
+        entry.update(_failure(error) if tool is not None else {**_failure(error), "status": "not_found"})
         return error
     except BaseException as interrupt:
-        entry.update(status="interrupted", result=f"interrupted before it finished: {type(interrupt).__name__}")
+        entry.update(_interruption(interrupt))
         raise
+    finally:
+        if any(entry.get(key) != own[key] for key in own):
+            entry["original"] = _outlined(own)
 
 
-def _run_function(agent: Agent, tool: Tool, call: ToolCall, entry: TraceEntry) -> Any:
+def _run_function(agent: Agent, tool: Tool, call: ToolCall, entry: TraceEntry, own: TraceEntry) -> Any:
+    """Run the tool's function; `own` takes what came of it, where handlers may make something else of that."""
     arguments = tool.bind(call.arguments, agent=agent)
-    started = time.perf_counter()
+    handled = any(not handler.trusted for handler in agent.hooks.handlers["around_tool"])
+    started, ended = time.perf_counter(), agent.ended
     try:
-        return agent.hooks.run_tool(tool, arguments)
+        value = agent.hooks.run_tool(tool, arguments)
+        if type(value) in _TOLD_TYPES:
+            entry["result_type"] = type(value).__name__
+        if handled:
+            own.update(status="success", result=result_content(value))
+        return value
+    except BaseException as error:
+        if handled and not isinstance(error, (ToolRejected, Pause)):
+            own.update(_failure(error) if isinstance(error, Exception) else _interruption(error))
+        raise
     finally:
         entry["timing"] = round((time.perf_counter() - started) * 1000, 3)
+        if agent.ended is not None and agent.ended is not ended:
+            entry["ended_turn"] = agent.ended.value
+
+
+def _failure(error: Exception) -> TraceEntry:
+    text = error_content(error)
+    return {"status": "error", "result": text, "error": text, "error_type": type(error).__name__}
+
+
+def _interruption(error: BaseException) -> TraceEntry:
+    kind = type(error).__name__
+    return {"status": "interrupted", "result": f"interrupted before it finished: {kind}", "error_type": kind}
 
 
 def _recover(agent: Agent, call: ToolCall, entry: TraceEntry, error: Exception | None) -> None:
@@ -265,15 +381,25 @@ def _recover(agent: Agent, call: ToolCall, entry: TraceEntry, error: Exception |
             return
         changed: TraceEntry = {}
         if isinstance(answer.value, Retry):
-            time.sleep(answer.value.after_s)
-            error = _run_tool(agent, call, changed)
+            agent.wait(answer.value.after_s)
+            try:
+                error = _run_tool(agent, call, changed)
+            except BaseException:
+                if "status" in changed:
+                    with contextlib.suppress(Exception):
+                        _take_attempt(agent, call, entry, changed, answer.by)
+                raise
         else:
             changed.update(status="recovered", result=result_content(answer.value), by=answer.by)
             error = None
-        agent.conversation.amend(call, entry, **changed)
-        value = {"status": changed["status"], "result": changed["result"]}
-        agent.conversation.trace(
-            {"type": "change", "by": answer.by, "of": "tool_execution", "call_id": call.id, "value": value}
-        )
+        _take_attempt(agent, call, entry, changed, answer.by)
         if error is None:
             return
+
+
+def _take_attempt(agent: Agent, call: ToolCall, entry: TraceEntry, changed: TraceEntry, by: By) -> None:
+    """Put what came of a call that had failed into its entry, and trace it."""
+    agent.conversation.amend(call, entry, **changed)
+    value = {key: changed[key] for key in _OF_ATTEMPT if key in changed}
+    told = {"type": "change", "by": by, "of": "tool_execution", "call_id": call.id, "value": value}
+    agent.conversation.trace(told)

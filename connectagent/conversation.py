@@ -42,6 +42,8 @@ class Conversation:
         self.host = host
         self._untold: list[tuple[TraceEntry, list[By | None]]] = []  # each with whose code brought it about
         self._telling: list[By | None] | None = None  # the same of the entry that is being told
+        self.told = 0  # entries of the trace so far
+        self.offered: list[str] = []  # the tools of the newest model call, by name
         self.session: dict[str, Any] = {} if session is None else session
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
@@ -178,6 +180,7 @@ class Conversation:
         What a handler changes when it is told of one entry makes further entries, which are told after all
         that stand before them, but not to those who brought them about. Each is told, whatever is raised.
         """
+        self.told += len(entries)
         self._untold += [(entry, [*(self._telling or ()), *self.host.all_running()]) for entry in entries]
         if self._telling is not None:
             return

@@ -21,6 +21,7 @@ from connectagent.messages import assistant_message, mend, place_of_result, user
 from connectagent.records import read_record
 from connectagent.session import LLMResponse, Message, ToolCall, TraceEntry
 
+NO_ANSWER = ("error", "interrupted")  # what became of a model call that put nothing into the conversation
 _ASIDE = ("tool_started", "shadow")  # entries that are told later than they happened, and change nothing
 _BEFORE_CALLS = ("before_llm", "around_llm")
 _WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
@@ -215,7 +216,7 @@ class History:
 
     def _on_llm_call(self, entry: TraceEntry) -> None:
         self.iteration = int(entry.get("iteration") or self.iteration)
-        if entry.get("status") == "error":
+        if entry.get("status") in NO_ANSWER:
             return
         self.answer = _response(entry, entry.get("provider_data"))
         self.answered_by = entry.get("by") or {"model": entry.get("model")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any, cast
 
 from connectagent.conversation import Conversation
@@ -131,6 +132,10 @@ class Holdings(Member):
         brought += [handler({}) or {} for handler in model_handlers(model, known)]
         factories = {prefix: factory for models in brought for prefix, factory in models.items()}
         return create_llm(model, factories=factories, **self._connection)
+
+    def wait(self, after_s: float) -> None:
+        """Wait before a call is made again, in seconds."""
+        time.sleep(after_s)
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.llm.model!r}, tools={self.list_tools()!r})"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from connectagent.attribution import By, shown
 from connectagent.blobs import blob_folder
 from connectagent.errors import ConfigError, Pause, Paused, ToolRejected
-from connectagent.history import History, history_of, read_history
+from connectagent.history import NO_ANSWER, History, history_of, read_history
 from connectagent.host import Decision
 from connectagent.messages import NOT_RUN, text_of
 from connectagent.records import is_running, read_record
@@ -227,8 +227,8 @@ def _point(agent: Agent, history: History, last: dict[str, Any]) -> Point:
 def _after_answer(history: History, last_call: TraceEntry | None) -> Point:
     """Where to go on behind an answer without calls, or before any."""
     last = history.lines[-1].message if history.lines else {}
-    if last_call is None or last_call.get("status") == "error" or last.get("role") != "assistant":
-        if last_call is not None and last_call.get("status") == "error":
+    if last_call is None or last_call.get("status") in NO_ANSWER or last.get("role") != "assistant":
+        if last_call is not None and last_call.get("status") in NO_ANSWER:
             history.iteration -= 1  # the same call is made again
         return Point()
     return Point(response=LLMResponse(text_of(last.get("content"))))

@@ -47,6 +47,7 @@ ORDER = [
     "handover",
     "agent",
     "workflows",
+    "replay",
     "testing",
     "view",
     "cli",

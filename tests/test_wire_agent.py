@@ -13,7 +13,7 @@ from connectagent import Agent, ProviderError, Retry, Tool, on_error, on_text
 pytestmark = pytest.mark.skipif(not WIRE.is_dir(), reason=f"the recordings are not here: {WIRE}")
 
 
-def agent_for(recording: Recording, base_url: str, mode: str, told: list[str]) -> Agent:
+def agent_for(recording: Recording, base_url: str, mode: str, told: list[str], **more: Any) -> Agent:
     """An agent whose tools answer what the recording client's tools answered."""
 
     def recorded(agent: Any, **_: Any) -> Any:
@@ -45,8 +45,8 @@ def agent_for(recording: Recording, base_url: str, mode: str, told: list[str]) -
         options=recording.options,
         stream=mode == "stream",
         quiet=True,
-        log=False,
         on_events=[listen, tell_the_model],
+        **{"log": False, **more},
     )
 
 

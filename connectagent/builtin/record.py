@@ -353,7 +353,8 @@ def _header(agent: Agent, started: time.struct_time, kept: Kept) -> str:
         f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
         + (f"script: {kept.line(script)}\n" if script else "")
         + f"plugins: {kept.line({handler.plugin: handler.version for handler in handlers})}\n"
-        f"system_prompt: {kept.line(agent.system_prompt)}\n"
+        + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
+        + f"system_prompt: {kept.line(agent.system_prompt)}\n"
         f"{_beginning(agent, kept)}turns:\n"
     )
 

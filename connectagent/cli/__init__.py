@@ -18,6 +18,7 @@ COMMANDS = {
     "view": "connectagent.cli.view",
     "blame": "connectagent.cli.blame",
     "resume": "connectagent.cli.resume",
+    "replay": "connectagent.cli.replay",
     "plugins": "connectagent.cli.plugins",
 }
 """The own commands, each with the module that holds a click command of the same name."""

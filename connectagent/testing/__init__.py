@@ -1,7 +1,7 @@
 """For tests of agents and plugins: nothing here needs a key or a network.
 
 Opt in with `pytest_plugins = ["connectagent.testing"]` in conftest.py, which brings the fixtures `agenttester`,
-`no_network` and `co_dir`; or import the names.
+`no_network`, `co_dir` and `recorded`; or import the names.
 
     turn = run_agent(call("search", query="retry"), "It is in retry.md.", tools=[search], plugins=[my_plugin])
     assert turn.result == "It is in retry.md."
@@ -13,11 +13,12 @@ Opt in with `pytest_plugins = ["connectagent.testing"]` in conftest.py, which br
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from connectagent.testing.network import NetworkRefused, no_network
 from connectagent.testing.recorder import HookCall, HookRecorder
+from connectagent.testing.replayed import Recorded, Replayed, recording, replayed
 from connectagent.testing.rules import conversation_problems
 from connectagent.testing.script import Request, ScriptedLLM, ScriptEnded, call
 from connectagent.testing.tester import AgentTester, Checked, PluginFaults
@@ -37,6 +38,8 @@ __all__ = [
     "HookRecorder",
     "NetworkRefused",
     "PluginFaults",
+    "Recorded",
+    "Replayed",
     "Request",
     "ScriptEnded",
     "ScriptedLLM",
@@ -45,6 +48,7 @@ __all__ = [
     "conversation_problems",
     "crash_at",
     "no_network",
+    "replayed",
     "run_agent",
 ]
 
@@ -68,3 +72,23 @@ if pytest is not None:
         folder = tmp_path / ".co"
         monkeypatch.setenv("CONNECTAGENT_DIR", str(folder))
         return folder
+
+    _failed = pytest.StashKey[bool]()
+
+    def pytest_addoption(parser: pytest.Parser) -> None:
+        group = parser.getgroup("connectagent")
+        told = "run the agents of the fixture `recorded` live, and write their records"
+        group.addoption("--record", action="store_true", help=told)
+
+    @pytest.fixture
+    def recorded(request: pytest.FixtureRequest) -> Iterator[Recorded]:
+        """Agents that answer from `records/` beside the test: `agent = recorded("refund.yaml", make_agent)`."""
+        with recording(request.path.parent / "records", bool(request.config.getoption("--record"))) as made:
+            yield made
+            made.failed = request.node.stash.get(_failed, False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+        return report

@@ -1,0 +1,246 @@
+"""`connectagent replay`: what today's handlers would make of recorded sessions."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from connectagent.builtin.lines import call_text, visible
+from connectagent.cli import script
+from connectagent.cli.log.reading import Column, echo, echo_json, show_table
+from connectagent.errors import ConfigError
+from connectagent.records import agent_in_name, all_records, find_record
+
+MOST = 20  # lines of a list
+
+
+@click.command(short_help="Play records with today's handlers: what would be other?")
+@click.argument("records", nargs=-1, metavar="RECORD... [SCRIPT]")
+@click.option("-p", "plugins", metavar="PLUGIN", multiple=True,
+              help="./plugin.py or an installed plugin to add; no:NAME leaves one out. Repeatable.")  # fmt: skip
+@click.option("--all", "every", is_flag=True, help="All records.")
+@click.option("--agent", metavar="NAME", help="All records of this agent.")
+@click.option("--live-tools", is_flag=True, help="Run the tools, and let them use the network.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--traceback", is_flag=True, help="Show the whole traceback of an error.")
+def replay(
+    records: tuple[str, ...],
+    plugins: tuple[str, ...],
+    every: bool,
+    agent: str | None,
+    live_tools: bool,
+    as_json: bool,
+    traceback: bool,
+) -> None:
+    """Play the recorded answers of model and tools through today's handlers, offline.
+
+    Tells the first request that would be another one, and whose doing that is; and the tool calls that would now be
+    rejected. SCRIPT (*.py) makes the agent, else the script that the record names, else the agent is made from the
+    record. RECORD is a path, a name in .co/evals or the beginning of one, an agent's name, or `last`. Nothing is
+    written, no tool runs, and there is no network.
+
+    Exit code: 0 all is the same, 1 something is other, 2 wrong usage.
+    """
+    program = records[-1] if records and records[-1].endswith(".py") else None
+    named = records[:-1] if program else records
+    paths = _paths(named, every, agent)
+    if program is not None and not Path(program).is_file():
+        raise _usage(f"{program!r}: no such script")
+    script.apply(None, True, plugins)
+    several = every or agent is not None or len(paths) > 1
+    rows = [_row(path, program, live_tools, traceback, several) for path in paths]
+    if several:
+        echo_json([_data(*row) for row in rows]) if as_json else _table(rows)
+    else:
+        echo_json(_data(*rows[0])) if as_json else _show(*rows[0])
+    if not all(_is_same(row[1]) for row in rows):
+        raise click.exceptions.Exit(1)
+
+
+def _paths(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]:
+    from connectagent.builtin.files import safe_name
+
+    try:
+        paths = [find_record(name).absolute() for name in named]
+        if every or agent is not None:
+            paths += [path for path in all_records() if agent is None or agent_in_name(path) == safe_name(agent)]
+            if not paths:
+                raise ConfigError(f"there are no records of agent {agent!r}" if agent else "there are no records yet")
+        return list(dict.fromkeys(paths or [find_record(None).absolute()]))
+    except ConfigError as error:
+        raise _usage(str(error)) from error
+
+
+def _usage(text: str) -> click.UsageError:
+    return click.UsageError(text, click.get_current_context(silent=True))
+
+
+# -- one record ----------------------------------------------------------------------------------
+
+
+def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, several: bool) -> tuple[Path, Any]:
+    """A record with what became of it; of several, an error takes that one's place."""
+    from connectagent.replay import Recording
+
+    try:
+        recording = Recording(path)
+    except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if several:
+            return path, error
+        raise _usage(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
+    try:
+        with _offline(live_tools), contextlib.redirect_stdout(sys.stderr):
+            return path, _played(recording, program, live_tools, traceback)
+    except (Exception, SystemExit) as error:
+        if several:
+            return path, error
+        raise
+
+
+@contextlib.contextmanager
+def _offline(live_tools: bool) -> Iterator[None]:
+    from connectagent.replay.apart import apart
+    from connectagent.testing import no_network
+
+    with apart(), contextlib.nullcontext() if live_tools else no_network():
+        yield
+
+
+def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool) -> Any:
+    from connectagent.replay import agent_of
+    from connectagent.replay import replay as play
+
+    named = recording.head.get("script")
+    if program is None and named and not os.path.isfile(str(named)):
+        click.echo(f"{visible(named)} is not there any more; the agent is made from the record", err=True)
+    elif program is None and named:
+        program = str(named)
+    if program is None:
+        return play(recording, live_tools=live_tools)
+    agent = _agent(program, str(recording.head.get("agent")), traceback)
+    if agent is None:
+        click.echo(f"{visible(program)} makes no agent at its top level; the agent is made from the record", err=True)
+        agent = agent_of(recording)
+    return play(recording, agent, live_tools=live_tools)
+
+
+def _agent(program: str, name: str, traceback: bool) -> Any:
+    """The agent of a script that has the record's name, else the one that it would run; None where it makes none."""
+    from connectagent.agent import Agent
+    from connectagent.replay.apart import WouldRun, only_made
+
+    found = None
+    try:
+        with only_made():
+            module = script.load(program, traceback)
+    except WouldRun as stopped:
+        module, found = sys.modules[script.NAME], stopped.agent
+    agents = [value for value in [found, *vars(module).values()] if isinstance(value, Agent)]
+    same_name = [agent for agent in agents if agent.name == name]
+    return same_name[0] if same_name else found or script.agent_of(module)
+
+
+# -- showing -------------------------------------------------------------------------------------
+
+
+def _is_same(played: Any) -> bool:
+    return bool(getattr(played, "same", False))
+
+
+def _data(path: Path, played: Any) -> dict[str, Any]:
+    if isinstance(played, BaseException):
+        return {"record": str(path), "same": False, "error": f"{type(played).__name__}: {played}"}
+    divergence = played.divergence
+    data: dict[str, Any] = {"record": str(path), "same": played.same, "divergence": None}
+    if divergence is not None:
+        data["divergence"] = {
+            key: getattr(divergence, key) for key in ("turn", "iteration", "what", "lines", "then_by", "now_by")
+        }
+    for key in ("rejected", "stand_ins", "errors", "changed"):
+        data[key] = [_call_data(call) for call in getattr(played, key)]
+    keys = ("not_recorded", "hook_errors", "ran_out", "results", "recorded_results")
+    return {**data, **{key: getattr(played, key) for key in keys}, "requests": len(played.requests)}
+
+
+def _call_data(call: Any) -> dict[str, Any]:
+    keys = ("turn", "iteration", "call_id", "name", "arguments", "then", "now", "had_succeeded", "then_result")
+    return {**{key: getattr(call, key) for key in keys}, "now_result": call.now_result, "by": call.by}
+
+
+def _show(path: Path, played: Any) -> None:
+    turns, asked = len(played.results), len(played.requests)
+    head = f"{path.name}: {turns} turn{'' if turns == 1 else 's'}, {asked} model call{'' if asked == 1 else 's'}"
+    ending = f"; the record ends at {played.ran_out}" if played.ran_out else ""
+    if played.same:
+        echo(f"{head}\nsame: the same requests, the same results{ending}")
+        return
+    lines = [head]
+    if played.divergence is not None:
+        first, *more = str(played.divergence).split("\n")
+        lines += [f"first divergence at {first}", *(f"  {line}" for line in more)]
+    succeeded = [call for call in played.rejected if call.had_succeeded]
+    lines += _listed("now rejected, had succeeded", succeeded)
+    lines += _listed("now rejected", [call for call in played.rejected if not call.had_succeeded])
+    lines += _listed("now stood in for", played.stand_ins)
+    lines += _listed("now failing", played.errors)
+    lines += _listed("other results", played.changed)
+    lines += _listed("not recorded", [_lacking(one) for one in played.not_recorded])
+    lines += _listed("errors of handlers", [_error(entry) for entry in played.hook_errors])
+    if played.ran_out:
+        lines.append(f"the recorded answers ran out at {played.ran_out}")
+    lines.append(f"result: {'same' if played.results == played.recorded_results else 'different'}")
+    echo("\n".join(lines))
+
+
+def _listed(title: str, things: list[Any]) -> list[str]:
+    if not things:
+        return []
+    more = [f"  ... {len(things) - MOST} more"] if len(things) > MOST else []
+    return [f"{title}: {len(things)}", *(f"  {visible(thing)}" for thing in things[:MOST]), *more]
+
+
+def _lacking(one: dict[str, Any]) -> str:
+    what = call_text(one["tool_name"], one["arguments"]) if one["what"] == "tool" else "the model"
+    return f"{one['turn']}.{one['iteration']} {what}: {one['reason']}"
+
+
+def _error(entry: dict[str, Any]) -> str:
+    from connectagent.replay.comparing import by_text
+
+    return f"{by_text(entry['by'])}: {entry.get('error_type')}: {entry.get('error')}"
+
+
+def _table(rows: list[tuple[Path, Any]]) -> None:
+    cells, counts = [], {"same": 0, "diverged": 0, "errors": 0}
+    rejected = succeeded = 0
+    for path, played in rows:
+        if isinstance(played, BaseException):
+            counts["errors"] += 1
+            reason = visible(f"error: {type(played).__name__}: {played}".replace(f"{path}: ", ""), 200)
+            cells.append([path.stem, "-", "-", "-", reason])
+            continue
+        counts["same" if played.same else "diverged"] += 1
+        mine = sum(call.had_succeeded for call in played.rejected)
+        rejected, succeeded = rejected + len(played.rejected), succeeded + mine
+        count = f"{len(played.rejected)} ({mine} had succeeded)" if played.rejected else "0"
+        cells.append([path.stem, str(len(played.results)), str(len(played.requests)), count, _outcome(played)])
+    columns = [Column("record", 60), Column("turns", right=True), Column("calls", right=True), Column("now rejected")]
+    show_table([*columns, Column("outcome")], cells)
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    echo(f"{len(rows)} records: {told}; {rejected} calls now rejected, of which {succeeded} had succeeded")
+
+
+def _outcome(played: Any) -> str:
+    if played.same:
+        return "same"
+    if played.divergence is not None:
+        by = played.divergence.now_by
+        whose = f", by {by.get('handler') or by.get('plugin')}" if by.get("handler") or by.get("plugin") else ""
+        return f"diverged at {played.divergence.place}: other {played.divergence.what}{whose}"
+    return "other tool calls"

@@ -1,0 +1,199 @@
+"""Recorded sessions in tests: that they still give the same, and agents that answer from a record."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from connectagent.agent import Agent
+from connectagent.blobs import blob_folder, restored
+from connectagent.builtin.yaml_lines import json_line
+from connectagent.discovery import handlers_of
+from connectagent.records.whole import entry_of
+from connectagent.replay import Recording, Replay, Replaying, agent_of, replay
+from connectagent.replay.apart import apart
+from connectagent.resume import is_record
+from connectagent.testing.network import no_network
+from connectagent.testing.recorder import HookRecorder
+
+
+class Replayed(Replay):
+    """A `Replay`, with the hooks that fired.
+
+    Attributes:
+        hooks: a `HookRecorder` that was listed behind the agent's own plugins.
+    """
+
+    hooks: HookRecorder
+
+    def __repr__(self) -> str:
+        return f"Replayed({self.record.name!r}, same={self.same}, divergence={str(self.divergence)!r})"
+
+
+def replayed(
+    record: str | os.PathLike[str],
+    agent: Agent | None = None,
+    *,
+    plugins: Any = None,
+    live_tools: bool = False,
+    **agent_options: Any,
+) -> Replayed:
+    """Play a record with today's handlers, without a network: `assert replayed("refund.yaml", agent=agent).same`.
+
+    Args:
+        record: the record's path.
+        agent: whose handlers, tools and prompts they are; it is changed for good. Without it an agent is made from the
+            record.
+        plugins: plugins of that one.
+        live_tools: whether tools run; they may use the network.
+        agent_options: what else `Agent` takes, for the agent that is made from the record.
+
+    Raises:
+        ConfigError: the file is not a record.
+        TypeError: both an agent and what one is to be made of were given.
+    """
+    if agent is not None and (plugins is not None or agent_options):
+        given = ", ".join(["plugins"] * (plugins is not None) + sorted(agent_options))
+        raise TypeError(f"replayed() takes agent=, or what an agent is made of ({given}), not both")
+    recording, hooks = Recording(is_record(record)), HookRecorder()
+    with apart(), nullcontext() if live_tools else no_network():
+        agent = agent_of(recording, plugins, **agent_options) if agent is None else agent
+        for handler in handlers_of(hooks):
+            agent.hooks.handlers[handler.hook] = (*agent.hooks.handlers[handler.hook], handler)
+        played = replay(recording, agent, live_tools=live_tools)
+    result = Replayed(**{name: getattr(played, name) for name in Replay.__dataclass_fields__})
+    result.hooks = hooks
+    return result
+
+
+class Recorded:
+    """The fixture `recorded`: `agent = recorded("refund.yaml", make_agent)`.
+
+    The agent's model and tools answer from the record, turn by turn, as the test asks; in the end everything must
+    have been the same. With `pytest --record` they are live, and the record is written.
+
+    Args:
+        folder: where the records are.
+        live: whether to record.
+
+    Attributes:
+        failed: whether the test has failed already: then nothing is written, and nothing more is told.
+    """
+
+    def __init__(self, folder: Path, live: bool) -> None:
+        self.folder, self.live = folder, live
+        self.failed = False
+        self._open: list[tuple[Path, Agent, Replaying | None]] = []
+
+    def __call__(self, name: str, make_agent: Callable[[], Agent]) -> Agent:
+        """The agent that `make_agent()` makes, for the record of this name.
+
+        Raises:
+            FileNotFoundError: there is no such record, and none is being written.
+        """
+        path = self.folder / name
+        if not self.live and not path.is_file():
+            raise FileNotFoundError(f"there is no record {path}; write it with: pytest --record")
+        agent, playing = make_agent(), None
+        if self.live:
+            _add_record(agent)
+        else:
+            playing = Replaying(Recording(path), agent)
+            playing.by_turns()
+        self._open.append((path, agent, playing))
+        return agent
+
+    def finish(self) -> None:
+        """Write the records, or hold what was played against them.
+
+        Raises:
+            AssertionError: something is not as it was; the message tells it.
+        """
+        for path, agent, playing in self._open:
+            if playing is None:
+                keep_record(agent, path)
+                continue
+            played, turns = playing.out, len(playing.recording.turns)
+            lists = ("rejected", "stand_ins", "errors", "changed", "not_recorded", "hook_errors")
+            other = [f"{key}: {value}" for key in lists for value in getattr(played, key)]
+            if played.divergence is not None or other:
+                told = [str(played.divergence)] if played.divergence else []
+                hint = "if it is meant: pytest --record"
+                raise AssertionError("\n".join([f"{path.name} is not replayed as it was; {hint}", *told, *other]))
+            if len(played.results) < turns:
+                raise AssertionError(f"{path.name} has {turns} turns, and the test made {len(played.results)}")
+
+
+def _add_record(agent: Agent) -> None:
+    """Let an agent write its record, whatever its `log` is."""
+    from connectagent.builtin.record import Record
+
+    own = [handler for handler in handlers_of(Record(), "record", trusted=True)]
+    for hook, handlers in agent.hooks.handlers.items():
+        others = [one for one in handlers if not (one.trusted and one.plugin == "record")]
+        agent.hooks.handlers[hook] = (*[handler for handler in own if handler.hook == hook], *others)
+
+
+def keep_record(agent: Agent, path: Path) -> None:
+    """Copy the record of an agent's session to a file of a repository: what differs with each run is made the same.
+
+    Times are 0, the script is left out, files of handlers are told from the record's own folder, and long texts are
+    whole. The file is replaced at once, or not at all.
+
+    Raises:
+        AssertionError: the agent had no turn.
+    """
+    from connectagent.builtin.record import record_path
+
+    record = record_path(agent)
+    if record is None:
+        raise AssertionError(f"the agent had no turn, so there is nothing to write to {path}")
+    lines = [_kept_line(line, blob_folder(record), path.parent) for line in record.read_text("utf-8").splitlines()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8", newline="\n") as file:
+            file.write("".join(f"{line}\n" for line in lines if line is not None))
+        os.replace(made, path)
+    except BaseException:
+        os.unlink(made)
+        raise
+
+
+def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
+    """A line of a record as a fixture has it; None where it has none."""
+    if line.startswith("  - {"):
+        entry = restored(entry_of(line), blobs)
+        for key in ("timestamp", "duration_ms"):
+            if key in entry:
+                entry[key] = 0.0
+        if entry.get("timing"):
+            entry["timing"] = 1.0
+        if os.path.isabs(str((entry.get("by") or {}).get("file"))):
+            entry["by"]["file"] = Path(os.path.relpath(entry["by"]["file"], folder)).as_posix()
+        return f"  - {json_line(entry)}"
+    key, colon, value = line.partition(": ")
+    if key == "script":
+        return None
+    if key == "started":
+        return "started: 2000-01-01T00:00:00Z"
+    if key.strip() == "duration_ms":
+        return f"{key}: 0"
+    if "sha256:" in value:
+        value = json_line(restored(json.loads(value), blobs))
+    return f"{key}{colon}{value}"
+
+
+@contextmanager
+def recording(folder: Path, live: bool) -> Iterator[Recorded]:
+    """Hold agents against the records of a folder, without a network, or write them; see `Recorded`."""
+    recorded = Recorded(folder, live)
+    with apart(), nullcontext() if live else no_network():
+        yield recorded
+        if not recorded.failed:
+            recorded.finish()
