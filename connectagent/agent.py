@@ -7,9 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from connectagent.asking import as_response, ask_model, shown_call, trace_model_call
 from connectagent.attribution import clone
 from connectagent.builtin import built_in
-from connectagent.calls import as_response, ask_model, new_entry, run_call, shown_call, trace_model_call
+from connectagent.calls import new_entry, run_call
 from connectagent.discovery import find_handlers, left_out
 from connectagent.errors import ConfigError, Pause, ToolRejected
 from connectagent.handover import answered_elsewhere

@@ -40,6 +40,7 @@ ORDER = [
     "builtin",
     "resume",
     "holdings",
+    "asking",
     "calls",
     "parts",
     "tree",

@@ -285,8 +285,9 @@ class Replaying:
         for place, id in reversed(self.player.started):
             entries.insert(place, {"type": "tool_started", "call_id": id})
         history = self._history(entries)
-        point = open_point(agent, path, history, "paused", decided)
-        session = restored_session(history)
+        last = {"status": "paused", "turn": history.turn}
+        point = open_point(agent, path, history, last, decided)
+        session = restored_session(history, last)
         agent.take_session(session, Origin(session, path, False, None))
         entry = {"type": "resumed", "by": {"plugin": "(resume)"}, "record": str(path)}
         agent.conversation.trace({**entry, "turn": history.turn, "iteration": history.iteration})
