@@ -18,8 +18,9 @@ from record_agents import worker
 
 from connectagent import Agent
 from connectagent.blobs import LARGEST, blob_folder, is_long, load_blob, place_holder, restored, store_blob
-from connectagent.builtin.record import read_record, record_path
+from connectagent.builtin.record import record_path
 from connectagent.builtin.retention import is_paused, remove_oldest
+from connectagent.records import read_record
 from connectagent.testing import ScriptedLLM, call
 
 LONG = "begin " + "é\u2028\"'\n" * 15_000 + " end"  # a tool's result of 100,000 characters would be cut

@@ -17,7 +17,8 @@ import pytest
 
 from connectagent import Agent, LLMResponse, after_llm, after_tools, before_llm
 from connectagent.builtin.console import Console
-from connectagent.builtin.record import read_record, record_path
+from connectagent.builtin.record import record_path
+from connectagent.records import read_record
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]

@@ -35,9 +35,9 @@ from connectagent import (
     use,
 )
 from connectagent.builtin.lines import UNICODE, rows_of
-from connectagent.builtin.record import read_record
 from connectagent.cli.plan import plan_of, text_of
 from connectagent.hookspecs import AROUND, EVENTS, PARAMETERS
+from connectagent.records import read_record
 from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM
 

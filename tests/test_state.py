@@ -28,9 +28,9 @@ from connectagent import (
     on_error,
     on_trace,
 )
-from connectagent.builtin.record import read_record
 from connectagent.hookspecs import AROUND, EVENTS
 from connectagent.prompts import Prompt
+from connectagent.records import read_record
 from connectagent.testing import ScriptedLLM
 
 

@@ -32,7 +32,7 @@ from connectagent import (
     on_text,
     on_trace,
 )
-from connectagent.builtin.record import read_record
+from connectagent.records import read_record
 from connectagent.testing import HookRecorder, ScriptedLLM
 
 SCRIPT = (CALL, "All is done.")
