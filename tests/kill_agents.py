@@ -24,7 +24,7 @@ def agent_of(order: dict[str, Any]) -> Agent:
     def ran(name: str, agent: Any) -> str:
         id = agent.current_session["pending_tool"]["id"]
         os.write(side, f"{name} {id}\n".encode())
-        return f"result of {id} " + "é\u2028" * (len(os.listdir()) * 40)
+        return f"result of {id} " + "é\u2028" * (os.fstat(side).st_size * 37 % 2000)  # long ones may be torn
 
     def step(n: int, agent: Any) -> str:
         """Do a step that must not be done twice."""

@@ -1,10 +1,8 @@
-"""Agents for the tests of what is written under `.co`, and the script that one of them kills."""
+"""Agents for the tests of what is written under `.co`, and the script that runs one of them."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -42,32 +40,6 @@ def worker(name: str = "worker", rounds: int = 1, calls: int = 1, **more: Any) -
     return Agent(name, [work], llm=Rounds(rounds, calls), quiet=True, **more)
 
 
-def run_until_killed(side_file: str) -> None:
-    """Work for ever; each result that the model has read is in the side file."""
-    side = os.open(side_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    given: set[str] = set()
-    count = 0
-
-    def told(results: list[str]) -> None:
-        new = [result for result in results if result not in given]
-        given.update(new)
-        os.write(side, "".join(json.dumps(result) + "\n" for result in new).encode())
-
-    def step(n: int, x: float) -> str:
-        """Do a step."""
-        nonlocal count
-        count += 1
-        return f"step {count} " + "é\u2028" * (count * 37 % 2000)
-
-    step.__name__ = "work"
-    agent = Agent("killed", [step], llm=Rounds(3, 3, told), quiet=True)
-    while True:
-        agent.input("Go on.")
-        if len(given) > 300:  # a long conversation would slow the run down
-            agent.reset_conversation()
-            given.clear()
-
-
 def run_interrupted() -> None:
     """Press Ctrl-C in many turns, each time at another moment."""
 
@@ -90,7 +62,5 @@ def run_interrupted() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "kill":
-        run_until_killed(sys.argv[2])
-    else:
+    for _ in range(int(sys.argv[2])):
         worker("twin").input("Begin.")

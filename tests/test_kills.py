@@ -19,6 +19,7 @@ from typing import Any
 
 import kill_agents
 import pytest
+import yaml
 from wire_server import (
     Answer,
     _QuietServer,
@@ -181,7 +182,9 @@ def killed_and_resumed(number: int, provider: Provider, forks: Forks, folder: Pa
     time.sleep(chance.uniform(0, 0.3))
     kill(pid)
     (path,) = (folder / ".co/evals").glob("*.yaml")
-    seen["torn"] += not path.read_bytes().endswith(b"\n")
+    data = path.read_bytes()
+    yaml.load(data[: data.rfind(b"\n") + 1], Loader=yaml.CSafeLoader)
+    seen["torn"] += not data.endswith(b"\n")
     if chance.random() < 0.3:
         pid = forks.fork(do="resume", record=str(path), **{**order, "told": "first", "turn": 998})
         time.sleep(chance.uniform(0, 0.2))

@@ -412,7 +412,7 @@ def test_a_follower_sees_what_other_processes_write_and_goes_on_with_the_next_re
     thread.start()
     environment = {**os.environ, "PYTHONPATH": str(Path(helpers).parents[1])}
     for _ in range(2):
-        subprocess.run([sys.executable, helpers, "once"], cwd=folder, env=environment, check=True)
+        subprocess.run([sys.executable, helpers, "runs", "1"], cwd=folder, env=environment, check=True)
     assert enough.wait(30)
     thread.join()
     kinds = ["user_input", "llm_call", "tool_started", "tool_execution", "llm_call", "turn_ended"]
