@@ -139,7 +139,7 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
     """
     talk, entry = agent.conversation, new_entry(agent, call)
     outer = talk.session["pending_tool"]  # where a handler or tool calls execute_tool()
-    talk.session["pending_tool"] = shown_call(call)
+    talk.note_pending(shown_call(call))
     try:
         error = _decide(agent, call, entry, rejection)
         talk.place(call, entry)
@@ -158,7 +158,7 @@ def run_call(agent: Agent, call: ToolCall, rejection: ToolRejected | None = None
             error.call = call
         raise
     finally:
-        talk.session["pending_tool"] = outer
+        talk.note_pending(outer)
 
 
 def _take_result(agent: Agent, call: ToolCall, entry: TraceEntry, value: Any) -> Any:

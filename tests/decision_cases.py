@@ -62,7 +62,10 @@ def trace_of(agent: Agent) -> list[str]:
 def shape(entry: dict[str, Any]) -> str | None:
     """An entry without ids, times and marks; None for one that only tells where the turn runs."""
     by = entry.get("by") or {}
-    if entry["type"] in ("paused", "resumed") or (by.get("plugin") == "connectagent" and "agent" in by):
+    # A turn that goes on says by `assistant` where the answer stands that it found.
+    if entry["type"] in ("paused", "resumed", "assistant") or (by.get("plugin") == "connectagent" and "agent" in by):
+        return None
+    if "the turn was paused" in str(entry.get("result")):
         return None
     value = entry.get("value", entry)
     value = value if isinstance(value, dict) else {"result": value}

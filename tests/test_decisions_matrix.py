@@ -133,6 +133,18 @@ def co(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def inherited_by_an_agent_as_tool(decision: Decision) -> tuple[str, Agent, list[str]]:
+    """The recorder and the handler are the caller's; the agent itself has none."""
+    giver, recorder = made(decision)
+    agent = Agent(NAME, giver.tools, llm=giver.llm, log=False, quiet=True)
+    own = [handler.function for handler in giver.hooks.loaded if handler.plugin not in (None, "HookRecorder")]
+    root = above((NAME, {"prompt": PROMPT}), "Thanks.", tools=[agent], plugins=[recorder, *own])
+    assert root.input("Ask.") == "Thanks."
+    log = log_of(recorder)
+    inside = log[log.index(f">tool {NAME}") + 1 : next(i for i, line in enumerate(log) if line.startswith("+agent_turn"))]
+    return root.current_session["messages"][-2]["content"], agent, inside  # type: ignore[index]
+
+
 PLACES: list[Place] = [
     first_turn,
     later_turn,
@@ -144,6 +156,7 @@ PLACES: list[Place] = [
     agent_as_tool_beside_others,
     step_of_a_sequence,
     one_of_a_parallel,
+    inherited_by_an_agent_as_tool,
 ]
 
 
@@ -155,3 +168,144 @@ def name_of(value: Any) -> str:
 @pytest.mark.parametrize("name", DECISIONS, ids=name_of)
 def test_a_decision_is_the_same_wherever_its_turn_runs(name: str, place: Place) -> None:
     check(DECISIONS[name], *place(DECISIONS[name]))
+
+
+# -- an agent that runs a function -----------------------------------------------------------------
+
+NO_MODEL = "a function answers in place of the model, so nothing stands in for it or recovers it"
+NOT_IN_A_FUNCTION = dict.fromkeys(
+    ["stand in for the model", "recover from a model's error", "try a model again"], NO_MODEL
+)
+OF_THE_MODEL = ("before_llm", "after_llm", ">llm", "<llm", "+llm_call", "before_tools", "after_tools", "llm_call")
+
+
+def own_part(log: list[str]) -> list[str]:
+    """What is left where no model is asked."""
+    return [line for line in log if not line.startswith(OF_THE_MODEL)]
+
+
+def function_of(decision: Decision) -> Callable[[Agent], str]:
+    """What the model of a decision does, as a function: it runs the tools, and answers."""
+
+    def run(agent: Agent) -> str:
+        for step in decision.script:
+            for name, arguments in [] if isinstance(step, str) else step if isinstance(step, list) else [step]:
+                agent.execute_tool(name, arguments)
+        return "Done."
+
+    return run
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["alone", "as_tool"])
+@pytest.mark.parametrize("name", [name for name in DECISIONS if name not in NOT_IN_A_FUNCTION], ids=name_of)
+def test_a_decision_about_a_tool_or_a_turn_is_the_same_where_a_function_answers(name: str, inside: bool) -> None:
+    decision = DECISIONS[name]
+    agent, recorder = made(decision, run=function_of(decision))
+    if inside:
+        root = above((NAME, {"prompt": PROMPT}), "Thanks.", tools=[agent])
+        assert root.input("Ask.") == "Thanks."
+        result = root.current_session["messages"][-2]["content"]  # type: ignore[index]
+    else:
+        result = agent.input(PROMPT)
+    assert log_of(recorder) == own_part(logged(decision))
+    assert trace_of(agent) == own_part(traced(decision))
+    assert agent.current_session is not None and agent.current_session["outcome"] == decision.outcome
+    assert result == decision.result
+
+
+# -- turns that were stopped -------------------------------------------------------------------------
+
+
+def decided_at(decision: Decision) -> int:
+    """The line behind which the decision is made."""
+    words = [line.split()[0] for line in logged(decision)]
+    return words.index(decision.handler[0]) if decision.handler else words.index(">tool")
+
+
+def stops(kind: str) -> list[Any]:
+    """Each line before a decision at which a turn can stop: `before_` for a pause, `+` for the end of the process."""
+    return [
+        pytest.param(name, number, id=f"{name_of(name)}-{logged(decision)[number].split()[0]}-{number}")
+        for name, decision in DECISIONS.items()
+        for number in range(decided_at(decision) + (kind != "+"))
+        if logged(decision)[number].startswith(kind)
+    ]
+
+
+class Stop:
+    """A plugin that does something when the recorder before it has noted so many lines."""
+
+    def __init__(self, at: int, act: Callable[[], None]) -> None:
+        self.at, self.act = at, act
+        self.recorder: HookRecorder
+
+    def look(self) -> None:
+        if len(log_of(self.recorder)) == self.at + 1:
+            self.at = -1
+            self.act()
+
+    @hooks.before_llm
+    def before_llm(self) -> None:
+        self.look()
+
+    @hooks.before_tools
+    def before_tools(self) -> None:
+        self.look()
+
+    @hooks.before_each_tool
+    def before_each_tool(self) -> None:
+        self.look()
+
+    @hooks.on_trace
+    def on_trace(self) -> None:
+        self.look()
+
+
+def rest(agent: Agent, decision: Decision) -> list[Any]:
+    """The responses that the model has not given yet."""
+    assert isinstance(agent.llm, ScriptedLLM)
+    return decision.script[len(agent.llm.requests) :]
+
+
+@pytest.fixture
+def co(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / ".co"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("name", "number"), stops("before_"))
+def test_a_decision_is_the_same_in_a_turn_that_was_paused_before(name: str, number: int, co: Path) -> None:
+    def pause() -> None:
+        raise Pause("Shall I?")
+
+    decision, stop = DECISIONS[name], Stop(number, pause)
+    agent, stop.recorder = made(decision, stop, log=None)
+    with pytest.raises(Paused) as paused:
+        agent.input(PROMPT)
+    before = log_of(stop.recorder)
+    assert len(before) == number + 2 and before[-1].startswith("<turn Paused(")
+    go_on = Stop(-2, pause)  # the plugin is listed again, and does nothing this time
+    again, go_on.recorder = made(decision, go_on, script=rest(agent, decision))
+    result = str(again.resume(paused.value.record, approve=True))
+    after = log_of(go_on.recorder)
+    assert after[0] == ">turn"
+    check(decision, result, again, [*before[: number + 1], *after[1:]])
+
+
+@pytest.mark.parametrize(("name", "number"), stops("+"))
+def test_a_decision_is_the_same_in_a_turn_that_was_cut_off_before(name: str, number: int, co: Path) -> None:
+    kept = co / ".co" / "evals" / f"{NAME}_2026-01-01T00-00-00.yaml"
+
+    def keep() -> None:  # what a process leaves that ends here
+        shutil.copy(str(record_path(agent)), kept)
+        left.extend(rest(agent, decision))
+
+    left: list[Any] = []
+    decision, stop = DECISIONS[name], Stop(number, keep)
+    agent, stop.recorder = made(decision, stop, log=None)
+    assert agent.input(PROMPT) == decision.result
+    again, recorder = made(decision, script=left)
+    result = str(again.resume(kept))
+    after = log_of(recorder)
+    assert after[0] == ">turn"
+    check(decision, result, again, [*log_of(stop.recorder)[: number + 1], *after[1:]])
