@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -222,14 +221,31 @@ def decided_at(decision: Decision) -> int:
     return words.index(decision.handler[0]) if decision.handler else words.index(">tool")
 
 
+DONE = "a call whose entry is in the record counts as done, so what follows in its step does not come again"
+NOT_AFTER_THE_END_OF_A_PROCESS = {
+    ("replace after a tool", "+tool_execution"): DONE,
+    ("recover from a tool's error", "+tool_execution"): DONE,
+    ("try a tool again", "+tool_execution"): DONE,
+    ("replace the result", "+tool_execution"): DONE,
+}
+
+
 def stops(kind: str) -> list[Any]:
     """Each line before a decision at which a turn can stop: `before_` for a pause, `+` for the end of the process."""
-    return [
-        pytest.param(name, number, id=f"{name_of(name)}-{logged(decision)[number].split()[0]}-{number}")
-        for name, decision in DECISIONS.items()
-        for number in range(decided_at(decision) + (kind != "+"))
-        if logged(decision)[number].startswith(kind)
-    ]
+    found = []
+    for name, decision in DECISIONS.items():
+        for number, line in enumerate(logged(decision)[: decided_at(decision) + 1]):
+            word = line.split()[0]
+            if word.startswith(kind) and (name, word) not in NOT_AFTER_THE_END_OF_A_PROCESS:
+                found.append(pytest.param(name, number, id=f"{name_of(name)}-{word}-{number}"))
+    return found
+
+
+def test_every_decision_but_the_first_has_a_pause_and_an_end_of_the_process_before_it() -> None:
+    # Nothing is asked `before_` the first hook of a turn, so that nothing can be paused before it.
+    paused = {stop.values[0] for stop in stops("before_")}
+    assert set(DECISIONS) - paused == {"answer before the agent"}
+    assert {stop.values[0] for stop in stops("+")} == set(DECISIONS)
 
 
 class Stop:
