@@ -95,3 +95,32 @@ def _line(name: str, given: dict[str, Any]) -> str | None:
     words = [short, call.name if isinstance(call, ToolCall) else None, f"[{', '.join(calls)}]" if calls else None]
     words += [None if end is None else repr(end), given.get("outcome"), given.get("entry", {}).get("status")]
     return " ".join(word for word in words if word)
+
+
+class Stop:
+    """A plugin that does something when the recorder before it has noted so many lines."""
+
+    def __init__(self, at: int, act: Callable[[], None]) -> None:
+        self.at, self.act = at, act
+        self.recorder: HookRecorder
+
+    def look(self) -> None:
+        if len(log_of(self.recorder)) == self.at + 1:
+            self.at = -1
+            self.act()
+
+    @hooks.before_llm
+    def before_llm(self) -> None:
+        self.look()
+
+    @hooks.before_tools
+    def before_tools(self) -> None:
+        self.look()
+
+    @hooks.before_each_tool
+    def before_each_tool(self) -> None:
+        self.look()
+
+    @hooks.on_trace
+    def on_trace(self) -> None:
+        self.look()

@@ -13,12 +13,12 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from decision_cases import NAME, log_of, made, shape, trace_of
+from decision_cases import NAME, Stop, log_of, made, shape, trace_of
 from decision_table import DECISIONS, PROMPT, Decision
 
-from connectagent import Agent, Pause, Paused, hooks
+from connectagent import Agent, Pause, Paused
 from connectagent.builtin.record import record_path
-from connectagent.testing import HookRecorder, ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 from connectagent.workflows import Parallel, Sequential
 
@@ -126,12 +126,6 @@ def one_of_a_parallel(decision: Decision) -> tuple[str, Agent, list[str]]:
     return result.removeprefix(f"other: Other.\n\n{NAME}: "), agent, log_of(recorder)
 
 
-@pytest.fixture
-def co(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / ".co"))
-    return tmp_path
-
-
 def inherited_by_an_agent_as_tool(decision: Decision) -> tuple[str, Agent, list[str]]:
     """The recorder and the handler are the caller's; the agent itself has none."""
     giver, recorder = made(decision)
@@ -140,7 +134,7 @@ def inherited_by_an_agent_as_tool(decision: Decision) -> tuple[str, Agent, list[
     root = above((NAME, {"prompt": PROMPT}), "Thanks.", tools=[agent], plugins=[recorder, *own])
     assert root.input("Ask.") == "Thanks."
     log = log_of(recorder)
-    inside = log[log.index(f">tool {NAME}") + 1 : next(i for i, line in enumerate(log) if line.startswith("+agent_turn"))]
+    inside = log[log.index(f">tool {NAME}") + 1 : log.index("+agent_turn")]
     return root.current_session["messages"][-2]["content"], agent, inside  # type: ignore[index]
 
 
@@ -248,35 +242,6 @@ def test_every_decision_but_the_first_has_a_pause_and_an_end_of_the_process_befo
     assert {stop.values[0] for stop in stops("+")} == set(DECISIONS)
 
 
-class Stop:
-    """A plugin that does something when the recorder before it has noted so many lines."""
-
-    def __init__(self, at: int, act: Callable[[], None]) -> None:
-        self.at, self.act = at, act
-        self.recorder: HookRecorder
-
-    def look(self) -> None:
-        if len(log_of(self.recorder)) == self.at + 1:
-            self.at = -1
-            self.act()
-
-    @hooks.before_llm
-    def before_llm(self) -> None:
-        self.look()
-
-    @hooks.before_tools
-    def before_tools(self) -> None:
-        self.look()
-
-    @hooks.before_each_tool
-    def before_each_tool(self) -> None:
-        self.look()
-
-    @hooks.on_trace
-    def on_trace(self) -> None:
-        self.look()
-
-
 def rest(agent: Agent, decision: Decision) -> list[Any]:
     """The responses that the model has not given yet."""
     assert isinstance(agent.llm, ScriptedLLM)
@@ -325,3 +290,56 @@ def test_a_decision_is_the_same_in_a_turn_that_was_cut_off_before(name: str, num
     after = log_of(recorder)
     assert after[0] == ">turn"
     check(decision, result, again, [*log_of(stop.recorder)[: number + 1], *after[1:]])
+
+
+# -- the command line --------------------------------------------------------------------------------
+
+SCRIPT = """
+import atexit, json, os
+from pathlib import Path
+from connectagent import Pause
+from decision_cases import Stop, log_of, made, trace_of
+from decision_table import DECISIONS
+
+def pause():
+    raise Pause("Shall I?")
+
+given = json.loads(os.environ["GIVEN"])
+decision = DECISIONS[given["name"]]
+stop = Stop(given["stop"], pause)
+agent, stop.recorder = made(decision, stop, script=decision.script[given["from"]:], log=None, quiet=False)
+seen = lambda: json.dumps([log_of(stop.recorder), trace_of(agent), agent.current_session["outcome"]])
+atexit.register(lambda: Path(given["seen"]).write_text(seen()))
+"""
+
+
+def connectagent(folder: Path, *arguments: str, **given: Any) -> tuple[subprocess.CompletedProcess[str], Any]:
+    """Run the command line about a script; gives what it printed and what the script's agent has seen."""
+    (folder / "script.py").write_text(SCRIPT)
+    path = os.pathsep.join([str(FOLDER.parent), str(FOLDER)])
+    environment = {**os.environ, "PYTHONPATH": path, "GIVEN": json.dumps({**given, "seen": str(folder / "seen")})}
+    command = [sys.executable, "-m", "connectagent", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return done, json.loads((folder / "seen").read_text())
+
+
+@pytest.mark.parametrize("name", DECISIONS, ids=name_of)
+def test_a_decision_is_the_same_on_the_command_line(name: str, co: Path) -> None:
+    decision = DECISIONS[name]
+    done, seen = connectagent(co, "run", "script.py", PROMPT, **{"name": name, "stop": -2, "from": 0})
+    assert (done.returncode, done.stdout) == (0, f"{decision.result}\n"), done.stderr
+    assert seen == [logged(decision), traced(decision), decision.outcome]
+
+
+@pytest.mark.parametrize("name", ["stand in for the model", "recover from a tool's error", "end the turn in a tool"])
+def test_a_decision_is_the_same_where_the_command_line_goes_on_with_a_paused_turn(name: str, co: Path) -> None:
+    decision = DECISIONS[name]
+    number = max(stop.values[1] for stop in stops("before_") if stop.values[0] == name)
+    paused, before = connectagent(co, "run", "script.py", PROMPT, **{"name": name, "stop": number, "from": 0})
+    assert paused.returncode != 0 and "paused: Shall I?" in paused.stderr
+    asked = logged(decision)[:number].count(">llm")
+    options = ("--approve", "--script", "script.py")
+    done, after = connectagent(co, "resume", *options, **{"name": name, "stop": -2, "from": asked})
+    assert (done.returncode, done.stdout) == (0, f"{decision.result}\n"), done.stderr
+    assert [*before[0][: number + 1], *after[0][1:]] == logged(decision)
+    assert after[1:] == [traced(decision), decision.outcome]
