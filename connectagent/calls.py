@@ -37,7 +37,7 @@ def run_call(
     """
     talk, entry = agent.conversation, done or new_entry(agent, call)
     outer = talk.session["pending_tool"]  # where a handler or tool calls execute_tool()
-    talk.session["pending_tool"] = shown_call(call)
+    talk.note_pending(shown_call(call))
     try:
         if done is None:
             error = _decide(agent, call, entry, rejection)
@@ -57,7 +57,7 @@ def run_call(
             error.call = call  # the outermost, where a tool or handler called execute_tool()
         raise
     finally:
-        talk.session["pending_tool"] = outer
+        talk.note_pending(outer)
 
 
 def _take_result(agent: Agent, call: ToolCall, entry: TraceEntry, value: Any) -> Any:

@@ -202,6 +202,11 @@ class Conversation:
         """The state that a handler changed in the call in which it decided: `delta`, `removed`; {} for none."""
         return clone(self.shadow.deltas.get(id(by), {}))  # type: ignore[no-any-return]
 
+    def note_pending(self, call: dict[str, Any] | None) -> None:
+        """Say which call is being run; it is the loop's doing, also inside of a tool or handler that asked for it."""
+        self.session["pending_tool"] = call
+        self.shadow.copy["pending_tool"] = clone(call)
+
     def place(self, call: ToolCall, entry: TraceEntry) -> None:
         """Put a call's result behind its assistant message, and its entry into the trace."""
         self.answer(call, entry["result"])

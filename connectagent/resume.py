@@ -202,6 +202,8 @@ def _point(agent: Agent, history: History, last: dict[str, Any]) -> Point:
     last_call = next((entry for entry in reversed(entries) if entry.get("type") == "llm_call"), None)
     if last_call is not None or taken_back:
         agent.hooks.has_run("after_user_input")
+    elif any(entry.get("type") == "paused" and entry.get("hook") != "after_user_input" for entry in entries):
+        agent.hooks.has_run("after_user_input")  # what waited stands behind it
     if history.answer is not None:
         history.iteration -= 1  # its iteration begins again, with the answer that is there
         return Point(answer=history.answer)
