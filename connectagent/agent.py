@@ -11,6 +11,7 @@ from connectagent.asking import as_response, ask_model, shown_call, trace_model_
 from connectagent.attribution import clone
 from connectagent.builtin import built_in
 from connectagent.calls import new_entry, run_call
+from connectagent.delegation import agent_tool
 from connectagent.discovery import find_handlers, left_out
 from connectagent.errors import ConfigError, Pause, ToolRejected
 from connectagent.handover import answered_elsewhere
@@ -19,15 +20,15 @@ from connectagent.host import Decision, PluginHost
 from connectagent.llm import LLM, default_model
 from connectagent.messages import NOT_RUN, assistant_message, text_of, user_message
 from connectagent.parts import Part
+from connectagent.pausing import BEGINNING, Point, paused
 from connectagent.prompts import read_prompt
-from connectagent.resume import BEGINNING, Decided, Point, paused, reopen
 from connectagent.rounds import run_calls
 from connectagent.session import Image, LLMRequest, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.settings import overrides
 from connectagent.state import initial_state
 from connectagent.streaming import Events, streamed
 from connectagent.tools import ToolRegistry
-from connectagent.tree import DIRECTIONS, NoModel, agent_tool
+from connectagent.tree import DIRECTIONS, NoModel
 
 
 class Agent(Holdings):
@@ -291,6 +292,8 @@ class Agent(Holdings):
             Paused: the turn waits, and nothing was decided.
             ConfigError: the record cannot be used, or the decision or place does not fit it.
         """
+        from connectagent.resume import Decided, reopen  # only then is the reader of records needed
+
         self._refuse_inside("resume()")
         try:
             opened = reopen(self, record, place, fork, Decided(approve, reject, answer))

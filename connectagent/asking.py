@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from connectagent.attribution import By, clone
-from connectagent.builtin.files import told as told_str
 from connectagent.errors import ProviderError
 from connectagent.ledger import charge
 from connectagent.llm import LLM
@@ -138,6 +137,8 @@ def told_answer(response: LLMResponse) -> dict[str, Any]:
 
 def told_error(error: BaseException) -> dict[str, Any]:
     """An error as a trace entry shows it."""
+    from connectagent.builtin.files import told as told_str
+
     told: dict[str, Any] = {"error": told_str(str, error), "error_type": type(error).__name__}
     if isinstance(error, ProviderError):
         told |= {"error_kind": error.kind, "error_provider": error.provider, "error_status": error.status}

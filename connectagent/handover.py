@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from connectagent.attribution import By
+from connectagent.delegation import ask
 from connectagent.messages import text_of
 from connectagent.parts import CONNECTAGENT, Handed, Part, Transfer, handed_over
 from connectagent.session import Message
-from connectagent.tree import ask, parameters_of
+from connectagent.tree import parameters_of
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent

@@ -11,8 +11,8 @@ from connectagent.discovery import model_handlers
 from connectagent.host import PluginHost
 from connectagent.installed import normalized
 from connectagent.llm import LLM
+from connectagent.pausing import Origin
 from connectagent.providers import context_window, create_llm
-from connectagent.resume import Origin
 from connectagent.session import Session, TokenUsage
 from connectagent.tools import ToolRegistry
 from connectagent.tree import Member, agents_in

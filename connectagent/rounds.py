@@ -14,11 +14,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from connectagent.calls import run_call
+from connectagent.delegation import AskAgent
 from connectagent.errors import ToolRejected
 from connectagent.parts import Abandoned, own_seat
-from connectagent.resume import BEGINNING, Point
+from connectagent.pausing import BEGINNING, Point
 from connectagent.session import ToolCall, TraceEntry
-from connectagent.tree import AskAgent
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent

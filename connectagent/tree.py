@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from connectagent.errors import ConfigError, Pause, Paused, ToolArgumentsError
+from connectagent.delegation import TRANSFER, AskAgent, TransferTool, targets, transfer_tool
+from connectagent.errors import ConfigError
 from connectagent.hooks import Handler
 from connectagent.installed import normalized
 from connectagent.ledger import Account
-from connectagent.parts import Abandoned, Part, Transfer, open_seat, own_seat
+from connectagent.parts import Part
 from connectagent.session import LLMResponse, Message
 from connectagent.tools import Tool, ToolRegistry
 
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
     from connectagent.agent import Agent
     from connectagent.host import PluginHost
 
-TRANSFER = "transfer_to_agent"
 BODY_PARAMETERS = ("agent", "prompt")
 DIRECTIONS = ("children", "parent", "siblings")
-MAX_TRANSFERS = 10  # in one turn: two agents that send the user to each other must come to an end
 _GUARDS = ("trust",)  # built-in plugins that children inherit: a guard is never absent unnoticed
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -254,10 +253,10 @@ def _settle(agent: Agent) -> None:
     lone = agent.parent is None and not agent.children
     agent.marks = {} if lone else {"author": agent.name, "branch": agent.branch}
     _inherit(agent)
-    if isinstance(getattr(agent.tools.get(TRANSFER), "function", None), _TransferTool):
+    if isinstance(getattr(agent.tools.get(TRANSFER), "function", None), TransferTool):
         agent.tools.remove(TRANSFER)
     if agent.body is None and (found := targets(agent)):
-        agent.tools.add(_transfer_tool(found))
+        agent.tools.add(transfer_tool(found))
 
 
 def _inherit(agent: Agent) -> None:
@@ -293,115 +292,3 @@ def _same(one: Handler, other: Handler) -> bool:
         (handler.plugin, handler.by["handler"], handler.by["file"], handler.by["line"]) for handler in (one, other)
     ]
     return places[0] == places[1] and not getattr(one.function, "__closure__", None)
-
-
-# -- tools ---------------------------------------------------------------------------------------
-
-
-class AskAgent:
-    """The function of a tool that is an agent: it is given a prompt and gives its result."""
-
-    def __init__(self, agent: Any) -> None:
-        self.agent = agent
-        self.__name__ = agent.name
-
-    def __call__(self, prompt: str) -> str:
-        token = open_seat.set(own_seat.get())  # in a round of several agents, others go on meanwhile
-        try:
-            return ask(self.agent, prompt)
-        except Abandoned:  # this thread goes no further: all that comes now belongs to the caller
-            threading.Event().wait()
-            raise
-        finally:
-            open_seat.reset(token)
-
-
-def ask(agent: Any, prompt: Any) -> str:
-    """The result of an agent's turn inside another one's; where it waits for a decision, both wait.
-
-    Raises:
-        Pause: it waits.
-    """
-    waiting, agent.waiting = agent.waiting, None
-    try:
-        return str(agent.input(prompt) if waiting is None else agent.resume(waiting[0], **waiting[1]._asdict()))
-    except Paused as paused:
-        raise Pause(paused.reason, {"agent": agent.name, "record": str(paused.record)}) from None
-
-
-def agent_tool(agent: Any) -> Tool:
-    """An agent as a tool of another one."""
-    parameters = {
-        "type": "object",
-        "properties": {"prompt": {"type": "string", "description": "What the agent is to do."}},
-        "required": ["prompt"],
-    }
-    description = getattr(agent, "description", None) or f"Ask the agent {agent.name!r}. {agent.system_prompt[:500]}"
-    return Tool(agent.name, description.strip(), parameters, AskAgent(agent))
-
-
-def targets(agent: Agent) -> list[Agent]:
-    """The agents that this one may hand over to."""
-    found = list(agent.sub_agents) if "children" in agent.transfer_to else []
-    parent = agent.parent
-    # A workflow decides itself who is next, and an agent that is a tool gives its result to its caller.
-    if parent is not None and parent.body is None and any(agent is sub for sub in parent.sub_agents):
-        if "parent" in agent.transfer_to:
-            found.append(parent)
-        if "siblings" in agent.transfer_to:
-            found += [sibling for sibling in parent.sub_agents if sibling is not agent]
-    return found
-
-
-def _transfer_tool(found: list[Agent]) -> Tool:
-    agents = "\n".join(f"- {one.name}: {_told(one)}" for one in found)
-    parameters = {
-        "type": "object",
-        "properties": {
-            "agent_name": {
-                "type": "string",
-                "enum": [one.name for one in found],
-                "description": f"Who is to answer the user from now on:\n{agents}",
-            },
-            "message": {
-                "type": "string",
-                "description": "What the other agent should know; it reads the conversation.",
-            },
-        },
-        "required": ["agent_name"],
-    }
-    description = "Hand the conversation over to another agent, who then answers the user in your place."
-    return Tool(TRANSFER, description, parameters, _TransferTool(), read_only=True)
-
-
-def _told(agent: Agent) -> str:
-    text = agent.description or agent.system_prompt
-    return " ".join(text.split())[:300] or "(no description)"
-
-
-class _TransferTool:
-    """The function of `transfer_to_agent`; the hand-over takes place when the round of tools is over."""
-
-    __name__ = TRANSFER
-
-    def __call__(self, agent: Agent, agent_name: str, message: str = "") -> str:
-        part, found = agent.part, {one.name: one for one in targets(agent)}
-        if agent_name not in found:
-            raise ToolArgumentsError(f"{agent_name!r} is no agent to hand over to; there are {', '.join(found)}")
-        if part is None:
-            raise ToolArgumentsError("no turn is running; an agent hands over within its turn")
-        if part.transfer is not None:
-            raise ToolArgumentsError(f"the conversation goes to {part.transfer.target.name!r} already; one at a time")
-        target, leader = found[agent_name], part.leader
-        if target.in_turn and target is not leader.agent:
-            raise ToolArgumentsError(
-                f"{agent_name!r} waits for an answer itself; answer in its place, or choose another"
-            )
-        if leader.handovers >= MAX_TRANSFERS:
-            raise ToolArgumentsError(
-                f"the conversation was handed over {MAX_TRANSFERS} times in this turn, which is the limit; "
-                "answer the user yourself"
-            )
-        leader.handovers += 1
-        part.transfer = Transfer(target, str(message), agent.name)
-        return f"The conversation goes to {agent_name}."

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, cast
 
 from connectagent.agent import Agent
+from connectagent.delegation import AskAgent
 from connectagent.errors import ConfigError
 from connectagent.handover import run_parts, users_message
 from connectagent.parts import Part, Transfer
 from connectagent.rounds import in_turns
-from connectagent.tree import AskAgent
 
 
 def Sequential(name: str, agents: Iterable[Agent], **options: Any) -> Agent:

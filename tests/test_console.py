@@ -31,7 +31,8 @@ from connectagent import (
     on_complete,
     on_error,
 )
-from connectagent.builtin.console import Console, Terminal
+from connectagent.builtin.console import Console
+from connectagent.builtin.terminal import Terminal
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]

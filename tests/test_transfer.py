@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from connectagent import Agent, ConfigError, Continue, ProviderError, after_user_input, before_llm, on_complete
+from connectagent.delegation import MAX_TRANSFERS
 from connectagent.testing import HookRecorder, ScriptedLLM
 from connectagent.testing import conversation_problems as problems
-from connectagent.tree import MAX_TRANSFERS
 
 
 def to(name: str, message: str = "") -> Any:

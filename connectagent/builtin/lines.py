@@ -113,6 +113,11 @@ def first_line(content: Any) -> str:
     return next((line.strip() for line in text[:2000].splitlines() if line.strip()), "")
 
 
+def many(number: int, what: str) -> str:
+    """A number of things: `1 call`, `2 calls`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def duration(ms: Any) -> str:
     """`12ms`, `1.2s` or `2m05s`."""
     if ms < 1000:

@@ -30,7 +30,7 @@ from connectagent.settings import enabled
 
 if TYPE_CHECKING:
     from connectagent.agent import Agent
-    from connectagent.resume import Origin
+    from connectagent.pausing import Origin
 
 
 def record_path(agent: Agent) -> Path | None:

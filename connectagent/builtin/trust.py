@@ -171,8 +171,8 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
 
     The arguments are shown whole, or it is told how much is not: it could be the part that matters.
     """
-    from connectagent.builtin.console import Terminal
     from connectagent.builtin.lines import Row
+    from connectagent.builtin.terminal import Terminal
 
     terminal = Terminal()
     if not terminal.interactive or not _interactive(sys.stdin):

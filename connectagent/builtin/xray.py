@@ -19,7 +19,7 @@ from connectagent.settings import enabled
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from connectagent.builtin.console import Terminal
+    from connectagent.builtin.terminal import Terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,8 +101,8 @@ class Xray:
 
     def trace(self) -> None:
         """Print the history of the session on stderr, the call that is running at its end."""
-        from connectagent.builtin.console import Terminal
         from connectagent.builtin.lines import Row, call_text, rows_of
+        from connectagent.builtin.terminal import Terminal
 
         terminal, running = Terminal(), _current()
         if running is None:
@@ -195,8 +195,8 @@ def _show_call(
     took = (time.perf_counter() - started) * 1000
     if enabled("quiet"):
         return
-    from connectagent.builtin.console import Terminal
     from connectagent.builtin.lines import Row, duration
+    from connectagent.builtin.terminal import Terminal
 
     terminal, running = Terminal(), _current()
     name = str(getattr(function, "__qualname__", function)).rpartition("<locals>.")[2]

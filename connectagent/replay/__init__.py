@@ -16,10 +16,11 @@ from connectagent.agent import Agent
 from connectagent.attribution import clone
 from connectagent.errors import Paused
 from connectagent.history import History
+from connectagent.pausing import Origin
 from connectagent.replay.comparing import Call, Divergence, changed_calls, compared, diff, first_difference, new_errors
 from connectagent.replay.playing import Player, RecordedLLM, RecordEnds, apply_change, canonical
 from connectagent.replay.recorded import PROGRAM, RecordedTurn, Recording, Run, Sent, conversation_of, runs_of
-from connectagent.resume import Decided, Origin, is_record, open_point, restored_session
+from connectagent.resume import Decided, is_record, open_point, restored_session
 from connectagent.session import Message, TraceEntry
 
 __all__ = ["Call", "Divergence", "RecordedLLM", "Recording", "Replay", "Replaying", "agent_of", "replay"]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from connectagent.builtin.console import Terminal
 from connectagent.builtin.files import clean
 from connectagent.builtin.lines import Row, price, rows_of, tokens, visible
+from connectagent.builtin.terminal import Terminal
 from connectagent.errors import ConfigError
 from connectagent.records import agent_in_name, all_records, records_folder
 
