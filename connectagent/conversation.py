@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -12,11 +13,19 @@ from connectagent.errors import HookResultError
 from connectagent.host import PluginHost
 from connectagent.messages import LEFT_OUT, mend, place_of_result, says_nothing
 from connectagent.prompts import Prompt
-from connectagent.session import LLMRequest, Message, ToolCall, TraceEntry
+from connectagent.session import CHANGES_MESSAGES, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.state import drop_temporary, is_temporary, snapshot, state_delta
 
 OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
 PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
+
+
+class _Untold(threading.local):
+    """The entries of the trace that handlers have not been told yet; each thread tells its own."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[TraceEntry, list[By | None]]] = []  # each with whose code brought it about
+        self.telling: list[By | None] | None = None  # the same of the entry that is being told
 
 
 class Conversation:
@@ -40,8 +49,7 @@ class Conversation:
     ) -> None:
         self.agent = agent
         self.host = host
-        self._untold: list[tuple[TraceEntry, list[By | None]]] = []  # each with whose code brought it about
-        self._telling: list[By | None] | None = None  # the same of the entry that is being told
+        self._untold = _Untold()
         self.told = 0  # entries of the trace so far
         self.offered: list[str] = []  # the tools of the newest model call, by name
         self.session: dict[str, Any] = {} if session is None else session
@@ -71,12 +79,12 @@ class Conversation:
         self.take_changes()
         self.shadow.mark_round()
 
-    def take_changes(self) -> None:
+    def take_changes(self, by: By = PROGRAM) -> None:
         """Trace what the program changed; raises as `take_over` does."""
         self.agent.current_session = self.session  # it may be changed, not replaced
         if not self.shadow.unchanged():
             try:
-                entries = self.shadow.changes(PROGRAM)
+                entries = self.shadow.changes(by)
             except HookResultError:
                 self.shadow.restore()
                 raise
@@ -119,17 +127,26 @@ class Conversation:
     def append(self, message: Message, by: By | None = None) -> None:
         """Add a message at the end; `by` tells whose it is, where it is not the user's or the model's.
 
-        A model's answer follows its `llm_call` in the trace without an entry of its own, unless handlers
-        changed something meanwhile: then an entry tells where it stands.
+        A model's answer follows its `llm_call` in the trace without an entry of its own, unless messages were
+        changed meanwhile: then an entry tells where it stands.
         """
         self.host.settle()
         self.shadow.insert(message)
-        index, trace = len(self.session["messages"]) - 1, self.session["trace"]
+        index = len(self.session["messages"]) - 1
         if by is not None:
             told = {"type": "message", "by": by, "index": index, "message": clone(message)}
             self.trace({**told, **self.changed_by(by)})
-        elif message["role"] == "assistant" and trace[-1]["type"] != "llm_call":
+        elif message["role"] == "assistant" and self._messages_changed():
             self.trace({"type": "assistant", "index": index, "message": clone(message)})
+
+    def _messages_changed(self) -> bool:
+        """Whether something was done to messages since the last model call, or it was made in another process."""
+        for entry in reversed(self.session["trace"]):
+            if entry["type"] == "llm_call":
+                return False
+            if entry["type"] in (*CHANGES_MESSAGES, "resumed"):
+                return True
+        return False
 
     def merge_state(self, changed: dict[str, Any], gone: Iterable[str], by: By) -> None:
         """Take over what another agent, or the loop itself, changes in the state."""
@@ -181,20 +198,21 @@ class Conversation:
         that stand before them, but not to those who brought them about. Each is told, whatever is raised.
         """
         self.told += len(entries)
-        self._untold += [(entry, [*(self._telling or ()), *self.host.all_running()]) for entry in entries]
-        if self._telling is not None:
+        untold = self._untold
+        untold.entries += [(entry, [*(untold.telling or ()), *self.host.all_running()]) for entry in entries]
+        if untold.telling is not None:
             return
         errors: list[BaseException] = []
         try:
-            while self._untold:
-                entry, self._telling = self._untold.pop(0)
+            while untold.entries:
+                entry, untold.telling = untold.entries.pop(0)
                 try:
-                    self.host.observe("on_trace", self._telling, agent=self.agent, entry=entry)
+                    self.host.observe("on_trace", untold.telling, agent=self.agent, entry=entry)
                 except BaseException as error:
                     errors.append(error)
         finally:
-            self._telling = None
-            self._untold.clear()
+            untold.telling = None
+            untold.entries.clear()
         if errors:
             raise errors[0]
 

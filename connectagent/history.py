@@ -19,7 +19,7 @@ from connectagent.blobs import blob_folder, restored
 from connectagent.errors import ConfigError
 from connectagent.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.records import read_record
-from connectagent.session import LLMResponse, Message, ToolCall, TraceEntry
+from connectagent.session import CHANGES_MESSAGES, LLMResponse, Message, ToolCall, TraceEntry
 
 NO_ANSWER = ("error", "interrupted")  # what became of a model call that put nothing into the conversation
 _ASIDE = ("tool_started", "shadow")  # entries that are told later than they happened, and change nothing
@@ -192,9 +192,11 @@ class History:
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
         behind = entries[number + 1 :]
         rest = [entry for entry in behind if entry.get("type") not in _ASIDE or entry.get("call_id") in calls]
+        while rest and _watches(rest[0]) and rest[0].get("type") not in (*CHANGES_MESSAGES, "error"):
+            del rest[0]
         if not rest:
             return closed
-        if (rest[0].get("by") or {}).get("hook") in _WATCHING:  # before the message, which then has its own entry
+        if _watches(rest[0]):  # before the message, which then has its own entry
             return False
         following = (entry.get("type") for entry in rest)
         return next((kind for kind in following if kind in ("llm_call", "user_input", "assistant")), "") != "assistant"
@@ -321,6 +323,11 @@ class History:
         line = self.lines.pop(index)
         line.changes.append(self._change("removed", by, None))
         self.removed.append(line)
+
+
+def _watches(entry: TraceEntry) -> bool:
+    """Whether an entry comes from a handler that may have run between a model's answer and its message."""
+    return (entry.get("by") or {}).get("hook") in _WATCHING
 
 
 def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LLMResponse:

@@ -166,6 +166,10 @@ TraceEntry = dict[str, Any]
 """One item of the trace, tagged by `type`; the keys of each type are in the documentation of the record."""
 
 
+CHANGES_MESSAGES = ("message", "message_edited", "message_removed", "mended", "tool_execution", "change")
+"""The types of entries that tell of a change of messages, or of what becomes one."""
+
+
 class Session(TypedDict, total=False):
     """`agent.current_session`: one conversation, a plain dict at run time."""
 

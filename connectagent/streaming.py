@@ -78,7 +78,8 @@ class _Lockstep:
         self._telling = threading.Lock()  # tools may cause entries from threads of their own
         self._thread: threading.Thread | None = None
         self._consumer = 0
-        self._begun = self._closing = self._interrupted = self._ended = self._taking = False
+        self._begun = self._closing = self._interrupted = self._ended = False
+        self._by = dict(PROGRAM)  # an object of its own, by which the consumer's changes are told from others
 
     # -- in the consumer's thread --------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class _Lockstep:
                 self._agent.streaming = streaming
 
     def _entry(self, entry: TraceEntry) -> None:
-        if not (self._taking and entry.get("by") is PROGRAM):  # the consumer knows what it did itself
+        if entry.get("by") is not self._by:  # the consumer knows what it did itself
             self._tell(entry)
 
     def _text(self, text: str) -> None:
@@ -161,19 +162,10 @@ class _Lockstep:
                 self._told.put(item)
                 self._asked.get()
         if waited:
-            self._take_changes()
+            self._agent.conversation.take_changes(self._by)
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt
         if self._closing and not self._ended:
             self._ended = True
             self._agent.end_turn()
-
-    def _take_changes(self) -> None:
-        """Trace what the consumer changed in the session, as the program's."""
-        taking = self._taking
-        self._taking = True
-        try:
-            self._agent.conversation.take_changes()
-        finally:
-            self._taking = taking
