@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 MAX_RETRIES = 10  # of one call by `Retry`: a handler that always answers Retry must not hang the agent
 
 
-def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
+def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse | None:
     """Call the model until it answers, a handler recovers, or nobody wants to try again.
+
+    Returns:
+        The response; None where it failed and the turn was ended.
 
     Raises:
         Exception: what the last call raised.
@@ -47,7 +50,9 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
             trace_model_call(agent, request, response, "recovered" if response else "error", started, error, by)
             if response is not None:
                 return response
-            if retry is None or agent.ended or attempt == MAX_RETRIES:
+            if agent.ended is not None:
+                return None
+            if retry is None or attempt == MAX_RETRIES:
                 raise
             time.sleep(retry.after_s)
             if retry.model:
