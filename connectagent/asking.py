@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 MAX_RETRIES = 10  # of one call by `Retry`: a handler that always answers Retry must not hang the agent
 
 
-def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
+def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse | None:
     """Call the model until it answers, a handler recovers, or nobody wants to try again.
+
+    Returns:
+        The response; None where the call failed and the turn was ended.
 
     Raises:
         Exception: what the last call raised.
@@ -33,9 +36,8 @@ def ask_model(agent: Agent, request: LLMRequest) -> LLMResponse:
         except BaseException:
             asked.lost()
             raise
-        if response is not None:
+        if response is not None or retry is None:
             return response
-        assert retry is not None
         agent.wait(retry.after_s)
         if retry.model:
             llm = agent.create_llm(retry.model)
@@ -61,7 +63,9 @@ def _attempt(agent: Agent, request: LLMRequest, asked: Asked, last: bool) -> tup
             by = answer.by
             response = None if retry else as_response(answer.value)
         trace_model_call(agent, request, response, "recovered" if response else "error", asked, error, by)
-        if response is None and (retry is None or agent.ended or last):
+        if agent.ended is not None:
+            return response, None
+        if response is None and (retry is None or last):
             raise
         return response, retry
 
