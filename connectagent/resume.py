@@ -303,6 +303,10 @@ def reopen(agent: Agent, record: Any, place: Any, fork: bool, decided: Decided) 
     opened = _opened(agent, path, history, last, at, decided)
     session = restored_session(history, last)
     agent.take_session(session, Origin(session, path, fork, at))
+    if opened.point is not None:
+        live = {entry.get("call_id"): entry for entry in session["trace"] if entry.get("type") == "tool_execution"}
+        done = {id: live[id] for id in opened.point.done}
+        opened = opened._replace(point=opened.point._replace(done=done))
     take_totals(agent, session["trace"])
     changed = changed_plugins(agent, data)
     entry = {"type": "resumed", "by": BY, "record": str(path), "turn": history.turn, "iteration": history.iteration}

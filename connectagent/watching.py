@@ -90,12 +90,7 @@ class Watch:
             if shadow is not None:
                 self._take_changes(handler, arguments, before) if decided else self.roll_back(shadow, before)
             if error is not expected:
-                if isinstance(error, Pause) and decided:
-                    self.keep_owner(error, handler.by)  # also of one from a call that it made: it waits itself
-                self.blame(error, handler, since)
-            if isinstance(error, Pause) and not decided:
-                problem = f"{who(handler)} raised Pause, which is for before_ handlers and tools"
-                raise self.blame(HookResultError(problem), handler) from error
+                self._blame_raised(error, handler, since, decided)
             raise
         else:
             if shadow is not None:
@@ -106,6 +101,14 @@ class Watch:
             account.calls += 1
             account.seconds += time.perf_counter() - started
             paying.set(payer)
+
+    def _blame_raised(self, error: BaseException, handler: Handler, since: int, decided: bool) -> None:
+        if isinstance(error, Pause) and decided:
+            self.keep_owner(error, handler.by)  # also of one from a call that it made: it waits itself
+        self.blame(error, handler, since)
+        if isinstance(error, Pause) and not decided:
+            problem = f"{who(handler)} raised Pause, which is for before_ handlers and tools"
+            raise self.blame(HookResultError(problem), handler) from error
 
     def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
         """Run a tool; what it changes in the session is traced as its own."""

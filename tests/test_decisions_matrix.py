@@ -215,12 +215,10 @@ def decided_at(decision: Decision) -> int:
     return words.index(decision.handler[0]) if decision.handler else words.index(">tool")
 
 
-DONE = "a call whose entry is in the record counts as done, so what follows in its step does not come again"
+DONE = "the failure of a call that is in the record has been told to on_error, as far as anybody knows"
 NOT_AFTER_THE_END_OF_A_PROCESS = {
-    ("replace after a tool", "+tool_execution"): DONE,
     ("recover from a tool's error", "+tool_execution"): DONE,
     ("try a tool again", "+tool_execution"): DONE,
-    ("replace the result", "+tool_execution"): DONE,
 }
 
 
