@@ -608,6 +608,7 @@ def test_no_lock_is_left_locked() -> None:
 DECLARED: dict[str, dict[str, Any]] = {
     "approve_before_tools": {"changes": {"rejection"}},
     "cache_answers": {"changes": {"response"}, "shares_state": True},
+    "hand_over": {},
     "log_each_tool": {},
     "recover_failing_model": {"changes": {"retry", "response"}},
     "recover_failing_tool": {"changes": {"retry", "result"}},

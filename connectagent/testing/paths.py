@@ -124,6 +124,11 @@ def _end(agent: Any) -> None:
     agent.end_turn("Ended.")
 
 
+def _end_and_say(agent: Any) -> str:
+    agent.end_turn("Ended.")
+    return "Done."
+
+
 def _reject(agent: Any) -> None:
     raise ToolRejected("not now")
 
@@ -205,6 +210,9 @@ _DECIDED = [
     Path("Continue", _says("More?", "Done."), _gives("on_complete", lambda: Continue("Yes."))),
     Path("Continue at the limit", _says("Done."), _gives("on_complete", lambda: Continue("Yes.")), limit=1),
     Path("the end in after_llm of an answer", _says("Done."), _does("after_llm", _end)),
+    Path("the end in on_error of a tool", _says([FAIL, _work]), _does("on_error", _end)),
+    Path("the end in on_error of a model", _says(failure), _does("on_error", _end)),
+    Path("the end in on_error of a model, and a value", _says(failure), _does("on_error", _end_and_say)),
 ]
 _ASIDE = [
     Path("an error of the model that the plugin itself asks", _says(ROUND, "Done."), aside=ModelFailure),
