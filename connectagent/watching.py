@@ -16,6 +16,8 @@ from connectagent.messages import value_problem
 from connectagent.session import Continue, LLMResponse, ToolCall, TraceEntry
 from connectagent.tools import Tool
 
+LONG_S = 0.005  # a handler's call that takes longer is told one by one
+MOST_LONG = 1000  # such calls of one turn
 _MAY_REJECT = ("before_tools", "before_each_tool")
 
 
@@ -33,6 +35,7 @@ class Watch:
         self.shadow: Shadow | None = None
         self.blames = 0  # how many errors were found to be a handler's
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
+        self.long: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
         self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
@@ -59,6 +62,7 @@ class Watch:
         """Let go of the errors of handlers, and of what Ctrl-C left running: those of a turn that is over."""
         self._blamed.clear()
         self._running.clear()
+        self.long.clear()
 
     def watched(
         self,
@@ -99,7 +103,10 @@ class Watch:
         finally:
             self._running.pop()
             account.calls += 1
-            account.seconds += time.perf_counter() - started
+            seconds = time.perf_counter() - started
+            account.seconds += seconds
+            if seconds > LONG_S and not handler.trusted and len(self.long) < MOST_LONG:
+                self.long.append((handler.plugin, handler.hook, time.time() - seconds, seconds))
             paying.set(payer)
 
     def _blame_raised(self, error: BaseException, handler: Handler, since: int, decided: bool) -> None:

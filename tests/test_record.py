@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ from connectagent.builtin.record import record_path
 from connectagent.builtin.yaml_lines import json_line
 from connectagent.errors import ConfigError
 from connectagent.records import BETWEEN_TURNS, read_record
+from connectagent.testing import ScriptedLLM, call
+from connectagent.view.reading import listing_of
 
 
 @pytest.fixture(autouse=True)
@@ -528,3 +531,27 @@ def test_ctrl_c_at_any_moment_leaves_a_whole_record(folder: Path) -> None:
     assert turns[-1]["input"] == "The last."
     assert turns[-1]["status"] == "answered"
     assert {"interrupted", "answered"} <= {turn.get("status") for turn in turns}
+
+
+def test_a_handler_that_takes_long_is_told_with_its_time_and_a_quick_one_is_not() -> None:
+    @after_tools
+    def slow() -> None:
+        time.sleep(0.02)
+
+    def task() -> str:
+        """Do it."""
+        return "done"
+
+    @before_llm
+    def quick() -> None:
+        """Do nothing."""
+
+    agent = Agent("slow", tools=[task], llm=ScriptedLLM(call("task"), "Done."), on_events=[slow, quick], quiet=True)
+    before = time.time()
+    agent.input("Go")
+    path = record_path(agent)
+    assert path is not None
+    told = [bar for bar in read_record(path)["turns"][0]["handlers"] if bar[0] == "slow"]
+    ((_, hook, at, took),) = told
+    assert hook == "after_tools" and before <= at + 0.001 and 20 <= took < 1000 * (time.time() - before)
+    assert listing_of(read_record(path)).items[0]["handlers"][0]["plugin"] == "slow"

@@ -217,6 +217,7 @@ class _Turn:
         session: Any = agent.current_session
         status = session.get("outcome") or "ended"
         spent = self.tokens if self.calls else 0
+        long = [[plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.hooks.long]
         totals.add(not self.resumed, session["iteration"] - self.first_iteration, len(self.tools), spent, self.cost)
         pairs = {
             "model": kept.scalar(agent.llm.model),
@@ -226,6 +227,7 @@ class _Turn:
             "tools_called": kept.line(self.tools),
             "result": kept.line(result),
             "messages": kept.messages(self._own(session["messages"])),
+            **({"handlers": kept.line(long)} if long else {}),
             "session": kept.line(totals.data()),  # behind all that may be long: who lists records reads tails
         }
         if error is not None:

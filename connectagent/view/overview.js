@@ -1,4 +1,5 @@
-// Where the time went: a lane for the model, for tools, for what lies between them, and marks for each plugin.
+// Where the time went: a lane for the model, for tools, for what lies between them, and one for each plugin:
+// bars for its handlers that took long, marks for what they changed.
 
 const MOST_LANES = 8;
 const SVG = "http://www.w3.org/2000/svg";
@@ -14,7 +15,7 @@ function segmentsOf(session) {
     const start = Math.min(...rows.map((row) => row.start));
     const last = Math.max(...rows.map((row) => row.start + (row.ms ?? 0) / 1000));
     const seconds = rows.length ? Math.max(last - start, (item.duration_ms ?? 0) / 1000, 0.001) : 0;
-    const segment = {start, seconds, at, rows: rows.filter(timed)};
+    const segment = {start, seconds, at, rows: rows.filter(timed), handlers: item.handlers ?? []};
     at += seconds;
     return segment;
   });
@@ -46,6 +47,10 @@ function lanesOf(segments) {
         if (!plugins.has(row.plugin)) plugins.set(row.plugin, []);
         plugins.get(row.plugin).push({...place(row), mark: true});
       }
+    }
+    for (const bar of segment.handlers) {
+      if (!plugins.has(bar.plugin)) plugins.set(bar.plugin, []);
+      plugins.get(bar.plugin).push({...place(bar), kind: "handler"});
     }
     lanes.handlers.push(...between(segment).map((gap) => ({...place(gap), kind: "between"})));
   }
@@ -89,7 +94,8 @@ function lane(name, marks, segments, total) {
   }
   svg.append(...marks.map((mark) => rect(mark, total)));
   const ms = marks.reduce((sum, mark) => sum + (mark.mark ? 0 : (mark.ms ?? 0)), 0);
-  const told = marks.some((mark) => mark.mark) ? count(marks.length, "mark") : duration(ms);
+  const changes = marks.filter((mark) => mark.mark).length;
+  const told = changes && !ms ? count(changes, "mark") : duration(ms);
   return el(
     "div",
     {class: "lane"},

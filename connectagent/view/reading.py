@@ -59,7 +59,19 @@ class Listing:
         for key, value in told.items():
             number = key in ("duration_ms", "tokens", "cost")
             told[key] = number_of(value) if number else shortened(text_of_value(value), 600)["text"]
+        handlers = item.get("handlers")
+        if isinstance(handlers, list):
+            told["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]
         self.items[-1] |= told
+
+
+def _bar(value: Any) -> dict[str, Any] | None:
+    """A handler's call that took long, as a bar of the page; None for what is none."""
+    if not isinstance(value, list) or len(value) != 4:
+        return None
+    start, ms = number_of(value[2]), number_of(value[3])
+    plugin, hook = (shortened(text_of_value(name), 60)["text"] for name in value[:2])
+    return None if start is None or ms is None else {"plugin": plugin, "name": hook, "start": start, "ms": ms}
 
 
 def listing_of(record: dict[str, Any]) -> Listing:
