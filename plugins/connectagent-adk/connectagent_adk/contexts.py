@@ -75,7 +75,7 @@ class EventActions:
         escalate: the turn ends; of a tool's callback, after its round and with the tool's result.
         state_delta: changes of the state; what is put in here is written to it.
         artifact_delta: the artifacts that the callback saved, with their versions.
-        transfer_to_agent: not possible here; setting it is an error.
+        transfer_to_agent: of a tool's callback: the agent that answers from now on, after the round.
     """
 
     skip_summarization: bool | None = None

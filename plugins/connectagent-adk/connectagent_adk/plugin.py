@@ -15,6 +15,7 @@ from connectagent import (
     HookResultError,
     LLMRequest,
     LLMResponse,
+    ToolArgumentsError,
     ToolCall,
     after_each_tool,
     after_llm,
@@ -142,10 +143,7 @@ class AdkCallbacks:
             if key in state or written is not None:
                 state[key] = written
         if actions.transfer_to_agent:
-            raise HookResultError(
-                f"{callback} set actions.transfer_to_agent={actions.transfer_to_agent!r}; a callback cannot hand over "
-                "here: call the other agent in a tool"
-            )
+            _hand_over(agent, callback, actions.transfer_to_agent, in_round=call is not None)
         if call is not None and (actions.escalate or actions.skip_summarization):
             turn.endings[id(callback)] = call.id
         elif actions.escalate:
@@ -268,6 +266,23 @@ class AdkCallbacks:
             return _result(self._call(agent, callback, tool_call, tool=tool, args=args, error=error))
 
         return on_error, handler
+
+
+def _hand_over(agent: Agent, callback: Callback, name: str, in_round: bool) -> None:
+    """Let another agent of the tree answer, when the round of tools is over.
+
+    Raises:
+        HookResultError: it is no callback of a tool, or there is no such agent to hand over to.
+    """
+    tool, cause = agent.tools.get("transfer_to_agent") if in_round else None, None
+    problem = f"{agent.name!r} has no agents to hand over to" if in_round else "only callbacks of tools can hand over"
+    try:
+        if tool is not None:
+            tool.function(agent, name)  # not by execute_tool(), which would ask the callbacks again
+            return
+    except ToolArgumentsError as error:
+        problem, cause = str(error), error
+    raise HookResultError(f"{callback} set actions.transfer_to_agent={name!r}: {problem}") from cause
 
 
 def _remember(plugin: AdkCallbacks, agent: Agent, request: LLMRequest) -> None:

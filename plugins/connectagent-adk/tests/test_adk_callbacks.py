@@ -410,6 +410,29 @@ def test_a_hand_over_is_refused_clearly() -> None:
         agent_with(CALL, "ok", before_tool_callback=hand_over).input("Where?")
 
 
+def test_a_callback_of_a_tool_hands_over_and_inherited_callbacks_know_whose_they_are() -> None:
+    names = []
+
+    def hand_over(tool: Any, args: Any, tool_context: Any) -> None:
+        tool_context.actions.transfer_to_agent = "billing"
+
+    def tell(callback_context: Any, llm_request: Any) -> None:
+        names.append(callback_context.agent_name)
+
+    billing = Agent("billing", llm=ScriptedLLM("Billing here."), quiet=True, log=False)
+    plugin = adk_callbacks(before_tool_callback=hand_over, before_model_callback=tell)
+    desk = Agent(
+        "desk",
+        tools=[capital],
+        sub_agents=[billing],
+        llm=ScriptedLLM(CALL, "never"),
+        plugins=[plugin],
+        quiet=True,
+        log=False,
+    )
+    assert desk.input("Where?") == "Billing here." and names == ["desk", "billing"]
+
+
 # -- lists, async, errors --------------------------------------------------------------------------
 
 WINS: dict[str, tuple[Any, Any]] = {
