@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,35 +260,36 @@ class _File:
         self._synced = synced
         self._pending = (0, head)  # where in the file it belongs, and what is not known to be there
         self._whole = bool(head)  # else the file's last line may be torn
-        self._fd: int | None = None
+        self._open_file: FileIO | None = None
 
     def append(self, data: bytes) -> None:
         if os.getpid() != self.process:
             return  # a fork inside a turn: the file is the parent's
-        if self._fd is None:
+        if self._open_file is None or self._open_file.closed:
             self._open()
-        assert self._fd is not None
+        assert self._open_file is not None
         position, queued = self._pending
-        pending = (position if queued else os.fstat(self._fd).st_size, queued + data)
+        pending = (position if queued else os.fstat(self._open_file.fileno()).st_size, queued + data)
         try:
             self._pending = pending
-            self._flush(self._fd)
+            self._flush(self._open_file.fileno())
         except KeyboardInterrupt:
             self._pending = pending
-            self._flush(self._fd)
+            self._flush(self._open_file.fileno())
             raise
 
     def _open(self) -> None:
-        fd = os.open(self.path, os.O_RDWR | os.O_APPEND)
+        # No lock may be left behind by Ctrl-C: a FileIO is closed in one step, at the latest with its last reference.
+        file = FileIO(self.path, "r+", opener=lambda path, flags: os.open(path, os.O_RDWR | os.O_APPEND))
         try:
-            if not _locked(fd):
+            if not _locked(file.fileno()):
                 raise OSError(11, "another agent is writing it", str(self.path))
             if not self._whole:
-                _drop_torn_line(fd)
-            self._fd, self._whole = fd, True
-        finally:
-            if self._fd is None:
-                os.close(fd)
+                _drop_torn_line(file.fileno())
+            self._open_file, self._whole = file, True
+        except BaseException:
+            file.close()
+            raise
 
     def _flush(self, fd: int) -> None:
         position, data = self._pending
@@ -314,10 +316,8 @@ class _File:
 
     def close(self) -> None:
         """Give the descriptor back: thousands of agents may be alive between their turns."""
-        fd, self._fd = self._fd, None
-        if fd is not None:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        if self._open_file is not None:
+            self._open_file.close()
 
 
 def _locked(fd: int) -> bool:
