@@ -539,3 +539,26 @@ def test_a_record_of_a_test_is_written_with_one_flag_and_then_played(tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
         "conftest.py", "records", "test_shop.py"
     ]  # fmt: skip
+
+
+def test_a_call_that_waited_and_was_approved_counts_as_the_success_that_it_became(co_dir: Path) -> None:
+    def refund(amount: int) -> str:
+        """Refund an amount."""
+        return f"refunded {amount}"
+
+    @before_each_tool
+    def manager() -> None:
+        raise Pause("needs a manager")
+
+    @before_each_tool
+    def guard() -> None:
+        raise ToolRejected("no refunds")
+
+    def agent(*responses: Any, handlers: Any) -> Agent:
+        return Agent("shop", tools=[refund], llm=ScriptedLLM(*responses), on_events=handlers, quiet=True)
+
+    with pytest.raises(Paused) as paused:
+        agent([call("refund", amount=5)], handlers=[manager]).input("Refund me")
+    agent("Done.", handlers=[manager]).resume(paused.value.record, approve=True)
+    (rejected,) = replayed(paused.value.record, agent=agent(handlers=[guard])).rejected
+    assert (rejected.then, rejected.now) == ("success", "rejected")

@@ -162,7 +162,9 @@ def final_calls(entries: list[TraceEntry]) -> dict[tuple[str, int], TraceEntry]:
         if not isinstance(entry, dict):
             continue
         id, value = str(entry.get("call_id")), entry.get("value")
-        if entry.get("type") == "tool_execution":
+        if entry.get("type") == "tool_execution" and newest.get(id, {}).get("status") == "skipped":
+            newest[id].update(entry)  # the turn was paused at it, and went on
+        elif entry.get("type") == "tool_execution":
             newest[id] = calls[id, times[id]] = dict(entry)
             times[id] += 1
         elif entry.get("type") == "change" and id in newest:
