@@ -57,7 +57,8 @@ def find_record(text: str | None = None) -> Path:
     if text and text != "last" and Path(text).is_file():
         return Path(text)
     if not known:
-        raise ConfigError(f"no record {text!r}" if text else f"{records_folder()}: no records yet; run an agent first")
+        what = f"no record {text!r}: " if text else ""
+        raise ConfigError(f"{what}{records_folder()}: no records yet; run an agent first")
     if not text or text == "last":
         return known[0]
     of_agent = [path for path in known if agent_in_name(path) == text]
