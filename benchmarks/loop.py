@@ -153,7 +153,7 @@ def small_costs() -> None:
     from connectagent import Agent, before_llm
 
     agent = Agent("bench", [lookup], model="openai/gpt-4o-mini", api_key="x", quiet=True, log=False)
-    agent.hooks.handlers["before_llm"] = ()
+    assert not agent.hooks.handlers("before_llm")
     count = 100_000
     started = time.perf_counter()
     for _ in range(count):

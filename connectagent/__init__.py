@@ -9,9 +9,10 @@ TYPE_CHECKING = False  # type checkers take it for True; importing `typing` woul
 if TYPE_CHECKING:
     from typing import Any
 
-    from connectagent.agent import Agent
+    from connectagent.agents.agent import Agent
+    from connectagent.agents.workflows import Loop, Parallel, Sequential
     from connectagent.builtin.xray import xray
-    from connectagent.discovery import shadow, use
+    from connectagent.data import Continue, Image, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall
     from connectagent.errors import (
         ConfigError,
         ConnectAgentError,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
         ToolNotFound,
         ToolRejected,
     )
-    from connectagent.hooks import (
+    from connectagent.hooks.discovery import shadow, use
+    from connectagent.hooks.markers import (
         after_each_tool,
         after_llm,
         after_tools,
@@ -47,26 +49,25 @@ if TYPE_CHECKING:
         register_commands,
         register_models,
     )
-    from connectagent.providers import llm_do
-    from connectagent.session import Continue, Image, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall
-    from connectagent.tools import Tool, tool
-    from connectagent.workflows import Loop, Parallel, Sequential
+    from connectagent.loop.ask import llm_do
+    from connectagent.tools.signature import tool
+    from connectagent.tools.tool import Tool
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "agent": "Agent",
+    "agents.agent": "Agent",
     "builtin.xray": "xray",
-    "discovery": "shadow use",
     "errors": "ConfigError ConnectAgentError HandlerError HookResultError OutputError Pause Paused PluginError "
     "PluginWarning ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
     "before_each_tool before_llm before_tools on_agent_ready on_complete on_error on_text on_trace "
     "register_commands register_models",
-    "providers": "llm_do",
-    "session": "Continue Image LLMRequest LLMResponse Retry TokenUsage ToolCall",
+    "hooks.discovery": "shadow use",
+    "loop.ask": "llm_do",
+    "data": "Continue Image LLMRequest LLMResponse Retry TokenUsage ToolCall",
     "tools": "Tool tool",
-    "workflows": "Loop Parallel Sequential",
+    "agents.workflows": "Loop Parallel Sequential",
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
 

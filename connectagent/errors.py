@@ -64,36 +64,61 @@ class ToolRejected(ConnectAgentError):
 class Pause(ConnectAgentError):
     """Raise it in a `before_` handler or in a tool to stop the turn until somebody decides, maybe days later.
 
-    On its way out handlers of `around_tool` see it, those of `around_turn` the `Paused` that `input()` raises. One
-    that returns a value in its place ends the wait. A pause in a call of `execute_tool` is one of the tool or handler
-    that made it; outside of a turn there is nothing to stop, and the program gets the Pause itself.
+    Handlers of `around_tool` about that tool see it on its way out, those of `around_turn` see the `Paused` that
+    `input()` raises. One that returns a value in its place ends the wait. Outside of a turn there is nothing to
+    stop, and the program gets the Pause itself.
 
     Attributes:
         reason: what is to be decided.
         call: the tool call that waits, or None.
-        inner: where another agent of the tree waits: its name as `agent`, and its `record`; else None.
     """
 
-    def __init__(self, reason: str = "", inner: dict[str, Any] | None = None) -> None:
+    def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
         self.call: Any = None
-        self.inner = inner
+
+
+class Waiting(BaseException):
+    """A wait on its way out of a turn's operations. Not an Exception, so that no body of others swallows it.
+
+    Attributes:
+        waits: what waits, in the order of the calls: `data.Wait` objects.
+        call: the outermost tool call of the agent that it passed, or None.
+        by: whose handler or tool that is.
+    """
+
+    def __init__(self, waits: list[Any], call: Any = None, by: dict[str, Any] | None = None) -> None:
+        super().__init__(", ".join(wait.id for wait in waits))
+        self.waits = waits
+        self.call = call
+        self.by = by or {}
+
+
+class TurnEnded(BaseException):
+    """The turn was ended before an attempt at a model or tool was made. Not an Exception, as nothing has failed."""
+
+
+class Abandoned(BaseException):
+    """Nobody waits for this turn any more, since Ctrl-C came twice; what is around it must not be touched."""
 
 
 class Paused(ConnectAgentError):
-    """The turn waits for a decision; `agent.resume(record, approve=True)` goes on with it.
+    """The turn waits for decisions; `agent.resume(record, approve=True)` goes on with it.
 
     Attributes:
-        reason: what is to be decided.
+        waiting: what waits, as `Wait` objects; where there are several, `approve=wait.id` decides one.
+        reason: what is to be decided, of the first.
         record: the path of the session's record, or None where nothing is recorded.
-        call: the tool call that waits, or None.
+        call: the tool call of the first, or None.
     """
 
-    def __init__(self, reason: str, record: Any = None, call: Any = None) -> None:
+    def __init__(self, waiting: list[Any], record: Any = None, call: Any = None) -> None:
         where = f"; its record is {short_path(record)}" if record else "; it is not recorded, and cannot be resumed"
-        super().__init__(f"paused: {reason or 'no reason was given'}{where}")
-        self.reason = reason
+        self.waiting = waiting
+        self.reason = waiting[0].reason
+        ids = f" ({len(waiting)} wait: {', '.join(wait.id for wait in waiting)})" if len(waiting) > 1 else ""
+        super().__init__(f"paused: {self.reason or 'no reason was given'}{ids}{where}")
         self.record = record
         self.call = call
 

@@ -6,6 +6,7 @@ whole list; the README's is checked against it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -31,13 +32,17 @@ SETTINGS: dict[str, str] = {
 overrides: dict[str, Any] = {}
 
 
-def setting(name: str) -> Any:
+def setting(name: str, overridden: bool = True) -> Any:
     """The value of one of `SETTINGS`, or None where it is not set.
+
+    Args:
+        name: the setting.
+        overridden: whether the command line's value wins.
 
     Raises:
         ConfigError: the project's pyproject.toml cannot be read, or names a setting that there is none.
     """
-    if name in overrides:
+    if overridden and name in overrides:
         return overrides[name]
     value = os.environ.get(f"CONNECTAGENT_{name.upper()}")
     if value:
@@ -56,7 +61,7 @@ def co_folder() -> Path:
 
 
 def project_settings() -> dict[str, Any]:
-    """`[tool.connectagent]` of the nearest pyproject.toml, from the current folder upwards; {} without one."""
+    """`[tool.connectagent]` of `project_file()`; {} without one."""
     path = project_file()
     try:
         return _read(path, path.stat().st_mtime_ns) if path else {}
@@ -65,19 +70,46 @@ def project_settings() -> dict[str, Any]:
 
 
 def project_file() -> Path | None:
-    """The nearest pyproject.toml, from the current folder upwards."""
-    try:
-        folder = Path.cwd()
-    except OSError:  # the current folder was removed
-        return None
-    for parent in (folder, *folder.parents):
-        path = parent / "pyproject.toml"
-        try:
-            path.stat()
-        except OSError:
-            continue
-        return path
+    """The nearest pyproject.toml, from the current folder up to the repository's root.
+
+    A stranger's is not read: it must be the user's or root's, as the folders of `_own_folders` are.
+    """
+    for folder in _own_folders():
+        path = folder / "pyproject.toml"
+        with contextlib.suppress(OSError):
+            return path if path.stat().st_uid in _trusted() else None
     return None
+
+
+def project_folder() -> Path:
+    """The folder of the project: the repository's root, else the folder of `project_file()`, else the current one."""
+    folders, file = _own_folders(), project_file()
+    if folders and (folders[-1] / ".git").exists():
+        return folders[-1]
+    return file.parent if file else Path.cwd()
+
+
+def _own_folders() -> list[Path]:
+    """The current folder and those above, up to the repository's root, as far as they have one owner.
+
+    None where that owner is neither the user nor root.
+    """
+    found: list[Path] = []
+    with contextlib.suppress(OSError):  # the current folder was removed, or one above may not be looked into
+        folder = Path.cwd()
+        owner = folder.stat().st_uid
+        for parent in (folder, *folder.parents) if owner in _trusted() else ():
+            if parent.stat().st_uid != owner:
+                break
+            found.append(parent)
+            if (parent / ".git").exists():
+                break
+    return found
+
+
+def _trusted() -> tuple[int, int]:
+    """The owners whose files count: the user and root; on Windows each owner is 0."""
+    return getattr(os, "geteuid", lambda: 0)(), 0
 
 
 def named_plugins() -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 from decision_table import PROMPT, Decision, bad, ending, once_bad, work
 
 from connectagent import Agent, LLMResponse, hooks
-from connectagent.session import ToolCall
+from connectagent.data import ToolCall
 from connectagent.testing import HookRecorder, ScriptedLLM
 
 NAME = "decider"

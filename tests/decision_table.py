@@ -265,14 +265,20 @@ DECISIONS = {
         before_llm
         >llm
         <llm Boom('down')
+        +llm_call error
         on_error Boom('down')
         +state_delta by decide delta {'decided': True}
-        +llm_call recovered 'Mine.' by decide delta {'decided': True}
+        +change llm_call recovered 'Mine.' by decide delta {'decided': True}
         after_llm 'Mine.'
         on_complete 'Mine.' answered
         <turn 'Mine.'
         """,
-        None,
+        """
+        user_input 'Go.'
+        llm_call recovered 'Mine.' by decide
+        state_delta by decide delta {'decided': True}
+        change llm_call recovered 'Mine.' by decide delta {'decided': True}
+        """,
         "Mine.",
     ),
     "try a model again": Decision(
@@ -285,12 +291,12 @@ DECISIONS = {
         before_llm
         >llm
         <llm Boom('down')
+        +llm_call error
         on_error Boom('down')
         +state_delta by decide delta {'decided': True}
-        +llm_call error by decide delta {'decided': True}
         >llm
         <llm 'Done.'
-        +llm_call success 'Done.'
+        +llm_call success 'Done.' by decide
         after_llm 'Done.'
         on_complete 'Done.' answered
         <turn 'Done.'

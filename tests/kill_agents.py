@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent import Agent, after_tools, before_each_tool, tool
-from connectagent.history import history_of
+from connectagent.records.history import history_of
 from connectagent.testing import conversation_problems
 
 

@@ -26,7 +26,7 @@ from connectagent import (
     on_error,
     xray,
 )
-from connectagent.parts import MAX_DEPTH
+from connectagent.loop.nested import MAX_DEPTH
 from connectagent.testing import HookRecorder, ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
@@ -97,7 +97,7 @@ def test_the_end_of_the_whole_turn_ends_each_agents_and_completes_each(result: s
     assert [given["result"] for given in recorder.of("on_complete")] == [expected] * 3
     assert results(root)[1] == "not run: the turn was ended"
     check(root, child, inner)
-    with pytest.raises(ValueError, match="'part', 'loop' or 'turn', not 'all'"):
+    with pytest.raises(ValueError, match="'agent', 'loop' or 'turn', not 'all'"):
         made("x", ("end", {}), plugins=[before_each_tool(lambda agent: agent.end_turn(scope="all"))]).input("x")
 
 
@@ -213,9 +213,9 @@ def test_calls_of_agents_in_one_round_work_at_the_same_time_and_hooks_keep_their
     root = made("root", round_of, "Done.", tools=[*children, plain], plugins=[Watch()])
     assert root.input("Hi") == "Done."
     assert seen == [
-        "before a a", "> a", "before plain plain", "> plain", "< plain 4 plain", "after plain 4 plain",
-        "before b b", "> b", "before c c", "> c", "before nope nope", f"after nope {results(root)[4]} nope",
-        "< a A a", "after a A a", "< b B b", "after b B b", "< c C c", "after c C c",
+        *[f"before {name} {name}" for name in ("a", "plain", "b", "c", "nope")],
+        "> plain", "< plain 4 plain", "> a", "> b", "> c", "< a A a", "< b B b", "< c C c",
+        "after a A a", "after plain 4 plain", "after b B b", "after c C c", f"after nope {results(root)[4]} nope",
     ]  # fmt: skip
     assert results(root)[:4] == ["A", "4", "B", "C"]
     by = {entry["by"].get("handler") for entry in session(root)["trace"] if "by" in entry}
@@ -270,7 +270,7 @@ def _run_of_eight(root: Agent, children: list[Agent], n: int) -> None:
     assert root.input(f"run {n}") == "Done."
     assert results(root) == [f"{name} is done (root)" for name in names]
     state = session(root)["state"]
-    assert state["all"] == "c7" and state["path"] == ["c7"]  # each began with the state as it was
+    assert state["all"] == "c7" and state["path"] == names  # each began the list, and nothing of it is lost
     assert [state[f"by {name}"] for name in names] == [n] * 8
     trace = session(root)["trace"]
     assert [entry["agent"] for entry in trace if entry["type"] == "agent_turn"] == names
@@ -301,18 +301,19 @@ def test_a_thousand_runs_of_eight_agents_at_the_same_time_do_not_mix() -> None:
 def test_the_records_of_eight_agents_at_the_same_time_do_not_mix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from connectagent.records import read_record
+    from connectagent.records.read import own_entries, read_record
 
     monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
     root, children = _eight(log=None)
     for n in range(30):
         _run_of_eight(root, children, n)
-        for entry in session(root)["trace"]:
-            if entry["type"] == "agent_turn":
-                (turn,) = read_record(entry["record"])["turns"]
-                assert turn["status"] == "answered" and turn["result"] == f"{entry['agent']} is done"
-                assert {line.get("author", entry["agent"]) for line in turn["trace"]} == {entry["agent"]}
-    assert len(list(tmp_path.glob("evals/*.yaml"))) == 30 * 9
+        (turn,) = read_record(root.record or "")["turns"]
+        inside = [entry for entry in turn["trace"] if entry["type"] == "agent_turn"]
+        assert [entry["result"] for entry in inside] == [f"{child.name} is done" for child in children]
+        for child in children:
+            own = own_entries(turn["lines"], child.name, child.branch)
+            assert [entry["type"] for entry in own] == [entry["type"] for entry in session(child)["trace"]]
+    assert len(list(tmp_path.glob("evals/*.yaml"))) == 30
 
 
 def test_a_stand_in_a_rejection_and_a_retry_have_their_places_in_such_a_round() -> None:
@@ -364,14 +365,14 @@ def test_a_broken_handler_in_one_ends_the_round_when_the_others_are_back() -> No
         root.input("Hi")
     assert len(raised.value.__notes__) == 1
     assert [entry["status"] for entry in session(root)["trace"] if entry["type"] == "tool_execution"] == [
-        "not_found", "interrupted", "success", "success",
+        "interrupted", "success", "not_found", "success",
     ]  # fmt: skip
     assert problems(session(root)["messages"]) == []
     root.llm = ScriptedLLM("On we go.")
     assert root.input("And now?") == "On we go."
 
 
-def test_a_handler_of_the_caller_that_raises_before_a_later_call_lets_the_first_come_back() -> None:
+def test_a_guard_that_raises_about_one_call_of_a_round_lets_none_of_the_agents_begin() -> None:
     @before_each_tool
     def broken(agent: Agent, tool_call: Any) -> None:
         if tool_call.name == "b":
@@ -381,7 +382,8 @@ def test_a_handler_of_the_caller_that_raises_before_a_later_call_lets_the_first_
     root = made("root", asking("a", "b"), tools=[a, b], plugins=[broken])
     with pytest.raises(OSError):
         root.input("Hi")
-    assert results(root) == ["A", "not run: OSError ended the turn"] and b.current_session is None
+    assert results(root) == ["not run: OSError ended the turn"] * 2
+    assert a.current_session is None and b.current_session is None
     check(root)
 
 
@@ -438,10 +440,10 @@ root = Agent("root", tools=[a, b, c, d], llm=ScriptedLLM(calls, "never asked"), 
 def press():
     entered.wait()
     c_done.wait()
-    while c._turning.locked() and not c.current_session["outcome"]:
+    while c.turning.locked() and not c.current_session["outcome"]:
         time.sleep(0.001)
     os.kill(os.getpid(), signal.SIGINT)
-    while a.ended is None or inner.ended is None:
+    while a.turn.ended is None or inner.turn.ended is None:
         time.sleep(0.001)
     pressed.set()
 
@@ -460,6 +462,7 @@ print(root.input("Go on."))
 """
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_children_closes_the_round_and_goes_on(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(CTRL_C)
@@ -494,7 +497,7 @@ root = Agent("root", tools=[a, b], llm=ScriptedLLM(calls), log=False, quiet=True
 def press():
     asked.wait()
     os.kill(os.getpid(), signal.SIGINT)
-    while a.ended is None:
+    while a.turn.ended is None:
         time.sleep(0.001)
     time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGINT)
@@ -510,12 +513,13 @@ before = [dict(message) for message in root.current_session["messages"]]
 hung.set()
 while a.in_turn:
     time.sleep(0.001)
-print(before == root.current_session["messages"], a.current_session["outcome"], a.ended)
+print(before == root.current_session["messages"], a.current_session["outcome"], a.turn)
 root.llm = ScriptedLLM(call("a", prompt="again"), "It goes on.")
 print(root.input("Go on."), root.current_session["messages"][-2]["content"])
 """
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_second_ctrl_c_waits_no_longer_and_what_comes_late_changes_nothing(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(CTRL_C_TWICE)
@@ -524,6 +528,7 @@ def test_a_second_ctrl_c_waits_no_longer_and_what_comes_late_changes_nothing(tmp
     assert done.stdout.splitlines() == ["interrupted True", "True ended None", "It goes on. A"]
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_a_child_that_is_interrupted_itself_interrupts_all() -> None:
     def pressed() -> str:
         """Be interrupted."""

@@ -19,7 +19,7 @@ from connectagent import (
     on_complete,
     on_trace,
 )
-from connectagent.hookspecs import EVENTS
+from connectagent.hooks.specs import EVENTS
 from connectagent.testing import HookRecorder
 
 # -- what handlers and tools change --------------------------------------------------------------

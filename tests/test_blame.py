@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from connectagent import Agent, LLMResponse, ToolCall, hooks
 from connectagent.cli.blame import blame
 from connectagent.errors import ConfigError
-from connectagent.history import Change, history_of
-from connectagent.hookspecs import EVENTS, PARAMETERS
+from connectagent.hooks.specs import EVENTS, PARAMETERS
+from connectagent.records.history import history_of
+from connectagent.session.history import Change
 from connectagent.testing import ScriptedLLM
 
 
@@ -193,9 +194,8 @@ def test_whatever_handlers_do_the_maker_is_the_one_who_signed(plan: list[Any], t
         signing = Signing(plan)
         signing.agent.input("by user")
         signing.agent.input("by user")
-        from connectagent.builtin.record import record_path
 
-        path = record_path(signing.agent)
+        path = signing.agent.record
         assert path is not None and signing.agent.current_session is not None
         history = history_of(path)
         assert history.messages == signing.agent.current_session["messages"]

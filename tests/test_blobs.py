@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from record_agents import worker
 
 from connectagent import Agent
-from connectagent.blobs import LARGEST, blob_folder, is_long, load_blob, place_holder, restored, store_blob
-from connectagent.builtin.record import record_path
-from connectagent.builtin.retention import is_paused, remove_oldest
-from connectagent.records import read_record
+from connectagent.records.blobs import LARGEST, blob_folder, is_long, load_blob, place_holder, restored, store_blob
+from connectagent.records.read import read_record
+from connectagent.records.retention import is_paused, remove_oldest
 from connectagent.testing import ScriptedLLM, call
 
 LONG = "begin " + "é\u2028\"'\n" * 15_000 + " end"  # a tool's result of 100,000 characters would be cut
@@ -43,7 +42,7 @@ def reader(text: str, prompt: str = "Read.", **more: Any) -> Path:
     """An agent that has read a text; its record."""
     agent = Agent("reader", [read], llm=ScriptedLLM([call("read", text=text)], text), quiet=True, **more)
     agent.input(prompt)
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     return path
 
@@ -152,7 +151,7 @@ def test_blobs_stay_beside_their_record_wherever_the_program_goes(
 
     agent = Agent("mover", [move], llm=ScriptedLLM([call("move")], "x"), quiet=True, plugins=["no:textlog"])
     agent.input("Go.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     assert len(list(blob_folder(path).iterdir())) == 1
     assert not list((folder / "else").iterdir())
@@ -248,7 +247,7 @@ def test_a_session_that_begins_does_not_remove_its_own_record(monkeypatch: pytes
     agent = worker()
     agent.input("One.")
     agent.input("Two.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     assert [turn["input"] for turn in read_record(path)["turns"]] == ["One.", "Two."]
 

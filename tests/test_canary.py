@@ -17,8 +17,7 @@ import pytest
 
 from connectagent import Agent, LLMResponse, after_llm, after_tools, before_llm
 from connectagent.builtin.console import Console
-from connectagent.builtin.record import record_path
-from connectagent.records import read_record
+from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
@@ -102,7 +101,7 @@ def test_a_canary_is_nowhere_under_co_and_not_on_the_terminal(stream: bool, capf
         assert f"[masked: {mark}]" in written()
     assert "[masked: CANARY_API_KEY]" in "".join(shown.split("\n"))
     assert capfd.readouterr() == ("", "")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     (turn,) = read_record(path)["turns"]
     assert turn["input"] == "Use [masked: CANARY_API_KEY] [masked: PLAIN_TOKEN] [masked: sk-...]"
@@ -216,7 +215,7 @@ def test_signatures_and_counts_of_tokens_stay_as_they_are() -> None:
 
     agent = Agent("a", llm=ScriptedLLM("x"), plugins=[answer], quiet=True)
     agent.input('{"max_tokens": 1, "next_page_token": "abcdefgh", "primary_key": "id_12345", "keys": ["monkey"]}')
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     assert "[masked" not in path.read_text()
     assert json.loads(read_record(path)["turns"][0]["messages"])[1]["provider_data"] == data

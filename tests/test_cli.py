@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from connectagent import __version__
-from connectagent.cli import COMMANDS
+from connectagent.cli.commands import COMMANDS
 from connectagent.cli.failure import lines_of
-from connectagent.hookspecs import HOOKS, PARAMETERS
-from connectagent.llm import PROVIDERS
+from connectagent.hooks.specs import HOOKS, PARAMETERS
+from connectagent.models.names import PROVIDERS
 
 ROOT = Path(__file__).parents[1]
 ECHO = """
@@ -250,6 +250,26 @@ def test_a_plugin_file_joins_every_agent_of_the_script(tmp_path):
     assert done.stdout == "YOU SAID HELLO\n"
 
 
+RAISING = "from connectagent import on_complete\n\n@on_complete\ndef broken(result):\n    return {}['no key']\n"
+
+
+def test_the_error_of_a_plugin_is_told_with_the_plugin_s_line(tmp_path):
+    script(tmp_path, RAISING, "broken.py")
+    done = co(tmp_path, "run", script(tmp_path, AGENT), "hello", "--quiet", "-p", "./broken.py")
+    assert_told(done, 1, "KeyError: 'no key'", f"{tmp_path / 'broken.py'}:5 in broken: return {{}}['no key']")
+    assert "hooks.py" not in done.stderr and "click" not in done.stderr
+
+
+@pytest.mark.parametrize("place", ["command line", "project"])
+def test_a_script_that_is_its_own_plugin_is_an_error(place, tmp_path):
+    text = f"from connectagent import on_complete\n{AGENT}\n@on_complete\ndef loud(result):\n    return '!'\n"
+    if place == "project":
+        (tmp_path / "pyproject.toml").write_text("[tool.connectagent]\nplugins = ['./agent.py']\n")
+    options = ["-p", "./agent.py"] if place == "command line" else []
+    done = co(tmp_path, "run", *options, script(tmp_path, text), "hello")
+    assert_told(done, 1, "agent.py' makes an agent while it is being loaded")
+
+
 def test_a_plugin_is_left_out_built_in_ones_too(tmp_path):
     done = co(tmp_path, "run", script(tmp_path, AGENT), "hello", "-p", "no:record", "-p", "no:console")
     assert (done.stdout, done.stderr) == ("you said hello\n", "")
@@ -358,6 +378,7 @@ def test_the_notes_of_an_error_are_shown_and_five_lines_are_kept():
     assert len(lines_of(ValueError("x" * 100_000))[0]) <= 400
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_a_run_with_130_and_leaves_a_record(tmp_path):
     text = (
         "import time\nfrom connectagent import Agent\n\n"
@@ -488,6 +509,7 @@ def test_ctrl_d_at_the_prompt_ends_a_chat(tmp_path):
     assert chat.ended() == 0
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_twice_at_the_prompt_exits_with_130(tmp_path):
     chat = Terminal(tmp_path, "--model", "offline")
     chat.until("> ")
@@ -498,6 +520,7 @@ def test_ctrl_c_twice_at_the_prompt_exits_with_130(tmp_path):
     assert chat.ended() == 130
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_interrupts_an_answer_and_keeps_the_conversation(tmp_path):
     text = f"""{ECHO}
 import time

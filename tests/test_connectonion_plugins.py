@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_agents import CALL, agent_with, contents, double, entries, is_by, session_of
+from scripted_agents import CALL, agent_with, contents, double, entries, fails, is_by, session_of
 
 from connectagent import Agent, HandlerError, PluginError, shadow
-from connectagent.hooks import CONNECTONION
+from connectagent.hooks.connectonion import CONNECTONION
 from connectagent.testing import ScriptedLLM
 
 
@@ -148,7 +150,7 @@ def test_a_value_is_ignored_at_every_event(event: str, value: Any) -> None:
 
     agent = agent_with(handler)
     assert agent.input("Hi") == "Done." and contents(agent) == ["Hi", None, "4", "Done."]
-    assert set(map(id, calls)) == {id(agent)}
+    assert calls and all(one == agent and isinstance(one, Agent) for one in calls)
 
 
 def test_errors_of_tools_are_seen_with_their_entry_and_those_of_models_are_not() -> None:
@@ -175,7 +177,7 @@ def test_what_the_last_entries_tell_is_what_they_tell_there() -> None:
     agent = agent_with([last(event) for event in ("after_user_input", "after_llm", "after_each_tool", "after_tools")])
     agent.input("Hi")
     assert seen["after_user_input"] | {"timestamp": 0} == {
-        "type": "user_input", "turn": 1, "prompt": "Hi", "timestamp": 0,
+        "type": "user_input", "turn": 1, "prompt": "Hi", "timestamp": 0, "at": "T1",
     }  # fmt: skip
     assert seen["after_llm"]["type"] == "llm_call"
     assert {"model", "duration_ms", "tool_calls_count", "iteration", "timestamp"} < set(seen["after_llm"])
@@ -225,3 +227,152 @@ def test_the_same_function_twice_is_told_and_modules_and_shadows_work() -> None:
     shadowed = agent_with(shadow(think_and_act([])))
     shadowed.input("Hi")
     assert contents(shadowed) == ["Hi", None, "4", "Done."] and len(entries(shadowed, "shadow")) == 2
+
+
+# -- what only ConnectOnion's agents have -----------------------------------------------------------
+
+
+def test_what_a_plugin_prints_is_traced_shown_and_written_to_the_text_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    @on("after_user_input")
+    def plan(agent: Any) -> None:
+        agent.logger.print("[dim]/planning...[/dim]", style="bold")
+
+    @on("on_complete")
+    def judge(agent: Any) -> None:
+        agent.logger.print("as [/it was")
+
+    log = tmp_path / "a.log"
+    agent = Agent("a", llm=ScriptedLLM("Done."), plugins=[[plan, judge]], log=log)
+    agent.input("Hi")
+    first, last = entries(agent, "log")
+    assert (first["text"], last["text"]) == ("/planning...", "as [/it was")
+    assert is_by(first, plan, "after_user_input")
+    assert "/planning..." in capfd.readouterr().err and "log: /planning..." in log.read_text()
+
+
+def test_events_reach_the_connection_that_a_program_sets_and_there_is_none_before() -> None:
+    seen: list[Any] = []
+
+    class Client:
+        def log(self, event: str, **data: Any) -> None:
+            seen.append((event, data))
+
+    @on("after_llm")
+    def thinking(agent: Any) -> None:
+        if agent.connection:
+            agent.connection.log("llm", type=agent.current_session["trace"][-1]["type"])
+
+    @on("on_error")
+    def failed(agent: Any) -> None:
+        if agent.connection:
+            agent.connection.log("error", text=agent.current_session["trace"][-1]["error"])
+
+    agent = agent_with([thinking, failed], script=("One.", ("fails", {}), "Two."))
+    agent.input("Hi")
+    assert seen == []
+    vars(agent)["connection"] = Client()
+    agent.input("Hi")
+    llm = ("llm", {"type": "llm_call"})
+    assert seen == [llm, ("error", {"text": "no disk"}), llm]
+
+
+def test_objects_whose_methods_are_tools_are_found_by_the_name_of_their_class() -> None:
+    class Gmail:
+        def __init__(self) -> None:
+            self.contacts: list[str] = []
+
+        def send(self, to: str) -> str:
+            """Send."""
+            return f"sent to {to}"
+
+    @on("after_each_tool")
+    def keep_contact(agent: Any) -> None:
+        last = agent.current_session["trace"][-1]
+        if last["tool_name"] == "send" and last["status"] == "success":
+            agent.tools.gmail.contacts.append(last["arguments"]["to"])
+            seen.append((agent.tools.names(), len(agent.tools), "send" in agent.tools, agent.tools["send"].name))
+            seen.append((agent.tools.send("me"), [tool.name for tool in agent.tools], bool(agent.tools)))
+            seen.append((agent.tools.get_instance("gmail") is gmail, agent.tools.get_instance("calendar")))
+
+    gmail, seen = Gmail(), []
+    llm = ScriptedLLM(("send", {"to": "Ada"}), "Done.")
+    Agent("a", [gmail], llm=llm, plugins=[[keep_contact]], log=False, quiet=True).input("Hi")
+    assert gmail.contacts == ["Ada"]
+    assert seen == [(["send"], 1, True, "send"), ("sent to me", ["send"], True), (True, None)]
+
+
+def test_what_a_plugin_does_to_the_agent_is_done_to_the_agent() -> None:
+    @on("after_llm")
+    def act(agent: Any) -> None:
+        agent.mood = "calm"
+        agent.end_turn("Enough.")
+        seen.append((agent, repr(agent), {agent: 1}, agent.name, agent.max_iterations))
+
+    seen: list[Any] = []
+    agent = agent_with(act)
+    assert agent.input("Hi") == "Enough." and vars(agent)["mood"] == "calm"
+    ((given, text, keys, name, limit),) = seen
+    assert given == agent and given == given and text == repr(agent) and keys[agent] == 1
+    assert (name, limit) == ("a", 10)
+
+
+def test_plugins_of_one_round_all_find_the_calls_own_entry() -> None:
+    seen: list[float] = []
+
+    @on("after_tools")
+    def behind(agent: Any) -> None:
+        seen.append(agent.current_session["trace"][-1]["timing"])
+
+    agent = agent_with(think_and_act(seen), [behind])
+    agent.input("Hi")
+    assert len(seen) == 2 and contents(agent)[-2] == "double {'x': 2} gave 4"
+
+
+def test_the_eight_plugins_of_connectonion_run_a_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("connectonion", reason="connectonion is not installed: pip install connectonion==0.6.1")
+    from connectonion import useful_plugins
+    from connectonion.useful_events_handlers import reflect
+
+    asked: list[str] = []
+    for name in ("useful_plugins.re_act", "useful_plugins.eval", "useful_events_handlers.reflect"):
+        module = sys.modules[f"connectonion.{name}"]
+        monkeypatch.setattr(module, "llm_do", lambda prompt, **options: asked.append(prompt) or "a thought")
+    for name in ("shell_approval", "gmail_plugin", "calendar_plugin"):
+        module = sys.modules[f"connectonion.useful_plugins.{name}"]
+        monkeypatch.setattr(module, "pick", lambda question, options, **more: options[0])
+
+    class Client:
+        def log(self, event: str, **data: Any) -> None:
+            events.append(event)
+
+    class Gmail:
+        def send(self, to: str, subject: str, body: str) -> str:
+            """Send."""
+            return "sent"
+
+        def update_contact(self, to: str, last_contact: str, next_contact_date: str) -> str:
+            """Update."""
+            contacts.append(to)
+            return "Updated"
+
+    def create_event(title: str) -> str:
+        """Create an event."""
+        return "created"
+
+    events: list[str] = []
+    contacts: list[str] = []
+    script = [("bash", {"command": "rm x"}), ("send", {"to": "Ada", "subject": "s", "body": "b"})]
+    script += [("create_event", {"title": "t"}), ("draw", {})]
+    plugins = [getattr(useful_plugins, name) for name in useful_plugins.__all__] + [[reflect]]
+    assert len(plugins) == 8
+    for given in [*([plugin] for plugin in plugins), plugins[:-1]]:  # re_act has reflect in it
+        llm = ScriptedLLM(*([call] for call in script), ("fails", {}), "Done.")
+        agent = Agent("a", [bash, Gmail(), create_event, draw, fails], llm=llm, plugins=given, log=tmp_path / "log")
+        vars(agent)["connection"] = Client()
+        assert agent.input("Hi") == "Done."
+    assert contents(agent).count("🤔 a thought") == 5 and "💭 a thought" in contents(agent)
+    assert session_of(agent)["evaluation"] == "a thought" and contacts == ["Ada", "Ada"]
+    assert "Screenshot captured (image provided below)" in contents(agent)
+    assert {"message", "tool_start", "tool_result", "error", "complete"} <= set(events)

@@ -27,12 +27,12 @@ from connectagent import (
     after_tools,
     before_each_tool,
     before_llm,
-    masking,
     on_complete,
     on_error,
 )
 from connectagent.builtin.console import Console
-from connectagent.builtin.terminal import Terminal
+from connectagent.output.masking import mask
+from connectagent.output.terminal import Terminal
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,7 @@ OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a
 @pytest.fixture(autouse=True)
 def no_keys_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A text waits while its end may begin a secret: a key that another test gave in code, too."""
-    monkeypatch.setattr(masking, "_given", {})
+    monkeypatch.setattr(mask, "_given", {})
 
 
 def search(query: str) -> str:

@@ -19,7 +19,16 @@ from connectagent.testing import conversation_problems as problems
 PACKAGE = str(Path(connectagent.__file__).parent)
 MODULES = ("agent", "attribution", "calls", "conversation", "host", "messages")
 WATCHED = tuple(
-    f"{PACKAGE}/{name}.py" for name in ["agent", "attribution", "calls", "conversation", "host", "messages"]
+    f"{PACKAGE}/{name}.py"
+    for name in [
+        "agents/agent",
+        "session/snapshot",
+        "loop/tool_call",
+        "session/conversation",
+        "hooks/executor",
+        "hooks/host",
+        "session/messages",
+    ]
 )
 
 

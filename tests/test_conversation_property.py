@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connectagent import Agent, HookResultError, LLMResponse, ToolCall, hooks
-from connectagent.hookspecs import AROUND, EVENTS, PARAMETERS
+from connectagent.hooks.specs import AROUND, EVENTS, PARAMETERS
 from connectagent.testing import conversation_problems as problems
 
 

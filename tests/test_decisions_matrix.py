@@ -17,10 +17,9 @@ from decision_cases import NAME, Stop, log_of, made, shape, trace_of
 from decision_table import DECISIONS, PROMPT, Decision
 
 from connectagent import Agent, Pause, Paused
-from connectagent.builtin.record import record_path
+from connectagent.agents.workflows import Parallel, Sequential
 from connectagent.testing import ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
-from connectagent.workflows import Parallel, Sequential
 
 FOLDER = Path(__file__).parent
 Place = Callable[[Decision], tuple[str, Agent, list[str]]]
@@ -134,7 +133,8 @@ def inherited_by_an_agent_as_tool(decision: Decision) -> tuple[str, Agent, list[
     root = above((NAME, {"prompt": PROMPT}), "Thanks.", tools=[agent], plugins=[recorder, *own])
     assert root.input("Ask.") == "Thanks."
     log = log_of(recorder)
-    inside = log[log.index(f">tool {NAME}") + 1 : log.index("+agent_turn")]
+    over = next(number for number, line in enumerate(log) if line.startswith("+agent_turn"))
+    inside = log[log.index(f">tool {NAME}") + 1 : over]
     return root.current_session["messages"][-2]["content"], agent, inside  # type: ignore[index]
 
 
@@ -276,7 +276,7 @@ def test_a_decision_is_the_same_in_a_turn_that_was_cut_off_before(name: str, num
     kept = co / ".co" / "evals" / f"{NAME}_2026-01-01T00-00-00.yaml"
 
     def keep() -> None:  # what a process leaves that ends here
-        shutil.copy(str(record_path(agent)), kept)
+        shutil.copy(str(agent.record), kept)
         left.extend(rest(agent, decision))
 
     left: list[Any] = []

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from connectagent.cli.demo import MOST_FILES, count_lines, list_files
-from connectagent.hookspecs import EVENTS
+from connectagent.hooks.specs import EVENTS
 
 ROOT = Path(__file__).parents[1]
 

@@ -70,7 +70,7 @@ def test_installing_makes_available_and_naming_makes_it_act(site):
 
 def test_an_unknown_name_is_an_error_with_a_suggestion(site):
     site("approve", MARK)
-    with pytest.raises(PluginError, match=r"no plugin 'aprove' is installed. Did you mean 'approve'\?"):
+    with pytest.raises(PluginError, match=r"no plugin 'aprove' is installed .*Did you mean 'approve'\?"):
         said(plugins=["aprove"])
 
 
@@ -131,7 +131,7 @@ def test_a_class_is_made_for_each_agent_with_its_options(site):
     assert said(plugins=["ending"]) == "hello???"
     assert said() == "hello"
     agents = [Agent("a", plugins=["ending"], log=False, quiet=True) for _ in range(2)]
-    first, second = (agent.hooks.handlers["on_complete"][0].function.__self__ for agent in agents)
+    first, second = (agent.hooks.handlers("on_complete")[0].function.__self__ for agent in agents)
     assert first is not second
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,19 +54,15 @@ def now() -> str:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    port = "18034"
-    server = subprocess.Popen(
-        [sys.executable, str(ENGINE / "serve.py"), str(ENGINE / "tiny-tools.gguf"), port],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert server.stdout is not None
-    lines = (line.strip() for line in server.stdout)
-    yield next(line for line in lines if line.startswith("http"))
-    server.kill()
-    server.stdout.close()
-    server.wait()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    command = [sys.executable, str(ENGINE / "serve.py"), str(ENGINE / "tiny-tools.gguf"), port]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            lines = (line.strip() for line in server.stdout or ())
+            yield next(line for line in lines if line.startswith("http"))
+        finally:
+            server.kill()
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])

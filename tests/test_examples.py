@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from connectagent.llm import PROVIDERS
+from connectagent.models.names import PROVIDERS
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 KEYS = {provider.key_variable for provider in PROVIDERS.values()}

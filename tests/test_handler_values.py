@@ -20,7 +20,7 @@ from connectagent import (
     on_complete,
     on_error,
 )
-from connectagent.hookspecs import AROUND, CONTRACTS
+from connectagent.hooks.specs import AROUND, CONTRACTS
 
 
 @pytest.mark.parametrize("value", ["", 0, False, {}, [], "text"])

@@ -25,7 +25,7 @@ from connectagent import (
     hooks,
     on_complete,
 )
-from connectagent.hookspecs import AROUND, HOOKS, PARAMETERS
+from connectagent.hooks.specs import AROUND, HOOKS, PARAMETERS
 from connectagent.testing import HookRecorder
 
 # -- what may be a handler -----------------------------------------------------------------------

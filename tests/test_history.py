@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_conversation_property import MEAN, TURNS, Session, Turn
 
-from connectagent.blobs import blob_folder
-from connectagent.builtin.record import record_path
-from connectagent.history import read_history
-from connectagent.records import read_record
+from connectagent.records.blobs import blob_folder
+from connectagent.records.history import read_history
+from connectagent.records.read import read_record
 
 
 def plain(messages: Any) -> Any:
@@ -32,7 +31,7 @@ class Watched(Session):
     def good_turn(self) -> None:
         super().good_turn()
         assert self.agent.current_session is not None
-        path = record_path(self.agent)
+        path = self.agent.record
         assert path is not None
         record = read_record(path)
         if not self.settled:

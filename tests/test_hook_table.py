@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from connectagent import Agent, Continue, LLMResponse, Retry, ToolCall, ToolRejected, hooks
-from connectagent.hookspecs import AROUND, EVENTS
+from connectagent.hooks.specs import AROUND, EVENTS
 from connectagent.testing import HookRecorder, ScriptedLLM
 
 Boom = type("Boom", (Exception,), {})
@@ -17,7 +17,7 @@ Boom = type("Boom", (Exception,), {})
 BEGIN = ">turn +user_input after_user_input"
 ASK = "before_llm >llm <llm +llm_call after_llm"
 STAND_IN_MODEL = "before_llm +llm_call after_llm"
-FAILED_MODEL = ">llm <llm on_error +llm_call"
+FAILED_MODEL = ">llm <llm +llm_call on_error"
 RUN = "before_each_tool >tool <tool +tool_execution after_each_tool"
 NOT_RUN = "before_each_tool +tool_execution after_each_tool"
 FAILED = "before_each_tool >tool <tool +tool_execution on_error after_each_tool"
@@ -151,7 +151,7 @@ PATHS = [
     Path("an empty answer to the user's input", [], [at("after_user_input", "")], f"{BEGIN} +message {END}", ""),
     Path("a model's error", [Boom("down")], [], f"{BEGIN} before_llm {FAILED_MODEL} {ABORT}", Boom),
     Path("a model's error, recovered", [Boom("down")], [at("on_error", "Done.")],
-         f"{BEGIN} before_llm {FAILED_MODEL} after_llm {END}"),
+         f"{BEGIN} before_llm {FAILED_MODEL} +change after_llm {END}"),
     Path("a model's error, tried again", [Boom("down"), "Done."], [at("on_error", Retry())],
          f"{BEGIN} before_llm {FAILED_MODEL} >llm <llm +llm_call after_llm {END}"),
     Path("a model's error, tried again in vain", [Boom("1"), Boom("2")], [at("on_error", Retry())],
@@ -180,7 +180,7 @@ PATHS = [
     Path("the end in on_error of a model", [Boom("down")], [at("on_error", do=end)],
          f"{BEGIN} before_llm {FAILED_MODEL} +message {END}", "Ended."),
     Path("the end in on_error of a model, and a value", [Boom("down")], [at("on_error", "Done.", do=end)],
-         f"{BEGIN} before_llm {FAILED_MODEL} after_llm {END}", "Ended."),
+         f"{BEGIN} before_llm {FAILED_MODEL} +change after_llm {END}", "Ended."),
     Path("the end in on_error of a model, and Retry", [Boom("down")], [at("on_error", Retry(), do=end)],
          f"{BEGIN} before_llm {FAILED_MODEL} +message {END}", "Ended."),
     Path("the end in after_each_tool", [[GOOD, GOOD]], [at("after_each_tool", do=end)],
@@ -212,7 +212,7 @@ PATHS = [
     Path("on_error raises for a tool", [[("bad", {}), GOOD]], [at("on_error", error=Boom())],
          f"{BEGIN} {ASK} before_tools before_each_tool >tool <tool +tool_execution on_error {LEFT} {ABORT}", Boom),
     Path("on_error raises for a model", [OSError()], [at("on_error", error=Boom())],
-         f"{BEGIN} before_llm >llm <llm on_error +llm_call {ABORT}", Boom),
+         f"{BEGIN} before_llm {FAILED_MODEL} {ABORT}", Boom),
     Path("on_complete raises", ["Done."], [at("on_complete", error=Boom())],
          f"{BEGIN} {ASK} on_complete {ABORT}", Boom),
     Path("around_turn raises before", [], [around("around_turn", "before")], ">turn <turn", Boom),

@@ -34,7 +34,8 @@ from wire_server import (
     usage_chunk,
 )
 
-from connectagent.records import read_record, summarise
+from connectagent.records.read import read_record
+from connectagent.records.summary import summarise
 from connectagent.testing import rules
 
 KILLS = int(os.environ.get("KILLS", "60"))  # set it for a longer run

@@ -49,7 +49,7 @@ def test_a_model_call_is_on_the_account_of_the_handler_that_made_it() -> None:
         assert row["cost"] == 0.5 and row["duration_ms"] > 0 and row["hook"] == "after_tools"
     watched = row_of(agent, "watch")
     assert (watched["calls"], watched["model_calls"], watched["cost"]) == (2, 0, 0.0)
-    assert agent.total_cost == 1.0
+    assert agent.total_cost == 2.0
 
 
 def test_the_agents_own_model_calls_are_on_nobodys_account() -> None:

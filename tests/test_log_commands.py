@@ -14,9 +14,9 @@ import pytest
 from record_agents import worker
 
 from connectagent import Agent, ToolRejected, before_each_tool
-from connectagent.builtin.record import record_path
 from connectagent.cli.log.export import EXPORTERS
-from connectagent.records import all_records, records_folder, summarise
+from connectagent.records.find import all_records, records_folder
+from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
@@ -55,13 +55,13 @@ def searcher(*script: Any, name: str = "seeker", **more: Any) -> Agent:
 def crashed(agent: Agent) -> Path:
     """The agent's record, as a kill inside of a tool leaves it."""
     agent.input("One")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     with path.open("a") as file:
         file.write('- turn: 2\n  input: Two\n  trace:\n  - {"type": "user_input", "turn": 2}\n')
         file.write('  - {"type": "llm_call", "iteration": 1, "model": "m", "duration_ms": 5}\n')
         file.write(
-            '  - {"type": "tool_started", "call_id": "c9", "tool_name": "pay", "arguments": {"eur": 5}}\n  - {"ty'
+            '  - {"type": "began", "id": "T1/1/c9/tool1", "call_id": "c9", "tool_name": "pay", "arguments": {"eur": 5}}\n  - {"ty'  # noqa: E501
         )
     return path
 
@@ -199,7 +199,7 @@ def test_a_diff_tells_what_differs_and_leaves_out_ids_and_times() -> None:
     for agent in (one, two):
         agent.input("Find it")
     three.input("Find it all")
-    paths = [str(record_path(agent)) for agent in (one, two, three)]
+    paths = [str(agent.record) for agent in (one, two, three)]
     same = log("diff", *paths[:2])
     assert (same.returncode, same.stdout) == (0, "")
     done = log("diff", paths[0], paths[2])
@@ -245,7 +245,7 @@ def test_grep_tells_record_turn_and_type_of_each_line_that_matches() -> None:
     agent = searcher(call("search", query="retry"), "First\nsee Retry.md", "Nothing.", name="a")
     agent.input("Find it")
     agent.input("More")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     assert log("grep", "retry").stdout.splitlines() == [
         f"{path.name}:turn 1:llm_call: retry",
@@ -282,7 +282,7 @@ def test_the_stats_count_turns_calls_and_failures() -> None:
 def test_an_export_is_whole(folder: Path) -> None:
     searcher(call("search", query="a ```` b"), "It is done.").input("Find it")
     lines = [json.loads(line) for line in log("export", "--to", "jsonl").stdout.splitlines()]
-    kinds = ["session", "user_input", "llm_call", "tool_started", "tool_execution", "llm_call", "turn_ended"]
+    kinds = ["session", "user_input", "llm_call", "began", "tool_execution", "llm_call", "turn_ended"]
     assert [line["type"] for line in lines] == kinds
     assert log("export", "--to", "md", "-o", "out.md").stdout == ""
     text = (folder / "out.md").read_text()

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from connectagent import masking
-from connectagent.masking import Mask
-from connectagent.masking.names import is_telling, names_secret, values_of
-from connectagent.masking.stream import Stream
+from connectagent.output.masking import Mask
+from connectagent.output.masking import mask as masking
+from connectagent.output.masking.names import is_telling, names_secret, values_of
+from connectagent.output.masking.stream import Stream
 
 SECRETS = ("pw\"7'x\\q", "tok+en/9=z", "é日本語-secret", "line one\nline two", "abc-DEF-0123")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,10 +15,11 @@ import pytest
 import connectagent
 from connectagent import Agent, LLMResponse, Pause, Paused, ToolCall, before_each_tool, hooks, xray
 from connectagent.errors import ConfigError, HookResultError
-from connectagent.history import history_of
-from connectagent.hookspecs import EVENTS, PARAMETERS
-from connectagent.records import read_record, summarise
-from connectagent.streaming import streamed
+from connectagent.hooks.specs import EVENTS, PARAMETERS
+from connectagent.loop.stream import streamed
+from connectagent.records.history import history_of
+from connectagent.records.read import read_record
+from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 PLACES = ("before_llm", "before_tools", "before_each_tool", "tool")
@@ -438,6 +440,52 @@ def test_the_command_line_says_how_a_paused_turn_goes_on_and_resume_ends_it(fold
     assert "  paused: needs a manager" in log and "  resumed from " in log
     shown = command("log", "show", path.name).stdout
     assert "pay paused the turn: needs a manager" in shown
+
+
+SEVERAL = """
+from connectagent import Agent, LLMResponse, Pause, ToolCall, xray
+
+class Model:
+    model = "test/one"
+
+    def __init__(self, *calls):
+        self.calls = list(calls)
+
+    def complete(self, messages, tools=None):
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+        return LLMResponse(", ".join(results)) if results else LLMResponse(None, self.calls)
+
+def pay(euro: int) -> str:
+    \"\"\"Pay.\"\"\"
+    if not xray.approved:
+        raise Pause(f"{euro} need a manager")
+    with open("paid", "a") as file:
+        file.write(f"{euro}\\n")
+    return f"paid {euro}"
+
+def clerk(name, euro):
+    return Agent(name, [pay], llm=Model(ToolCall("c1", "pay", {"euro": euro})), quiet=True)
+
+calls = [ToolCall("c1", "ann", {"prompt": "Pay."}), ToolCall("c2", "bob", {"prompt": "Pay."})]
+agent = Agent("payers", [clerk("ann", 1), clerk("bob", 2)], llm=Model(*calls), quiet=True)
+"""
+
+
+def test_the_command_line_decides_each_of_several_calls_that_wait() -> None:
+    command()
+    Path("several.py").write_text(SEVERAL)
+    paused = command("run", "--quiet", "several.py", "Pay.")
+    (path,) = Path(".co/evals").iterdir()
+    waits = [shlex.split(line)[1] for line in paused.stderr.splitlines() if line.strip().startswith("--wait ")]
+    first, second = (wait.removesuffix(":") for wait in waits)
+    unnamed = command("resume", str(path), "--approve")
+    assert unnamed.returncode == 1 and "2 calls wait" in unnamed.stderr and second in unnamed.stderr
+    still = command("resume", str(path), "--wait", second, "--approve")
+    assert still.returncode == 75 and "1 need a manager" in still.stderr
+    assert Path("paid").read_text() == "2\n"
+    done = command("resume", str(path), "--wait", first, "--reject", "no")
+    assert (done.returncode, done.stdout) == (0, "rejected: no, paid 2\n")
+    assert Path("paid").read_text() == "2\n"
 
 
 @pytest.mark.parametrize(("option", "said"), [("--reject", "rejected: yes"), ("--answer", "yes")])

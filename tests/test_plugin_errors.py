@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, ConfigError, PluginWarning, hooks
-from connectagent.hookspecs import AROUND, BRINGING, HOOKS
+from connectagent.hooks.specs import AROUND, BRINGING, HOOKS
 from connectagent.testing import ScriptedLLM, call
 
 GUARDS = ("before_llm", "before_tools", "before_each_tool", *AROUND)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from connectagent import Agent, hooks, use
 from connectagent.cli.plan import plan_of, text_of
-from connectagent.hookspecs import AROUND, EVENTS, HOOKS
+from connectagent.hooks.specs import AROUND, EVENTS, HOOKS
 from connectagent.testing import ScriptedLLM
 
 ROOT = Path(__file__).parents[1]

@@ -17,11 +17,11 @@ from wire_server import (
     tool_use,
 )
 
+from connectagent.data import LLMResponse
 from connectagent.errors import ProviderError
-from connectagent.messages import assistant_message
-from connectagent.providers import AnthropicLLM
-from connectagent.providers.anthropic_messages import to_wire, tools_to_wire
-from connectagent.session import LLMResponse
+from connectagent.models.anthropic import AnthropicLLM
+from connectagent.models.anthropic_messages import to_wire, tools_to_wire
+from connectagent.session.messages import assistant_message
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 ADD = {

@@ -10,7 +10,10 @@ import pytest
 from wire_server import Answer, WireServer, chat, message
 
 from connectagent.errors import ProviderError
-from connectagent.providers import AnthropicLLM, OpenAILLM, wire
+from connectagent.models import sdk as wire
+from connectagent.models.anthropic import AnthropicLLM
+from connectagent.models.failures import kind_of, retry_after
+from connectagent.models.openai import OpenAILLM
 
 HELLO: list[Any] = [{"role": "user", "content": "hello"}]
 KEY = "sk-secret-0123456789"
@@ -187,6 +190,41 @@ def test_anthropic_errors_have_their_kinds(status: int, type: str, kind: str) ->
     assert (error.kind, error.status) == (kind, status)
 
 
+@pytest.mark.parametrize("type", ["api_error", "server_error"])
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, "auth"), (403, "permission"), (429, "rate_limit"), (503, "overloaded"), (500, "server")]
+)
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_the_status_tells_the_kind_where_the_type_is_generic(provider: str, status: int, kind: str, type: str) -> None:
+    answer = anthropic_error(status, type, **AT_ONCE)  # gateways send this form on OpenAI's wire too
+    assert error_of(answer, provider=provider).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(None, "server"), ("503", "overloaded"), ("429", "rate_limit"), ("engine_overloaded", "overloaded")],
+)
+def test_a_generic_type_in_a_stream_is_the_servers_unless_a_code_tells_more(code: str | None, kind: str) -> None:
+    assert kind_of(200, {"error": {"type": "api_error", "code": code, "message": "Something went wrong."}}) == kind
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after-ms": "0", "retry-after": "1"}, 1.0),
+        ({"retry-after-ms": "0"}, 0.0),
+        ({"retry-after": "0"}, 0.0),
+        ({"retry-after-ms": "20", "retry-after": "1"}, 0.02),
+        ({"retry-after-ms": "soon", "retry-after": "1"}, 1.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({}, None),
+    ],
+)
+def test_a_wait_of_no_milliseconds_does_not_outweigh_seconds(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers) == seconds
+
+
 @pytest.mark.parametrize("provider", ["openai", "anthropic"])
 def test_a_server_that_does_not_answer_is_a_connection_error(provider: str) -> None:
     adapter: Any = AnthropicLLM if provider == "anthropic" else OpenAILLM
@@ -223,7 +261,7 @@ def test_a_process_that_sees_many_keys_keeps_a_bounded_number_of_clients() -> No
 
 def test_making_a_model_imports_no_sdk() -> None:
     code = (
-        "import sys; from connectagent.providers import create_llm; create_llm('gpt-4o'); create_llm('claude-x');"
+        "import sys; from connectagent.models.create import create_llm; create_llm('gpt-4o'); create_llm('claude-x');"
         "create_llm('offline').complete([{'role': 'user', 'content': 'hi'}]);"
         "bad = {'openai', 'anthropic', 'pydantic', 'genai_prices', 'httpx2', 'rich', 'yaml', 'click'};"
         "bad &= set(sys.modules);"

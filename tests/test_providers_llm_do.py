@@ -8,9 +8,11 @@ import pytest
 from pydantic import BaseModel
 from wire_server import Answer, WireServer, chat, message, tool_use
 
+from connectagent.data import Image, LLMResponse
 from connectagent.errors import OutputError, ProviderError
-from connectagent.providers import AnthropicLLM, OpenAILLM, llm_do
-from connectagent.session import Image, LLMResponse
+from connectagent.loop.ask import llm_do
+from connectagent.models.anthropic import AnthropicLLM
+from connectagent.models.openai import OpenAILLM
 
 
 class Book(BaseModel):

@@ -7,9 +7,13 @@ from typing import Any
 import pytest
 from wire_server import WireServer, chat, message
 
+from connectagent.data import LLMResponse
 from connectagent.errors import ConfigError
-from connectagent.providers import AnthropicLLM, OfflineLLM, OpenAILLM, context_window, create_llm
-from connectagent.session import LLMResponse
+from connectagent.models.anthropic import AnthropicLLM
+from connectagent.models.create import create_llm
+from connectagent.models.offline import OfflineLLM
+from connectagent.models.openai import OpenAILLM
+from connectagent.models.prices import context_window
 
 VARIABLES = (
     "CONNECTAGENT_MODEL", "CONNECTAGENT_GATEWAY_URL", "CONNECTAGENT_GATEWAY_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL",

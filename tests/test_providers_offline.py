@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from connectagent.providers import OfflineLLM, llm_do
-from connectagent.session import LLMResponse
+from connectagent.data import LLMResponse
+from connectagent.loop.ask import llm_do
+from connectagent.models.offline import OfflineLLM
 
 TEXT = {"type": "string"}
 NUMBER = {"type": "number"}

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from wire_server import Answer, WireServer, chat, chat_stream, completion, finish, usage_chunk
 
+from connectagent.data import LLMResponse
 from connectagent.errors import ProviderError
-from connectagent.messages import assistant_message
-from connectagent.providers import OpenAILLM
-from connectagent.providers.openai_messages import to_wire
-from connectagent.session import LLMResponse
+from connectagent.models.openai import OpenAILLM
+from connectagent.models.openai_messages import to_wire
+from connectagent.session.messages import assistant_message
 
 ADD = {
     "type": "function",
@@ -129,7 +129,7 @@ def test_pitfall_04_names_in_the_history_are_made_fit() -> None:
 def test_pitfall_05_a_strict_schema_closes_every_object_and_requires_all() -> None:
     from pydantic import BaseModel
 
-    from connectagent.providers.schemas import response_format
+    from connectagent.models.json_schema import response_format
 
     class Author(BaseModel):
         name: str

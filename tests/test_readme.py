@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from connectagent.cli.hooks import markdown_table
-from connectagent.llm import PROVIDERS
+from connectagent.models.names import PROVIDERS
 from connectagent.settings import SETTINGS, overrides
-from connectagent.testing.watch import CHANGES
+from connectagent.testing.plugin_tester.observer import CHANGES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -126,11 +126,11 @@ def test_the_checks_of_every_change_run_the_test_command_of_the_readme():
     script = (ROOT / ".ci" / "run").read_text()
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert "grep -m 1 'bin/pytest' README.md" in script
-    assert script.rstrip().splitlines()[-2:] == ['bash -euc "$tests" || status=$?', 'exit "$status"']
+    assert script.rstrip().splitlines()[-2:] == ['bash -euc "$tests -rs" || status=$?', 'exit "$status"']
 
 
 def test_every_command_has_a_row():
-    from connectagent.cli import COMMANDS
+    from connectagent.cli.commands import COMMANDS
 
     assert [name for name in COMMANDS if f"| `connectagent {name}" not in README] == []
 

@@ -27,13 +27,13 @@ from hypothesis import strategies as st
 from record_agents import __file__ as helpers
 from record_agents import worker
 
+import connectagent
 from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm
-from connectagent.builtin.record import record_path
-from connectagent.builtin.yaml_lines import json_line
+from connectagent.cli.view.reading import listing_of
 from connectagent.errors import ConfigError
-from connectagent.records import BETWEEN_TURNS, read_record
+from connectagent.records.read import BETWEEN_TURNS, load_record, read_record
+from connectagent.records.yaml_lines import json_line
 from connectagent.testing import ScriptedLLM, call
-from connectagent.view.reading import listing_of
 
 
 @pytest.fixture(autouse=True)
@@ -46,15 +46,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def record_of(agent: Agent) -> dict[str, Any]:
     """The agent's record, which any YAML reader must take as it is."""
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
-    record = read_record(path)
+    loaded = load_record(path)
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
         raw = yaml.load(path.read_bytes(), Loader=loader)
         raw["turns"] = raw["turns"] or []
         for turn in raw["turns"]:
             turn["trace"] = turn["trace"] or []
-        assert raw == record
+        assert raw == loaded
+    record = read_record(path)
+    for turn, kept in zip(record["turns"], loaded["turns"], strict=True):
+        assert turn.pop("lines") == kept["trace"]
     return record
 
 
@@ -78,7 +81,10 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
     record = record_of(agent)
     (turn,) = record.pop("turns")
     started = record.pop("started")
+    assert re.fullmatch("[0-9a-f]{12}", record.pop("id"))
+    assert record.pop("connectagent") == connectagent.__version__
     assert record == {
+        "format": 1,
         "agent": "my_agent",
         "model": "test/rounds",
         "plugins": {"approve": None},
@@ -100,7 +106,7 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
         "status": "answered",
     }
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant"]
-    kinds = ["user_input", "llm_call", *["tool_started", "tool_execution"] * 2, "llm_call"]
+    kinds = ["user_input", "llm_call", *["began", "tool_execution"] * 2, "llm_call"]
     assert [entry["type"] for entry in trace] == kinds
     assert trace[1]["usage"]["cost"] == 1e-05
     assert trace[2]["arguments"] == {"n": 0, "x": 1e-05}
@@ -109,7 +115,7 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
 def test_the_file_is_private_named_after_agent_and_time_and_kept_out_of_git(folder: Path) -> None:
     agent = worker("my_agent")
     agent.input("Go.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     assert path.parent == folder / ".co/evals"
     assert re.fullmatch(r"my_agent_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\.yaml", path.name)
@@ -132,7 +138,7 @@ def test_a_gitignore_and_a_folder_of_the_users_are_left_alone(folder: Path, monk
 
 
 def test_nothing_is_written_before_the_first_turn_or_without_a_log(folder: Path) -> None:
-    assert record_path(worker()) is None
+    assert worker().record is None
     worker(log=False).input("Go.")
     worker(log=False).execute_tool("work", {"n": 1, "x": 0.5})
     worker(plugins=["no:record", "no:textlog"]).input("Go.")
@@ -170,10 +176,10 @@ def test_a_conversation_that_a_handler_shortens_still_gives_the_turns_own_messag
 def test_a_reset_begins_another_record() -> None:
     agent = worker()
     agent.input("One.")
-    first = record_path(agent)
+    first = agent.record
     agent.reset_conversation()
     agent.input("Two.")
-    assert record_path(agent) != first
+    assert agent.record != first
     assert [turn["input"] for turn in record_of(agent)["turns"]] == ["Two."]
 
 
@@ -236,7 +242,7 @@ def test_state_that_lives_for_one_turn_is_never_recorded() -> None:
 
     agent = worker(plugins=[keeps])
     agent.input("Go.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     assert "secret" not in path.read_text()
     deltas = [entry["delta"] for entry in record_of(agent)["turns"][0]["trace"] if "delta" in entry]
@@ -250,7 +256,7 @@ def test_the_record_loads_after_every_write_and_a_torn_line_is_left_out() -> Non
     agent = worker(rounds=2, calls=2, system_prompt="é" * 50)
     agent.input("One.")
     agent.input("Two.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     data = path.read_bytes()
     ends = [index + 1 for index, byte in enumerate(data) if byte == ord("\n")]
@@ -268,7 +274,7 @@ def test_a_turn_takes_as_many_bytes_at_1000_as_at_10() -> None:
     agent = worker(calls=2)
     for _ in range(1000):
         agent.input("Go.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     turns = path.read_text().split("\n- turn: ")
     tenth, last = (re.sub(r"\d+(\.\d+)?(e-\d+)?", "0", turns[number].strip()) for number in (10, 1000))
@@ -382,7 +388,7 @@ def test_an_entry_that_changes_while_it_is_written_costs_that_entry_only() -> No
 def test_a_hostile_name_stays_in_the_folder(name: str, folder: Path) -> None:
     agent = worker(name)
     agent.input("Go.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     assert path.parent == folder / ".co/evals"
     assert not path.name.startswith(".")
@@ -402,7 +408,7 @@ def test_twenty_threads_of_the_same_second_write_twenty_whole_records(folder: Pa
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({record_path(agent) for agent in agents}) == 20
+    assert len({agent.record for agent in agents}) == 20
     for agent in agents:
         (turn,) = record_of(agent)["turns"]
         assert turn["tools_called"] == ["work"] * 3
@@ -411,20 +417,19 @@ def test_twenty_threads_of_the_same_second_write_twenty_whole_records(folder: Pa
 def test_tools_that_run_in_threads_share_one_record() -> None:
     agent = worker()
     agent.input("Go.")
-    path = record_path(agent)
-    record = agent.hooks.handlers["on_trace"][0].function
+    path = agent.record
 
     def announce(number: int) -> None:
         for index in range(50):
-            record(agent=agent, entry={"type": "tool_execution", "result": f"{number}-{index}"})
+            agent.log.append({"type": "tool_execution", "result": f"{number}-{index}"})
 
     threads = [threading.Thread(target=announce, args=(number,)) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert record_path(agent) == path
-    results = {entry["result"] for entry in record_of(agent)["turns"][-1]["trace"]}
+    assert agent.record == path
+    results = {entry["result"] for entry in record_of(agent)["turns"][-1]["trace"] if "id" not in entry}
     assert results == {f"{number}-{index}" for number in range(8) for index in range(50)}
 
 
@@ -469,7 +474,7 @@ def test_a_file_in_the_folders_place_costs_one_warning(folder: Path, capsys: pyt
     assert error.count("\n") == 1
     assert error.startswith("connectagent: the record cannot be written: ")
     assert str(folder / ".co") in error
-    assert record_path(agent) is None
+    assert agent.record is None
 
 
 def test_a_folder_that_may_not_be_written_costs_one_warning() -> None:
@@ -516,7 +521,7 @@ def test_a_folder_that_is_removed_meanwhile_costs_one_warning(folder: Path, caps
 def test_a_file_that_was_shortened_by_someone_else_goes_on(folder: Path) -> None:
     agent = worker()
     agent.input("One.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     os.truncate(path, path.read_bytes().index(b"- turn: 1"))
     agent.input("Two.")
@@ -561,7 +566,7 @@ def test_a_handler_that_takes_long_is_told_with_its_time_and_a_quick_one_is_not(
     agent = Agent("slow", tools=[task], llm=ScriptedLLM(call("task"), "Done."), on_events=[slow, quick], quiet=True)
     before = time.time()
     agent.input("Go")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     told = [bar for bar in read_record(path)["turns"][0]["handlers"] if bar[0] == "slow"]
     ((_, hook, at, took),) = told

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from record_agents import __file__ as script
 
-from connectagent.records import read_record
+from connectagent.records.read import read_record
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:

@@ -20,21 +20,12 @@ from record_agents import __file__ as helpers
 from record_agents import worker
 
 from connectagent import Agent, after_tools
-from connectagent.builtin.record import record_path
-from connectagent.builtin.yaml_lines import json_line
 from connectagent.errors import ConfigError
-from connectagent.records import (
-    BETWEEN_TURNS,
-    Follower,
-    all_records,
-    find_record,
-    follow,
-    joined_turns,
-    read_record,
-    records_folder,
-    summarise,
-)
-from connectagent.records.whole import _by_lines
+from connectagent.records.find import all_records, find_record, records_folder
+from connectagent.records.follow import Follower, follow
+from connectagent.records.read import BETWEEN_TURNS, _by_lines, joined_turns, load_record, read_record
+from connectagent.records.summary import summarise
+from connectagent.records.yaml_lines import json_line
 from connectagent.testing import ScriptedLLM, call
 
 
@@ -46,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def path_of(agent: Agent) -> Path:
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     return path
 
@@ -101,7 +92,7 @@ def test_a_record_that_is_cut_at_any_byte_is_a_prefix_of_what_was_written(folder
     torn = folder / "torn.yaml"
     for end in range(len(data) + 1):
         torn.write_bytes(data[:end])
-        record = read_record(torn)
+        record = load_record(torn)
         turns = record.pop("turns")
         assert list(record.items()) == [(key, value) for key, value in whole.items() if key != "turns"][: len(record)]
         for number, turn in enumerate(turns):
@@ -121,7 +112,7 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
     ends = {index + near for index, byte in enumerate(data) if byte == ord("\n") for near in (0, 1, 2)}
     for end in sorted(ends | set(range(0, len(data), 13))):
         torn.write_bytes(data[:end])
-        turns = read_record(torn)["turns"]
+        turns = load_record(torn)["turns"]
         own = [turn for turn in turns if turn.get("status") != BETWEEN_TURNS]
         expected = own[-1].get("status", "crashed") if own else "empty"
         summary = summarise(torn)
@@ -134,7 +125,7 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
 
 
 def test_records_of_the_writer_are_read_without_yaml() -> None:
-    code = f"from connectagent.records import read_record; import sys; read_record({str(varied())!r})"
+    code = f"from connectagent.records.read import read_record; import sys; read_record({str(varied())!r})"
     code += "; print('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
@@ -234,7 +225,7 @@ def test_whatever_the_writer_writes_is_read_as_yaml_reads_it(folder: Path, entri
     lines += [f"  - {json_line(entry)}" for entry in entries]
     path = folder / "written.yaml"
     path.write_bytes(("\n".join([*lines, "  status: answered"]) + "\n").encode())
-    assert repr(read_record(path)) == repr(by_yaml(path.read_bytes()))
+    assert repr(load_record(path)) == repr(by_yaml(path.read_bytes()))
 
 
 # -- a long list from heads and tails ----------------------------------------------------------------
@@ -318,7 +309,7 @@ def test_a_turn_that_never_ended_is_running_while_its_writer_holds_the_lock_and_
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-@pytest.mark.parametrize("items", ["", '- turn: 2\n  status: between_turns\n  trace:\n  - {"type": "tool_started"}\n'])
+@pytest.mark.parametrize("items", ["", '- turn: 2\n  status: between_turns\n  trace:\n  - {"type": "began"}\n'])
 @pytest.mark.parametrize("status", ["paused", "max_iterations", "error"])
 def test_the_status_is_the_last_turns_whatever_comes_behind_it(status: str, items: str, folder: Path) -> None:
     path = folder / "a_2026-01-01T00-00-00.yaml"
@@ -415,7 +406,7 @@ def test_a_follower_sees_what_other_processes_write_and_goes_on_with_the_next_re
         subprocess.run([sys.executable, helpers, "runs", "1"], cwd=folder, env=environment, check=True)
     assert enough.wait(30)
     thread.join()
-    kinds = ["user_input", "llm_call", "tool_started", "tool_execution", "llm_call", "turn_ended"]
+    kinds = ["user_input", "llm_call", "began", "tool_execution", "llm_call", "turn_ended"]
     assert [kind for _, kind in seen] == kinds * 2
     assert len({name for name, _ in seen}) == 2
 

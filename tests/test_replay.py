@@ -36,13 +36,12 @@ from connectagent import (
     on_complete,
     on_error,
 )
-from connectagent.builtin.record import record_path
 from connectagent.cli import main
+from connectagent.data import LLMRequest
 from connectagent.errors import Pause, Paused
-from connectagent.replay import Replay, replay
-from connectagent.session import LLMRequest
 from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM, call, replayed
+from connectagent.testing.replay.replay import Replay, replay
 
 
 class Listening:
@@ -101,7 +100,7 @@ def test_a_recorded_exchange_is_replayed_byte_for_byte(
                 results.append(agent.input(recording.prompt(turn), max_iterations=len(answered) or 1))
             except ProviderError as error:
                 results.append(f"ProviderError: {error}")
-            record = record_path(agent)
+            record = agent.record
             assert record is not None
             if (record, listening.requests, results) not in sent:
                 sent.append((record, listening.requests, results))
@@ -166,7 +165,7 @@ def test_a_session_with_the_same_handlers_is_replayed_byte_for_byte(turns: list[
         session.agent.llm = listening = Listening(session.llm)  # type: ignore[assignment]
         for turn in turns:
             session.turn(copy.deepcopy(turn))
-        record = record_path(session.agent)
+        record = session.agent.record
         assert record is not None
         played = replay(record, Planned(turns).agent)
     assert requests_of(played) == listening.requests
@@ -209,7 +208,7 @@ def record(folder: Path) -> Path:
     agent = shop(call("find", order=7), calls, "Done.", "Bye.")
     assert agent.input("Refund order 7.") == "Done."
     assert agent.input("Thanks.") == "Bye."
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     return path
 
@@ -278,7 +277,7 @@ def test_a_change_of_one_request_is_told_with_its_handler(record: Path) -> None:
 def test_what_did_not_run_then_has_no_answer(folder: Path) -> None:
     agent = shop(call("refund", order=8, amount=99), "Done.", plugins=[small_refunds])
     agent.input("Refund.")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     assert replayed(path, shop(plugins=[small_refunds])).same
     played = replayed(path, shop())
@@ -321,7 +320,7 @@ def test_errors_come_again_as_what_they_were(folder: Path) -> None:
     limited = ProviderError("slow down", kind="rate_limit", provider="openai", status=429, retry_after_s=30)
     agent = Agent("a", [fail], llm=ScriptedLLM(limited, ("fail", {}), "Done."), plugins=[note], quiet=True)
     agent.input("Go.")
-    path, then = record_path(agent), list(seen)
+    path, then = agent.record, list(seen)
     seen.clear()
     assert path is not None
     assert replayed(path, plugins=[note]).same
@@ -348,7 +347,7 @@ def test_what_around_handlers_hide_is_not_recorded_and_the_rest_is_as_it_was(fol
     agent = shop(LLMResponse("A secret", [call("find", order=7)]), "Done", plugins=[[hide, louder]])
     assert agent.input("Go.") == "Done"
     assert seen == ["A secret", {"order": 7, "total": 12}, "Done"]
-    path = record_path(agent)
+    path = agent.record
     seen.clear()
     assert path is not None and "secret" not in path.read_text("utf-8")
     assert replayed(path, shop(plugins=[[hide, louder]])).same
@@ -397,7 +396,7 @@ def test_what_the_program_and_the_tools_did_is_done_again(folder: Path) -> None:
     agent.current_session["state"]["mine"] = 2
     agent.current_session["messages"].append({"role": "user", "content": "By the way"})
     assert agent.input("And?") == "Done."
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     REPLAYING.append(True)
     played = replayed(path, made())

@@ -34,11 +34,13 @@ from connectagent import (
     on_error,
     tool,
 )
-from connectagent.blobs import blob_folder
 from connectagent.errors import ConfigError
-from connectagent.history import history_of, read_history
-from connectagent.records import is_running, read_record, summarise
-from connectagent.streaming import streamed
+from connectagent.loop.stream import streamed
+from connectagent.records.blobs import blob_folder
+from connectagent.records.history import history_of, read_history
+from connectagent.records.locks import is_running
+from connectagent.records.read import read_record
+from connectagent.records.summary import summarise
 from connectagent.testing import conversation_problems
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
@@ -202,8 +204,9 @@ def steps_over(record: dict[str, Any]) -> set[tuple[str, str]]:
     over: set[tuple[str, str]] = set()
     known: list[tuple[str, str]] = []
     for turn in record["turns"]:
-        for entry in turn["trace"]:
+        for entry in turn["lines"]:
             kind, id = entry["type"], str(entry.get("call_id"))
+            kind = "tool_started" if kind == "began" and "call_id" in entry else kind
             if kind == "user_input":
                 known = [("after_user_input", entry["prompt"])]
             elif kind == "llm_call" and entry["status"] == "error":
@@ -346,7 +349,7 @@ def results_of(agent: Agent) -> list[Any]:
 
 def test_a_tool_that_was_started_and_not_finished_is_not_run_again() -> None:
     sender().input("Go.")
-    path = cut_behind(only_record(), '"tool_started"')
+    path = cut_behind(only_record(), '"began", "id": "T1/1/c1/tool1"')
     agent = sender()
     assert agent.resume(path) == "Done."
     assert Path("sent").read_text() == "hello\n"
@@ -357,7 +360,7 @@ def test_an_idempotent_tool_runs_again() -> None:
     function = tool(idempotent=True)(send)
     sender(function).input("Go.")
     agent = sender(function)
-    assert agent.resume(cut_behind(only_record(), '"tool_started"')) == "Done."
+    assert agent.resume(cut_behind(only_record(), '"began", "id": "T1/1/c1/tool1"')) == "Done."
     assert Path("sent").read_text() == "hello\n" * 2
     assert results_of(agent) == ["sent hello"]
 
@@ -369,7 +372,7 @@ def test_at_a_terminal_the_person_is_asked(typed: bytes, ran: int) -> None:
     import sys
 
     sender().input("Go.")
-    path = cut_behind(only_record(), '"tool_started"')
+    path = cut_behind(only_record(), '"began", "id": "T1/1/c1/tool1"')
     code = "import sys; from test_resume import sender; print(sender().resume(sys.argv[1]))"
     ours, theirs = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}

@@ -34,15 +34,15 @@ from connectagent import (
     shadow,
     use,
 )
-from connectagent.builtin.lines import UNICODE, rows_of
 from connectagent.cli.plan import plan_of, text_of
-from connectagent.hookspecs import AROUND, EVENTS, PARAMETERS
-from connectagent.records import read_record
+from connectagent.hooks.specs import AROUND, EVENTS, PARAMETERS
+from connectagent.output.rows import UNICODE, rows_of
+from connectagent.records.read import read_record
 from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM
 
 SCRIPT = ([CALL, ("fails", {}), ("unknown", {})], OSError("overloaded"), "Done.")
-TIMES = ("timestamp", "timing", "duration_ms")
+TIMES = ("timestamp", "started", "timing", "duration_ms")
 
 
 def recover(error: Exception, tool_call: Any) -> Any:
@@ -59,7 +59,7 @@ def run(*plugins: Any, script: Any = SCRIPT) -> tuple[Agent, ScriptedLLM, dict[s
     trace = [plain(entry) for entry in session["trace"] if entry["type"] != "shadow"]
     rest = {key: value for key, value in session.items() if key != "trace"}
     seen = {"result": result, "session": rest, "trace": trace, "requests": [plain_request(r) for r in llm.requests]}
-    seen |= {"tools": agent.list_tools(), "prompt": agent.system_prompt, "ended": agent.ended}
+    seen |= {"tools": agent.list_tools(), "prompt": agent.system_prompt, "ended": agent.turn and agent.turn.ended}
     return agent, llm, seen
 
 

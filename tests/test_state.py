@@ -28,9 +28,9 @@ from connectagent import (
     on_error,
     on_trace,
 )
-from connectagent.hookspecs import AROUND, EVENTS
-from connectagent.prompts import Prompt
-from connectagent.records import read_record
+from connectagent.hooks.specs import AROUND, EVENTS
+from connectagent.records.read import read_record
+from connectagent.session.prompt import Prompt
 from connectagent.testing import ScriptedLLM
 
 

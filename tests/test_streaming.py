@@ -31,7 +31,7 @@ from connectagent import (
     on_text,
     on_trace,
 )
-from connectagent.records import read_record
+from connectagent.records.read import read_record
 from connectagent.testing import HookRecorder, ScriptedLLM
 from connectagent.testing import conversation_problems as problems
 
@@ -73,12 +73,12 @@ def test_the_hooks_fire_as_in_input() -> None:
 
 def test_a_turn_that_is_streamed_leaves_no_handlers_behind() -> None:
     agent = agent_with(HookRecorder(), script=(*SCRIPT, OSError("down")))
-    before = dict(agent.hooks.handlers)
+    before = agent.hooks.loaded
     list(agent.stream("Hi"))
     next(agent.stream("Hi"))
     with pytest.raises(OSError):
         list(agent.stream("Hi"))
-    assert agent.hooks.handlers == before and agent.streaming is False
+    assert agent.hooks.loaded == before and agent.streaming is False
 
 
 def test_a_model_that_cannot_stream_tells_no_text() -> None:
@@ -300,7 +300,7 @@ def test_errors_on_the_way_out_of_a_turn_that_was_left_stay_in_the_trace() -> No
     for _ in agent.stream("Hi"):
         break
     assert is_by(entries(agent, "error")[0], broken, "on_complete")
-    assert agent.hooks.handlers["on_text"] == ()
+    assert agent.hooks.handlers("on_text") == ()
 
 
 def test_a_handler_that_always_goes_on_goes_on_to_the_limit_only() -> None:
@@ -340,7 +340,7 @@ def test_two_hundred_turns_that_are_left_anywhere_leave_valid_sessions_and_close
             if count == left:
                 break
         assert problems(session_of(agent)["messages"]) == [], (number, left)
-        assert not agent.hooks.handlers["on_text"]
+        assert not agent.hooks.handlers("on_text")
         if number % 10 == 9:  # long conversations would only slow this down
             agent.reset_conversation()
     turns = [turn for path in tmp_path.glob("evals/*.yaml") for turn in read_record(path)["turns"]]
@@ -351,6 +351,7 @@ def test_two_hundred_turns_that_are_left_anywhere_leave_valid_sessions_and_close
 # -- Ctrl-C, and the end of the program ----------------------------------------------------------
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_while_waiting_interrupts_the_turn_at_its_next_step() -> None:
     completed = []
 

@@ -38,7 +38,7 @@ from connectagent import (
     on_error,
     on_trace,
 )
-from connectagent.hookspecs import AROUND, EVENTS
+from connectagent.hooks.specs import AROUND, EVENTS
 from connectagent.testing import (
     AgentTester,
     HookRecorder,
@@ -52,7 +52,7 @@ from connectagent.testing import (
     no_network,
     run_agent,
 )
-from connectagent.testing.paths import PATHS, TOOLS, PathModel
+from connectagent.testing.plugin_tester.paths import PATHS, TOOLS, PathModel
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

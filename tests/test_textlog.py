@@ -12,7 +12,7 @@ import pytest
 from record_agents import Rounds, work, worker
 
 from connectagent import Agent, LLMResponse
-from connectagent.builtin.files import safe_name
+from connectagent.records.paths import safe_name
 
 
 @pytest.fixture(autouse=True)

@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectagent.data import Image
 from connectagent.errors import ToolArgumentsError, ToolRejected
-from connectagent.session import Image
 from connectagent.tools import error_content, result_content
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20

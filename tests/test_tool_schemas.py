@@ -17,7 +17,7 @@ from connectagent.errors import ToolDefinitionError
 from connectagent.tools import Tool, tool
 
 if TYPE_CHECKING:
-    from connectagent.agent import Agent
+    from connectagent.agents.agent import Agent
 
 WIRE = Path(__file__).parents[2] / "shared" / "wire"
 

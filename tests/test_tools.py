@@ -20,6 +20,7 @@ from typing import Any
 import pydantic
 import pytest
 
+from connectagent.data import AgentBase
 from connectagent.errors import ToolDefinitionError
 from connectagent.tools import Tool, ToolRegistry, collect_tools, tool
 
@@ -74,7 +75,7 @@ class WebSearch:
 
 
 @dataclass
-class FakeAgent:
+class FakeAgent(AgentBase):
     name: str
 
     def input(self, prompt: str) -> str:
@@ -277,6 +278,7 @@ def test_sys_exit_in_a_tool_is_an_error_of_the_tool() -> None:
         Tool.from_function(cancelled).run({})
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_passes_through() -> None:
     stopped = []
 

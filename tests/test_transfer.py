@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from connectagent import Agent, ConfigError, Continue, ProviderError, after_user_input, before_llm, on_complete
-from connectagent.delegation import MAX_TRANSFERS
+from connectagent.agents.agent_tool import MAX_TRANSFERS
 from connectagent.testing import HookRecorder, ScriptedLLM
 from connectagent.testing import conversation_problems as problems
 
@@ -234,14 +234,13 @@ def test_the_state_goes_along_and_comes_back() -> None:
     root.input("go")
     assert session(root)["state"] == {"who": "Ada", "marked": True, "list": [1, 2]}
     assert session(root)["state"]["list"] is not session(child)["state"]["list"]
-    deltas = [entry for entry in session(root)["trace"] if entry["type"] == "state_delta" and "agent" in entry["by"]]
-    assert [entry["delta"] for entry in deltas] == [{"list": [1, 2], "marked": True, "old": None}]
-    assert deltas[0]["by"]["agent"] == "child"
+    (turn,) = [entry for entry in session(root)["trace"] if entry["type"] == "agent_turn"]
+    assert (turn["delta"], turn["appended"], turn["removed"]) == ({"marked": True}, {"list": [2]}, ["old"])
 
 
 def test_each_part_is_linked_with_its_record_its_cost_and_its_outcome(tmp_path: Any, monkeypatch: Any) -> None:
     from connectagent import LLMResponse, TokenUsage
-    from connectagent.records import read_record
+    from connectagent.records.read import read_record
 
     monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
     usage = TokenUsage(10, 5, cost=0.5)
@@ -339,7 +338,7 @@ def test_a_broken_handler_of_another_agent_is_named_in_both_conversations() -> N
         assert session(agent)["trace"][-1]["by"]["handler"].endswith("broken")
 
 
-@pytest.mark.parametrize("scope", ["part", "turn"])
+@pytest.mark.parametrize("scope", ["agent", "turn"])
 def test_the_end_of_an_agents_part_is_its_result(scope: str) -> None:
     def stop(agent: Any) -> str:
         """Stop."""

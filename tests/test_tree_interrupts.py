@@ -13,7 +13,16 @@ from connectagent.testing import ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
 WATCHED = tuple(
-    f"{PACKAGE}/{name}.py" for name in ("agent", "calls", "conversation", "handover", "parts", "rounds", "tree")
+    f"{PACKAGE}/{name}.py"
+    for name in [
+        "agents/agent",
+        "agents/handoff",
+        "agents/tree",
+        "loop/parallel",
+        "loop/tool_call",
+        "loop/turn",
+        "session/conversation",
+    ]
 )
 
 
@@ -60,7 +69,7 @@ def _what_is_wrong(root: Agent) -> list[str]:
         assert isinstance(agent.llm, ScriptedLLM)
         found += [text for request in agent.llm.requests for text in problems(request.messages)]
         session = agent.current_session
-        if agent.in_turn or agent.hooks.running() or (session is not None and session["pending_tool"]):
+        if agent.in_turn or agent.boundary.running() or (session is not None and session["pending_tool"]):
             found.append(f"{agent.name} is not at rest")
     return found
 

@@ -168,13 +168,13 @@ def test_agents_that_share_a_judge_wait_for_each_other() -> None:
 
 
 def test_an_agent_that_judges_itself_says_no() -> None:
-    class Myself:
+    class Myself(Agent):
         agent: Agent
 
         def input(self, prompt: str) -> str:
             return self.agent.input(prompt)
 
-    myself = Myself()
+    myself = Myself("judge", llm=ScriptedLLM("yes"), log=False, quiet=True)
     myself.agent = Agent("h", [delete], llm=ScriptedLLM(BOTH[1:], "done"), trust=myself, log=False, quiet=True)
     assert myself.agent.input("x") == "done"
     assert ran == []
@@ -311,6 +311,7 @@ def test_always_ends_with_the_session() -> None:
     assert dialogue.process.returncode == 0
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_at_the_question_ends_the_turn() -> None:
     dialogue = Dialogue([("delete", "a")])
     dialogue.wait_for(QUESTION)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, LLMResponse, hooks
-from connectagent.session import ToolCall
+from connectagent.data import ToolCall
 from connectagent.testing import ScriptedLLM
 from connectagent.testing import conversation_problems as problems
 
@@ -50,13 +50,13 @@ ENDS: dict[str, list[str] | None] = {
     "on_trace:user_input": None,
     "after_user_input": None,
     "before_llm": None,
-    "around_llm:enter": [NOT_RUN, NOT_RUN],
+    "around_llm:enter": [],
     "around_llm:exit": [NOT_RUN, NOT_RUN],
     "on_trace:llm_call": [NOT_RUN, NOT_RUN],
     "after_llm": [NOT_RUN, NOT_RUN],
     "before_tools": [NOT_RUN, NOT_RUN],
     "before_each_tool": [NOT_RUN, NOT_RUN],
-    "around_tool:enter": [FAILED, NOT_RUN],
+    "around_tool:enter": [NOT_RUN, NOT_RUN],
     "around_tool:exit": [FAILED, NOT_RUN],
     "on_trace:tool_execution": [FAILED, NOT_RUN],
     "on_error": [FAILED, NOT_RUN],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from fresh_environment import OFFLINE, Environment
 
-from connectagent.hookspecs import HOOKS
+from connectagent.hooks.specs import HOOKS
 
 TUTORIAL = Path(__file__).parents[1] / "plugins" / "README.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -48,6 +48,7 @@ def plain(text: str, folder: Path) -> list[str]:
     text = text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
     text = re.sub(r"python3[.\d]*/", "python3/", text)
     text = re.sub(r" +\d+(\.\d+)?(ms|s)$", " TIME", text, flags=re.MULTILINE)
+    text = re.sub(r" +(\d+ calls?) TIME$", r" \1 TIME", text, flags=re.MULTILINE)
     text = re.sub(r"\d+\.\d+ ms$|\d+(\.\d+)?s$", "TIME", text, flags=re.MULTILINE)
     text = re.sub(r"(^|[^\S\n])0\.1\.0\b", r"\1VERSION", text)
     return [line.rstrip() for line in text.rstrip("\n").split("\n")] if text.strip() else []

@@ -21,13 +21,13 @@ from record_agents import worker
 from view_agents import HOSTILE, Page, busy, failing
 
 from connectagent import Agent, Pause, Paused, before_each_tool
-from connectagent.builtin.record import record_path
+from connectagent.cli.view.page import page_of
+from connectagent.cli.view.reading import Reading, listing_of
+from connectagent.cli.view.rows import row_of
+from connectagent.cli.view.server import Server
 from connectagent.errors import ConfigError
-from connectagent.records import read_record
+from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
-from connectagent.view import Server, page_of
-from connectagent.view.reading import Reading, listing_of
-from connectagent.view.rows import row_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -46,7 +46,7 @@ def page() -> Iterator[Page]:
 
 
 def name_of(agent: Agent) -> str:
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     return path.name
 
@@ -160,7 +160,7 @@ def test_what_comes_later_is_asked_for_by_the_number_of_rows(page: Page) -> None
 def test_a_record_that_was_made_anew_is_told_from_the_beginning(page: Page) -> None:
     agent = worker()
     agent.input("One")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     first = page.json("news", record=path.name)
     data = path.read_bytes()
@@ -174,7 +174,7 @@ def test_a_record_that_was_made_anew_is_told_from_the_beginning(page: Page) -> N
 
 def test_rows_tell_when_each_thing_began_and_how_long_it_took() -> None:
     agent = busy()
-    rows = listing_of(read_record(record_path(agent) or "")).rows
+    rows = listing_of(read_record(agent.record or "")).rows
     model = next(row for row in rows if row["kind"] == "model")
     tool = next(row for row in rows if row["kind"] == "tool" and row["name"] == "search")
     asked = next(row for row in rows if row["kind"] == "input")
@@ -184,7 +184,7 @@ def test_rows_tell_when_each_thing_began_and_how_long_it_took() -> None:
 
 
 def test_rows_name_the_handler_its_plugin_hook_and_line() -> None:
-    rows = listing_of(read_record(record_path(busy()) or "")).rows
+    rows = listing_of(read_record(busy().record or "")).rows
     (added,) = [row for row in rows if row["type"] == "message"]
     assert (added["kind"], added["name"], added["hook"], added["did"]) == (
         "handler", "remind", "after_tools", "added a user message",
@@ -193,7 +193,7 @@ def test_rows_name_the_handler_its_plugin_hook_and_line() -> None:
 
 
 def test_failures_are_marked_and_a_turns_error_has_no_handler() -> None:
-    listing = listing_of(read_record(record_path(failing("f")) or ""))
+    listing = listing_of(read_record(failing("f").record or ""))
     assert [row["name"] for row in listing.rows if row.get("bad") == 2 and row["kind"] == "tool"] == ["search"]
     assert listing.items[-1]["status"] == "error"
     assert "the model is gone" in listing.items[-1]["error"]
@@ -282,7 +282,7 @@ def test_what_is_not_there_is_404(page: Page, given: dict[str, str]) -> None:
 def test_a_reading_is_safe_in_threads() -> None:
     agent = worker(rounds=3)
     agent.input("Go")
-    path = record_path(agent)
+    path = agent.record
     assert path is not None
     reading, seen = Reading(path), []
     threads = [threading.Thread(target=lambda: seen.append(len(reading.news()["rows"]))) for _ in range(8)]
@@ -300,7 +300,7 @@ def test_a_reading_is_safe_in_threads() -> None:
 
 def test_the_exported_page_asks_for_nothing_and_no_text_ends_its_data() -> None:
     agent = busy()
-    text = page_of(read_record(record_path(agent) or ""))
+    text = page_of(read_record(agent.record or ""))
     assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
     assert text.count("</script>") == 4 and "<img" not in text
@@ -334,6 +334,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_the_command_prints_the_address_serves_and_ends_cleanly_with_ctrl_c() -> None:
     agent = worker()
     agent.input("Go")
@@ -371,7 +372,7 @@ def test_the_command_tells_of_a_record_that_is_not_there() -> None:
 
 def test_the_page_loads_no_plugin_and_no_sdk() -> None:
     code = (
-        "import sys, connectagent.cli.view, connectagent.view; "
+        "import sys, connectagent.cli.view; "
         "print([name for name in ('openai', 'anthropic', 'pydantic', 'yaml', 'rich') if name in sys.modules])"
     )
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -380,7 +381,7 @@ def test_the_page_loads_no_plugin_and_no_sdk() -> None:
 
 
 def test_the_script_never_makes_html_of_text() -> None:
-    from connectagent.view.page import page, script
+    from connectagent.cli.view.page import page, script
 
     assert not re.search(r"(inner|outer|Adjacent)HTML|document\.write|eval\(|new Function|DOMParser", script())
     assert not re.search(r"\son\w+=|style=", page())

@@ -18,24 +18,25 @@ import pytest
 from view_agents import Page, big, busy, failing
 
 from connectagent import Agent
-from connectagent.builtin.record import record_path
-from connectagent.records import read_record
+from connectagent.cli.view.page import page_of
+from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM
-from connectagent.view import page_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install connectagent[browser]")
 CHROMIUM = os.environ.get("CONNECTAGENT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
 
 ROOT = Path(__file__).parents[1]
+# As root, and in a container, Chromium has no sandbox of its own. Debian's looks for updates whatever it is told; its
+# host names lead nowhere.
+FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"]
 SHOWN = "#main[aria-busy=false]"
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
-        # As root, and in a container, Chromium has no sandbox of its own.
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
 
@@ -245,7 +246,7 @@ def test_no_width_scrolls_sideways_and_every_text_can_be_read(
     busy("a_rather_long_name_of_an_agent_that_has_no_break_in_it_at_all")
     record = failing()
     tab = Tab(browser, viewport={"width": width, "height": 800}, color_scheme=scheme)
-    path = record_path(record)
+    path = record.record
     assert path is not None
     page = tab.open(f"{served.server.url}#record={path.name}")
     for key, there in (("e", ".row[open] .field"), ("c", "#conversation .message")):
@@ -290,7 +291,7 @@ CONTRAST = """() => {
 
 
 def test_the_exported_page_works_from_a_file_and_asks_for_nothing(tab: Tab, folder: Path) -> None:
-    path = record_path(busy())
+    path = busy().record
     assert path is not None
     file = folder / "page.html"
     file.write_text(page_of(read_record(path)), "utf-8")
@@ -323,7 +324,7 @@ def test_the_end_of_the_server_is_told(tab: Tab) -> None:
 
 
 def test_a_record_that_is_removed_is_told(tab: Tab, served: Page) -> None:
-    path = record_path(busy())
+    path = busy().record
     assert path is not None
     page = tab.open(served.server.url)
     path.unlink()

@@ -7,17 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import (
-    Agent,
-    ConfigError,
-    Continue,
-    Image,
-    Loop,
-    Parallel,
-    Sequential,
-    after_user_input,
-    on_complete,
-)
+from connectagent import Agent, ConfigError, Continue, Image, Loop, Parallel, Sequential, after_user_input, on_complete
 from connectagent.testing import HookRecorder, ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
@@ -194,7 +184,7 @@ def test_the_end_of_the_turn_ends_a_sequence_and_the_end_of_a_part_does_not() ->
         agent.end_turn("Stopped.", scope=scope)
         return "ok"
 
-    for scope, result in (("part", "Second."), ("turn", "Stopped.")):
+    for scope, result in (("agent", "Second."), ("turn", "Stopped.")):
         first, second = made("first", ("stop", {"scope": scope}), tools=[stop]), made("second", "Second.")
         pipeline = Sequential("pipeline", [first, second], log=False, quiet=True)
         assert pipeline.input("Hi") == result
@@ -248,8 +238,8 @@ def test_agents_work_side_by_side_and_their_state_comes_home_in_order() -> None:
     assert [said(agent)[0] for agent in agents] == ["Hi"] * 3
     links = [entry["agent"] for entry in session(both)["trace"] if entry["type"] == "agent_turn"]
     assert links == ["a", "b", "c"]
-    by = [entry["by"]["agent"] for entry in session(both)["trace"] if entry["type"] == "state_delta"]
-    assert by == ["a", "b", "c"]
+    deltas = [entry["delta"] for entry in session(both)["trace"] if entry["type"] == "agent_turn"]
+    assert deltas == [{"last": name, name: True} for name in "abc"]
 
 
 def test_an_error_beside_others_comes_when_they_are_back() -> None:
@@ -317,7 +307,7 @@ def test_where_there_is_no_loop_its_end_is_an_error() -> None:
 
 
 def test_a_workflow_has_a_record_and_hooks_as_every_agent(tmp_path: Any, monkeypatch: Any) -> None:
-    from connectagent.records import read_record
+    from connectagent.records.read import read_record
 
     monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
     recorder = HookRecorder()

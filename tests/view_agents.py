@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from connectagent import Agent, LLMResponse, TokenUsage, ToolCall, after_each_tool, after_tools
+from connectagent.cli.view.server import Server
 from connectagent.testing import ScriptedLLM, call
-from connectagent.view import Server
 
 HOSTILE = "</script><script>window.pwned=1</script><img src=x onerror=window.pwned=1>\u202egnp.exe\u2066"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from connectagent.errors import ConfigError
 from connectagent.settings import enabled
 
 
@@ -17,19 +18,17 @@ def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[
         quiet: whether nothing is shown on the terminal.
 
     Raises:
-        ConfigError: a setting of theirs cannot be used.
+        ConfigError: `log`, `trust` or a setting of theirs cannot be used.
     """
-    from connectagent import masking
+    from connectagent.output import masking
 
+    if log is not None and not isinstance(log, bool | str | Path):
+        raise ConfigError(f"log is None, False or the text log's path, not {type(log).__name__} {log!r:.80}")
     plugins: dict[str, Any] = {}
     masking.check()  # a mistake in these settings is told here, not in the middle of a turn
     if log is not False:
-        from connectagent.builtin.record import Record
-        from connectagent.builtin.retention import check_limits
         from connectagent.builtin.textlog import TextLog
 
-        check_limits()
-        plugins["record"] = Record()
         plugins["textlog"] = TextLog(None if log is None or log is True else Path(log))
     if not (quiet or enabled("quiet")):
         from connectagent.builtin.console import Console

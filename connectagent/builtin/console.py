@@ -14,21 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TextIO
 from weakref import WeakKeyDictionary
 
-from connectagent import masking
-from connectagent.builtin import lines
-from connectagent.builtin.lines import (
-    Row,
-    duration,
-    many,
-    price,
-    rows_of,
-    tokens,
-    usage_of,
-)
-from connectagent.builtin.terminal import Terminal
-from connectagent.hooks import around_turn, on_text, on_trace
-from connectagent.masking.stream import Stream
-from connectagent.session import TraceEntry
+from connectagent.data import TraceEntry
+from connectagent.hooks.markers import around_turn, on_text, on_trace
+from connectagent.output import masking
+from connectagent.output import rows as lines
+from connectagent.output.masking.stream import Stream
+from connectagent.output.rows import Row, duration, many, price, rows_of, tokens, usage_of
+from connectagent.output.terminal import Terminal
 
 if TYPE_CHECKING:
     pass

@@ -11,13 +11,14 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from connectagent.builtin.files import clean, data_folder, safe_name, shortened, warn
-from connectagent.hooks import around_turn, on_trace
-from connectagent.masking import current, refresh
-from connectagent.session import TokenUsage, TraceEntry
+from connectagent.data import TokenUsage, TraceEntry
+from connectagent.hooks.markers import around_turn, on_trace
+from connectagent.output.masking import current, refresh
+from connectagent.output.text import clean, shortened
+from connectagent.records.paths import data_folder, safe_name, warn
 
 if TYPE_CHECKING:
-    from connectagent.agent import Agent
+    from connectagent.agents.agent import Agent
 
 PROMPT = 500  # characters of a prompt, a result or an error that are shown
 SHORT = 200  # of an argument list or a tool's result
@@ -144,6 +145,7 @@ _TELL: dict[str, Callable[[TraceEntry], str]] = {
     "llm_call": _llm_call,
     "tool_execution": _tool_execution,
     "error": lambda entry: "error" + _error(entry),
+    "log": lambda entry: f"log: {shortened(entry.get('text'), PROMPT)}",
     "paused": lambda entry: f"paused: {shortened(entry.get('reason') or 'no reason was given', PROMPT)}",
     "resumed": lambda entry: f"resumed from {shortened(entry['record'], PROMPT)}",
 }

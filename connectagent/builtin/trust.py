@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from connectagent.data import AgentBase, ToolCall
 from connectagent.errors import ConfigError, ToolRejected
-from connectagent.hooks import before_each_tool
-from connectagent.masking import current
-from connectagent.prompts import read_text
-from connectagent.session import ToolCall
+from connectagent.hooks.markers import before_each_tool
+from connectagent.output.masking import current
+from connectagent.session.prompt import is_file, read_text
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -64,7 +64,7 @@ class Trust:
         self._judge: Any = None
         self._text = ""
         self.level = "judged"
-        if callable(getattr(policy, "input", None)) and not isinstance(policy, type):
+        if isinstance(policy, AgentBase):
             self._judge = policy
         elif isinstance(policy, Path):
             self._text = read_text(policy, "trust policy")
@@ -139,20 +139,13 @@ def _policy(policy: str) -> tuple[str, str]:
         return word, ""
     if "\n" not in word and len(word) < 256:
         path = Path(word)
-        if _is_file(path) or (_FILE.search(word) and not re.search(r"\s", word)):
+        if is_file(path) or (_FILE.search(word) and not re.search(r"\s", word)):
             return "judged", read_text(path, "trust policy")
     if not re.search(r"\s", word):
         near = difflib.get_close_matches(word.lower(), LEVELS, 1, 0.5)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"trust={policy!r} is no policy.{hint} Accepted: {_ACCEPTED}")
     return "judged", word
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a text that no file system takes as a name
-        return False
 
 
 def _strict(agent: Any, tool_call: ToolCall) -> str:
@@ -171,8 +164,8 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
 
     The arguments are shown whole, or it is told how much is not: it could be the part that matters.
     """
-    from connectagent.builtin.lines import Row
-    from connectagent.builtin.terminal import Terminal
+    from connectagent.output.rows import Row
+    from connectagent.output.terminal import Terminal
 
     terminal = Terminal()
     if not terminal.interactive or not _interactive(sys.stdin):
@@ -215,7 +208,7 @@ def _json(value: Any) -> str:
 
 def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
     """The call as one line of JSON, so that no argument can seem to stand outside it."""
-    from connectagent.builtin.lines import visible
+    from connectagent.output.rows import visible
 
     session = agent.current_session or {}
     call = {
@@ -229,7 +222,7 @@ def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
 
 
 def _ask_model(llm: Any, policy: str, call: str) -> tuple[bool, str]:
-    from connectagent.providers import llm_do
+    from connectagent.loop.ask import llm_do
 
     verdict: Any = llm_do(call, output=_verdict(), system_prompt=_JUDGE.format(policy=policy), llm=llm)
     return verdict.allowed, verdict.reason

@@ -11,15 +11,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from connectagent.hooks import around_tool
-from connectagent.masking import current
-from connectagent.session import Message, ToolCall, TraceEntry
+from connectagent.data import Message, ToolCall, TraceEntry
+from connectagent.hooks.markers import around_tool
+from connectagent.output.masking import current
 from connectagent.settings import enabled
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from connectagent.builtin.terminal import Terminal
+    from connectagent.output.terminal import Terminal
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,8 +101,8 @@ class Xray:
 
     def trace(self) -> None:
         """Print the history of the session on stderr, the call that is running at its end."""
-        from connectagent.builtin.lines import Row, call_text, rows_of
-        from connectagent.builtin.terminal import Terminal
+        from connectagent.output.rows import Row, call_text, rows_of
+        from connectagent.output.terminal import Terminal
 
         terminal, running = Terminal(), _current()
         if running is None:
@@ -195,8 +195,8 @@ def _show_call(
     took = (time.perf_counter() - started) * 1000
     if enabled("quiet"):
         return
-    from connectagent.builtin.lines import Row, duration
-    from connectagent.builtin.terminal import Terminal
+    from connectagent.output.rows import Row, duration
+    from connectagent.output.terminal import Terminal
 
     terminal, running = Terminal(), _current()
     name = str(getattr(function, "__qualname__", function)).rpartition("<locals>.")[2]

@@ -9,20 +9,6 @@ import sys
 
 from connectagent import __version__
 
-COMMANDS = {
-    "demo": "connectagent.cli.demo",
-    "run": "connectagent.cli.run",
-    "chat": "connectagent.cli.chat",
-    "hooks": "connectagent.cli.hooks",
-    "log": "connectagent.cli.log",
-    "view": "connectagent.cli.view",
-    "blame": "connectagent.cli.blame",
-    "resume": "connectagent.cli.resume",
-    "replay": "connectagent.cli.replay",
-    "plugins": "connectagent.cli.plugins",
-}
-"""The own commands, each with the module that holds a click command of the same name."""
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command and return the exit code: 0, 1 (failed), 2 (usage), 75 (paused), 130 (Ctrl-C)."""

@@ -6,19 +6,12 @@ from typing import Any
 
 import click
 
-from connectagent.builtin.lines import first_line, visible
-from connectagent.cli.log.reading import (
-    Column,
-    data_text,
-    echo,
-    echo_json,
-    json_option,
-    record_argument,
-    show_table,
-)
+from connectagent.cli.log.reading import Column, data_text, echo, echo_json, json_option, record_argument, show_table
 from connectagent.errors import ConfigError
-from connectagent.history import Change, History, Line, history_of
-from connectagent.records import find_record
+from connectagent.output.rows import first_line, visible
+from connectagent.records.find import find_record
+from connectagent.records.history import history_of
+from connectagent.session.history import Change, History, Line
 
 
 @click.command(short_help="Who made each message of a session, and who changed it.")

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from connectagent.cli import failure, script
-from connectagent.hooks import marks_of, on_text, on_trace
-from connectagent.masking import current
-from connectagent.masking.stream import Stream
+from connectagent.hooks.markers import marks_of, on_text, on_trace
+from connectagent.output.masking import current
+from connectagent.output.masking.stream import Stream
 
 LEAVE = ("/quit", "/exit", "/q")
 HELP = "/reset forgets the conversation, /quit or Ctrl-D ends, Ctrl-C interrupts an answer"
@@ -110,7 +110,7 @@ def chat(
 
 
 def _agent(module: ModuleType | None, system: str | None) -> Any:
-    from connectagent.agent import Agent
+    from connectagent.agents.agent import Agent
 
     if module is None:
         return Agent("chat", system_prompt=system)

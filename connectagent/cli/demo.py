@@ -20,7 +20,7 @@ import click
 
 from connectagent import hooks
 from connectagent.cli import failure
-from connectagent.session import LLMRequest, LLMResponse, ToolCall, TraceEntry
+from connectagent.data import LLMRequest, LLMResponse, ToolCall, TraceEntry
 from connectagent.settings import setting
 
 MOST_FILES = 20  # of a folder that may hold a million
@@ -125,7 +125,7 @@ class ShowHooks:
 @click.command(short_help="Watch an agent do a small task: no key, no network.")
 def demo() -> None:
     """Watch an agent do a small task in this folder: no key, no network, every hook shown."""
-    from connectagent.agent import Agent
+    from connectagent.agents.agent import Agent
 
     # Exactly this model: the demo costs nothing and sends nothing, whatever keys are set.
     agent = Agent("demo", [list_files, count_lines, write_note], model="offline", quiet=True, plugins=ShowHooks())
@@ -162,9 +162,7 @@ def _home() -> Path:
 
 
 def _where(agent: Any) -> str:
-    from connectagent.builtin.record import record_path
-
-    path = record_path(agent)
+    path = agent.record
     if path is None or not path.exists():
         return "The record could not be written here: the folder takes no files."
     return f"What happened, every step of it: {path}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.hooks import on_agent_ready
+from connectagent.hooks.markers import on_agent_ready
 
 
 class Durations:

@@ -11,12 +11,15 @@ import traceback
 import click
 
 from connectagent.errors import ConnectAgentError, Paused, short_path
-from connectagent.masking import current
+from connectagent.output.masking import current
 
 MOST_LINES = 5
 MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Frames of these are no news to the user: this package, and click, which calls its commands.
+_FRAMEWORK = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep for file in (os.path.dirname(__file__), str(click.__file__))
+)
 _script: dict[str, object] = {"path": None, "traceback": False}
 
 
@@ -66,8 +69,10 @@ def _lines_of_pause(pause: Paused) -> list[str]:
     lines = [f"paused: {pause.reason or 'no reason was given'}", waits]
     if pause.record is None:
         return [plain(line)[:MOST_CHARACTERS] for line in [*lines, "  it is not recorded, and cannot be resumed"]]
+    several = len(pause.waiting) > 1
+    lines += [f"  --wait {shlex.quote(wait.id)}: {wait.agent}, {wait.reason}" for wait in pause.waiting if several]
     resume = f"  connectagent resume {shlex.quote(short_path(pause.record))} --approve | --reject WHY | --answer TEXT"
-    return [*(plain(line)[:MOST_CHARACTERS] for line in lines), plain(resume)]
+    return [*(plain(line)[:MOST_CHARACTERS] for line in lines), plain(resume) + (" --wait ID" if several else "")]
 
 
 def _frames(error: BaseException) -> list[str]:
@@ -75,7 +80,7 @@ def _frames(error: BaseException) -> list[str]:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
     if not own and not isinstance(error, ConnectAgentError):
-        own = [frame for frame in frames if frame.filename.startswith(_PACKAGE)][-1:]
+        own = [frame for frame in frames if not frame.filename.startswith(_FRAMEWORK)] or frames
     return [plain(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}") for frame in own[-1:]]
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import click
 
 from connectagent import __version__
-from connectagent.cli import COMMANDS
+from connectagent.cli.commands import COMMANDS
 from connectagent.cli.failure import plain, show
-from connectagent.masking import current
+from connectagent.output.masking import current
 
 
 class LazyGroup(click.Group):
@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
 
     def _bring(self, name: str | None) -> None:
         """Let installed plugins add one command, or all; a broken one is told and costs nobody else's."""
-        from connectagent.discovery import command_plugins, handlers_of
+        from connectagent.hooks.discovery import command_plugins, handlers_of
 
         for plugin in command_plugins(name):
             if plugin.entry in self._asked:

@@ -31,14 +31,14 @@ def hooks(name: str | None, markdown: bool) -> None:
 
 def table() -> str:
     """All hooks with their parameters and what they mean, in groups."""
-    from connectagent import hookspecs
+    from connectagent.hooks import specs
 
     lines = []
     for group, title in TITLES.items():
         lines += [title, ""]
-        for name in getattr(hookspecs, group):
-            doc = inspect.getdoc(hookspecs.SPECS[name]) or ""
-            lines += [f"  {name}({', '.join(hookspecs.PARAMETERS[name])})", f"      {doc.splitlines()[0]}"]
+        for name in getattr(specs, group):
+            doc = inspect.getdoc(specs.SPECS[name]) or ""
+            lines += [f"  {name}({', '.join(specs.PARAMETERS[name])})", f"      {doc.splitlines()[0]}"]
         lines.append("")
     return "\n".join([*lines, "A handler takes any of these parameters, by name: connectagent hooks NAME"])
 
@@ -49,7 +49,7 @@ def contract(name: str) -> str:
     Raises:
         click.UsageError: there is no such hook.
     """
-    from connectagent.hookspecs import CONTRACTS, HOOKS, PARAMETERS, SPECS
+    from connectagent.hooks.specs import CONTRACTS, HOOKS, PARAMETERS, SPECS
 
     name = name.replace("-", "_").removeprefix("@")
     if name not in SPECS:
@@ -65,7 +65,7 @@ def contract(name: str) -> str:
 
 def markdown_table() -> str:
     """The hook table of the README."""
-    from connectagent.hookspecs import HOOKS, PARAMETERS, SPECS
+    from connectagent.hooks.specs import HOOKS, PARAMETERS, SPECS
 
     rows = ["| hook | fires | parameters | a value that is returned |", "| --- | --- | --- | --- |"]
     for name in HOOKS:

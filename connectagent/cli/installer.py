@@ -52,7 +52,7 @@ def _distribution(name: str) -> str:
         PluginError: there is none, or there are several.
     """
     from connectagent.cli.plugin_status import everything
-    from connectagent.installed import clash, named, normalized, unknown
+    from connectagent.hooks.entry_points import clash, named, normalized, unknown
 
     wanted = normalized(name)
     found = {plugin.distribution for plugin in everything() if normalized(plugin.distribution) == wanted}

@@ -104,7 +104,7 @@ def new(name: str, hooks: str) -> None:
 
 
 def _hooks(text: str) -> list[str]:
-    from connectagent.hookspecs import HOOKS
+    from connectagent.hooks.specs import HOOKS
 
     listed = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for hook in listed:
@@ -124,7 +124,7 @@ def _brings(name: str, module: str, hooks: list[str]) -> str:
 
 
 def _module(name: str, hooks: list[str]) -> str:
-    from connectagent.hookspecs import PARAMETERS, SPECS
+    from connectagent.hooks.specs import PARAMETERS, SPECS
 
     lines = [f'"""The plugin {name}."""', "", f"from connectagent import {', '.join(sorted(hooks))}"]
     for hook in hooks:

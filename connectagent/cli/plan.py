@@ -6,10 +6,10 @@ import contextlib
 import os
 from typing import Any, NamedTuple
 
-from connectagent.discovery import handlers_of, process_wide, shadow
 from connectagent.errors import ConnectAgentError
-from connectagent.hooks import Handler
-from connectagent.hookspecs import AROUND, HOOKS
+from connectagent.hooks.discovery import handlers_of, process_wide, shadow
+from connectagent.hooks.handler import Handler
+from connectagent.hooks.specs import AROUND, HOOKS
 
 
 class Step(NamedTuple):
@@ -28,9 +28,9 @@ def plan_of(agent: Any) -> dict[str, list[Step]]:
     """The handlers of an agent by hook, in the order in which they run; hooks without any are left out."""
     places = _places()
     return {
-        hook: [Step(handler, _why(handler, places)) for handler in agent.hooks.handlers[hook]]
+        hook: [Step(handler, _why(handler, places)) for handler in agent.hooks.handlers(hook)]
         for hook in HOOKS
-        if agent.hooks.handlers[hook]
+        if agent.hooks.handlers(hook)
     }
 
 
@@ -69,7 +69,7 @@ def _code(handler: Handler) -> tuple[str, str, int, str]:
 
 
 def _why(handler: Handler, places: dict[Any, str]) -> str:
-    if handler.trusted:
+    if handler.builtin:
         came = "built in"
     else:
         place = places.get(_code(handler)) or places.get(os.path.abspath(handler.by["file"]))

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from connectagent.discovery import handlers_of
 from connectagent.errors import ConfigError, ConnectAgentError, PluginError
-from connectagent.hooks import Handler, marks_of
-from connectagent.hookspecs import HOOKS, PROJECT
-from connectagent.installed import (
+from connectagent.hooks.discovery import handlers_of
+from connectagent.hooks.entry_points import (
     COMMANDS,
     MODELS,
     Installed,
@@ -28,6 +26,9 @@ from connectagent.installed import (
     table_names,
     way_out,
 )
+from connectagent.hooks.handler import Handler
+from connectagent.hooks.markers import marks_of
+from connectagent.hooks.specs import HOOKS, PROJECT
 from connectagent.settings import named_plugins, project_file, project_settings
 
 
@@ -136,7 +137,7 @@ def project_problems() -> list[str]:
 
 def shared_names() -> list[str]:
     """The model prefixes and commands that several distributions bring, or that are the package's own."""
-    from connectagent.cli import COMMANDS as OWN
+    from connectagent.cli.commands import COMMANDS as OWN
 
     problems = []
     for group, what in ((MODELS, "model prefix"), (COMMANDS, "command")):

@@ -44,7 +44,7 @@ def _line(status: Status) -> str:
 @click.argument("name")
 def inspect(name: str) -> None:
     """Print a plugin's handlers with file, line and place in the order, its options and its load time."""
-    from connectagent.installed import find, options_of
+    from connectagent.hooks.entry_points import find, options_of
 
     plugin = find(name)
     status = status_of(plugin)
@@ -62,13 +62,14 @@ def inspect(name: str) -> None:
 def _placed(status: Status) -> list[tuple[Any, str]]:
     """Each handler with its place in an agent that has the built-in plugins and this one."""
     from connectagent.builtin import built_in
-    from connectagent.discovery import handlers_of
-    from connectagent.host import PluginHost
+    from connectagent.hooks.discovery import handlers_of
+    from connectagent.hooks.host import Host
+    from connectagent.loop.boundary import Boundary
 
-    host = PluginHost(None, lambda entry: None)
+    host = Host(Boundary(None, lambda entry: None))
     own = built_in(trust=None, log=None, quiet=False)
     host.load([*(one for name, thing in own.items() for one in handlers_of(thing, name)), *status.handlers])
-    orders = {handler.hook: host.handlers[handler.hook] for handler in status.handlers}
+    orders = {handler.hook: host.handlers(handler.hook) for handler in status.handlers}
     return [
         (handler, f"{orders[handler.hook].index(handler) + 1} of {len(orders[handler.hook])}")
         for handler in status.handlers
@@ -78,7 +79,7 @@ def _placed(status: Status) -> list[tuple[Any, str]]:
 def _options(plugin: Any) -> list[tuple[str, str]]:
     import inspect as python_inspect
 
-    from connectagent.installed import is_factory
+    from connectagent.hooks.entry_points import is_factory
 
     thing = plugin.entry.load()
     if not is_factory(thing):
@@ -95,7 +96,7 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
     script.apply(model, quiet, plugins)
     module = script.load(path, traceback) if path else None
     if module is None:
-        from connectagent.agent import Agent
+        from connectagent.agents.agent import Agent
 
         agent: Any = Agent("plan")
     else:

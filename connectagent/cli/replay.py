@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 
 import click
 
-from connectagent.builtin.lines import call_text, visible
 from connectagent.cli import script
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
-from connectagent.errors import ConfigError
-from connectagent.records import agent_in_name, all_records, find_record
+from connectagent.errors import ConfigError, short_path
+from connectagent.output.rows import call_text, visible
+from connectagent.records.find import agent_in_name, all_records, find_record
 
 MOST = 20  # lines of a list
 
@@ -41,7 +42,7 @@ def replay(
     """Play the recorded answers of model and tools through today's handlers, offline.
 
     Tells the first request that would be another one, and whose doing that is; and the tool calls that would now be
-    rejected. SCRIPT (*.py) makes the agent, else the script that the record names, else the agent is made from the
+    rejected. SCRIPT (*.py) makes the agent, else the script that an own record names, else the agent is made from the
     record. RECORD is a path, a name in .co/evals or the beginning of one, an agent's name, or `last`. Nothing is
     written, no tool runs, and there is no network.
 
@@ -64,7 +65,7 @@ def replay(
 
 
 def _paths(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]:
-    from connectagent.builtin.files import safe_name
+    from connectagent.records.paths import safe_name
 
     try:
         paths = [find_record(name).absolute() for name in named]
@@ -86,7 +87,7 @@ def _usage(text: str) -> click.UsageError:
 
 def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, several: bool) -> tuple[Path, Any]:
     """A record with what became of it; of several, an error takes that one's place."""
-    from connectagent.replay import Recording
+    from connectagent.testing.replay.recording import Recording
 
     try:
         recording = Recording(path)
@@ -95,6 +96,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
             return path, error
         raise _usage(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
     try:
+        program = program or _script_of(path, recording.head.get("script"))
         with _offline(live_tools), contextlib.redirect_stdout(sys.stderr):
             return path, _played(recording, program, live_tools, traceback)
     except (Exception, SystemExit) as error:
@@ -105,22 +107,17 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
 
 @contextlib.contextmanager
 def _offline(live_tools: bool) -> Iterator[None]:
-    from connectagent.replay.apart import apart
     from connectagent.testing import no_network
+    from connectagent.testing.replay.sandbox import apart
 
     with apart(), contextlib.nullcontext() if live_tools else no_network():
         yield
 
 
 def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool) -> Any:
-    from connectagent.replay import agent_of
-    from connectagent.replay import replay as play
+    from connectagent.testing.replay.replay import agent_of
+    from connectagent.testing.replay.replay import replay as play
 
-    named = recording.head.get("script")
-    if program is None and named and not os.path.isfile(str(named)):
-        click.echo(f"{visible(named)} is not there any more; the agent is made from the record", err=True)
-    elif program is None and named:
-        program = str(named)
     if program is None:
         return play(recording, live_tools=live_tools)
     agent = _agent(program, str(recording.head.get("agent")), traceback)
@@ -130,10 +127,28 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
     return play(recording, agent, live_tools=live_tools)
 
 
+def _script_of(record: Path, named: Any) -> str | None:
+    """The script that a record names; None where there is none, or none any more.
+
+    Raises:
+        ConfigError: it is not run by itself.
+    """
+    if not named or not isinstance(named, str):
+        return None
+    if not os.path.isfile(named):
+        click.echo(f"{visible(named)} is not there any more; the agent is made from the record", err=True)
+        return None
+    command = f"connectagent replay {shlex.quote(short_path(record))} {shlex.quote(short_path(Path(named)))}"
+    try:
+        return script.recorded(record, named, command)
+    except ConfigError as error:
+        raise _usage(str(error)) from error
+
+
 def _agent(program: str, name: str, traceback: bool) -> Any:
     """The agent of a script that has the record's name, else the one that it would run; None where it makes none."""
-    from connectagent.agent import Agent
-    from connectagent.replay.apart import WouldRun, only_made
+    from connectagent.agents.agent import Agent
+    from connectagent.testing.replay.sandbox import WouldRun, only_made
 
     found = None
     try:
@@ -211,7 +226,7 @@ def _lacking(one: dict[str, Any]) -> str:
 
 
 def _error(entry: dict[str, Any]) -> str:
-    from connectagent.replay.comparing import by_text
+    from connectagent.testing.replay.compare import by_text
 
     return f"{by_text(entry['by'])}: {entry.get('error_type')}: {entry.get('error')}"
 

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
 import click
 
 from connectagent.cli import script
-from connectagent.errors import ConfigError
-from connectagent.records import find_record, read_record
+from connectagent.errors import ConfigError, short_path
+from connectagent.records.find import find_record
+from connectagent.records.read import read_record
 
 
 @click.command(short_help="Go on with a session that was stopped, paused or ended.")
 @click.argument("record", required=False, metavar="[RECORD]")
 @click.argument("prompt", required=False)
-@click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else the one of the record.")
+@click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else that of an own record.")
 @click.option("--from", "place", metavar="TURN[.ITERATION]", help="Go back to before this turn or iteration.")
 @click.option("--fork", is_flag=True, help="Write to a record of its own, which links to this one.")
 @click.option("--approve", is_flag=True, help="Of a turn that was paused: what waits is done.")
 @click.option("--reject", metavar="WHY", help="Of a turn that was paused: what waits is not done; the model reads why.")
 @click.option("--answer", metavar="TEXT", help="Of a turn that was paused: this stands in for what waits.")
+@click.option("--wait", metavar="ID", help="Which of several calls that wait is decided; the pause names them.")
 @script.agent_options
 def resume(
     record: str | None,
@@ -31,6 +34,7 @@ def resume(
     approve: bool,
     reject: str | None,
     answer: str | None,
+    wait: str | None,
     plugins: tuple[str, ...],
     model: str | None,
     quiet: bool,
@@ -43,15 +47,25 @@ def resume(
     """
     file = find_record(record).absolute()
     data = read_record(file)
-    program = path or data.get("script")
-    if not program:
-        raise ConfigError(f"{file.name} does not tell which script made its agent; name it with --script FILE")
+    program = path or _script_of(file, data.get("script"))
     script.apply(model, quiet, plugins)
-    agent = _agent(script.load(str(program), traceback), str(data.get("agent")))
-    result = agent.resume(file, place=place, fork=fork, approve=approve, reject=reject, answer=answer)
+    agent = _agent(script.load(program, traceback), str(data.get("agent")))
+    result = agent.resume(file, place=place, fork=fork, approve=approve, reject=reject, answer=answer, wait=wait)
     if prompt is not None:
         result = agent.input(prompt)
     click.echo(result if result is not None else f"{file.name} has no turn yet; give a prompt to begin one")
+
+
+def _script_of(record: Path, named: Any) -> str:
+    """The script that a record names.
+
+    Raises:
+        ConfigError: it names none, or one that is not run by itself.
+    """
+    if not named or not isinstance(named, str):
+        raise ConfigError(f"{record.name} does not tell which script made its agent; name it with --script FILE")
+    command = f"connectagent resume {shlex.quote(short_path(record))} --script {shlex.quote(short_path(Path(named)))}"
+    return script.recorded(record, named, command)
 
 
 def _agent(module: Any, name: str) -> Any:
@@ -60,7 +74,7 @@ def _agent(module: Any, name: str) -> Any:
     Raises:
         ConfigError: there is none.
     """
-    from connectagent.agent import Agent
+    from connectagent.agents.agent import Agent
 
     agents = [value for value in vars(module).values() if isinstance(value, Agent)]
     for agent in agents:

@@ -14,7 +14,8 @@ from typing import Any
 import click
 
 from connectagent.cli.failure import script_is
-from connectagent.settings import overrides
+from connectagent.errors import ConfigError, short_path
+from connectagent.settings import co_folder, overrides, project_folder
 
 NAME = "connectagent_script"  # never a name that the script itself, or one of its imports, could mean
 
@@ -86,13 +87,48 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
     return module
 
 
+def recorded(record: Path, script: str, command: str) -> str:
+    """The script that a record names, where it may be run without the person naming it.
+
+    A record is data, and may come from a stranger. Its script is run where the record lies among this project's
+    own records and is the user's, and the script is a Python file of the project, outside of the records.
+
+    Args:
+        record: the record.
+        script: what it names.
+        command: what runs a script that the person names, for the error.
+
+    Raises:
+        ConfigError: the script may not be run so.
+    """
+    project, file, records = project_folder().resolve(), Path(script).resolve(), co_folder().resolve()
+    if record.resolve().parent != records / "evals":
+        why = f"the record is none of this project's, which are in {short_path(records / 'evals')}"
+    elif record.stat().st_uid != getattr(os, "geteuid", lambda: 0)():
+        why = "the record belongs to another user"
+    elif project not in file.parents:
+        why = f"it is not in this project, {short_path(project)}"
+    elif file.suffix != ".py" or records in file.parents or _same(file, record):
+        why = "it is no Python file of this project"
+    else:
+        return str(file)
+    raise ConfigError(
+        f"{record.name} names the script {script!r}, which is not run by itself: {why}.\n"
+        f"If you trust that script: {command}"
+    )
+
+
+def _same(file: Path, record: Path) -> bool:
+    return file.exists() and file.samefile(record)
+
+
 def agent_of(module: ModuleType) -> Any | None:
     """The agent of a script: the one that is called `agent`, else the only one; None where there is none.
 
     Raises:
         click.UsageError: there are several and none is called `agent`, or `agent` is no agent.
     """
-    from connectagent.agent import Agent
+    from connectagent.agents.agent import Agent
 
     agents = {name: value for name, value in vars(module).items() if isinstance(value, Agent)}
     if "agent" in agents:

@@ -1,14 +1,14 @@
 """Records as they are read: whole, by head and tail, and while they grow.
 
-A record grows by whole lines (`builtin/record.py` writes them), so each reader takes whole lines only.
+A record grows by whole lines (`records/write.py` writes them), so each reader takes whole lines only.
 Nothing here makes a folder or loads a plugin.
 """
 
-from connectagent.records.growing import Follower, follow
-from connectagent.records.locks import is_running, lock
-from connectagent.records.place import agent_in_name, all_records, find_record, records_folder
+from connectagent.records.find import agent_in_name, all_records, find_record, records_folder
+from connectagent.records.follow import Follower, follow
+from connectagent.records.locks import held, is_running, lock, lock_to_write
+from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
 from connectagent.records.summary import Summary, Totals, summarise
-from connectagent.records.whole import BETWEEN_TURNS, joined_turns, read_record
 
 __all__ = [
     "BETWEEN_TURNS",
@@ -19,9 +19,11 @@ __all__ = [
     "all_records",
     "find_record",
     "follow",
+    "held",
     "is_running",
     "joined_turns",
     "lock",
+    "lock_to_write",
     "read_record",
     "records_folder",
     "summarise",

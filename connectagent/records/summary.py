@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
+from connectagent.records.find import agent_in_name
 from connectagent.records.locks import lock
-from connectagent.records.place import agent_in_name
-from connectagent.records.whole import BETWEEN_TURNS, entry_of, pair_of
+from connectagent.records.read import BETWEEN_TURNS, entry_of, pair_of
 
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
@@ -112,8 +112,8 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
         fd = file.fileno()
         size = os.fstat(fd).st_size
         head, first_words = _head(fd, size)
-        if "agent" not in head and not b"agent: ".startswith(os.pread(fd, 7, 0)):
-            raise ConfigError(f"{path}: not a record: it does not begin with 'agent:'")
+        if "agent" not in head and not b"format: ".startswith(os.pread(fd, 8, 0)):
+            raise ConfigError(f"{path}: not a record: it has no 'agent:'")
         tail = _Tail(fd, size)
         status, tail = (tail.status, tail) if tail.status else _unended(fd, tail)
     started = head.get("started")

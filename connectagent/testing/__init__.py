@@ -17,13 +17,13 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from connectagent.testing.network import NetworkRefused, no_network
+from connectagent.testing.plugin_tester.observer import Fault
+from connectagent.testing.plugin_tester.tester import AgentTester, Checked, PluginFaults
 from connectagent.testing.recorder import HookCall, HookRecorder
 from connectagent.testing.replayed import Recorded, Replayed, recording, replayed
 from connectagent.testing.rules import conversation_problems
 from connectagent.testing.script import Request, ScriptedLLM, ScriptEnded, call
-from connectagent.testing.tester import AgentTester, Checked, PluginFaults
 from connectagent.testing.turn import Turn, crash_at, run_agent
-from connectagent.testing.watch import Fault
 
 try:
     import pytest

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from connectagent import hooks
-from connectagent.attribution import clone
-from connectagent.session import LLMRequest, LLMResponse, ToolCall
+from connectagent.data import LLMRequest, LLMResponse, ToolCall
+from connectagent.session.snapshot import clone
 
 
 class HookCall(NamedTuple):
@@ -127,7 +127,7 @@ def _snapshot(value: Any) -> Any:
     if isinstance(value, ToolCall):
         return replace(value, arguments=clone(value.arguments))
     if isinstance(value, LLMRequest):
-        return replace(value, messages=clone(value.messages))
+        return replace(value, messages=clone(value.messages), options=clone(value.options))
     if isinstance(value, LLMResponse):
         return replace(value, tool_calls=_snapshot(value.tool_calls))
     if isinstance(value, list) and any(isinstance(item, ToolCall) for item in value):

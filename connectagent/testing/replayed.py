@@ -10,16 +10,18 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from connectagent.agent import Agent
-from connectagent.blobs import blob_folder, restored
-from connectagent.builtin.yaml_lines import json_line
-from connectagent.discovery import handlers_of
-from connectagent.records.whole import entry_of
-from connectagent.replay import Recording, Replay, Replaying, agent_of, replay
-from connectagent.replay.apart import apart
-from connectagent.resume import is_record
+from connectagent.agents.agent import Agent
+from connectagent.agents.resume import is_record
+from connectagent.hooks.discovery import handlers_of
+from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.read import entry_of
+from connectagent.records.write import new_log
+from connectagent.records.yaml_lines import json_line
 from connectagent.testing.network import no_network
 from connectagent.testing.recorder import HookRecorder
+from connectagent.testing.replay.recording import Recording
+from connectagent.testing.replay.replay import Replay, Replaying, agent_of, replay
+from connectagent.testing.replay.sandbox import apart
 
 
 class Replayed(Replay):
@@ -63,8 +65,7 @@ def replayed(
     recording, hooks = Recording(is_record(record)), HookRecorder()
     with apart(), nullcontext() if live_tools else no_network():
         agent = agent_of(recording, plugins, **agent_options) if agent is None else agent
-        for handler in handlers_of(hooks):
-            agent.hooks.handlers[handler.hook] = (*agent.hooks.handlers[handler.hook], handler)
+        agent.hooks.add(*handlers_of(hooks))
         played = replay(recording, agent, live_tools=live_tools)
     result = Replayed(**{name: getattr(played, name) for name in Replay.__dataclass_fields__})
     result.hooks = hooks
@@ -101,7 +102,7 @@ class Recorded:
             raise FileNotFoundError(f"there is no record {path}; write it with: pytest --record")
         agent, playing = make_agent(), None
         if self.live:
-            _add_record(agent)
+            agent.log = new_log(recording=True)
         else:
             playing = Replaying(Recording(path), agent)
             playing.by_turns()
@@ -129,16 +130,6 @@ class Recorded:
                 raise AssertionError(f"{path.name} has {turns} turns, and the test made {len(played.results)}")
 
 
-def _add_record(agent: Agent) -> None:
-    """Let an agent write its record, whatever its `log` is."""
-    from connectagent.builtin.record import Record
-
-    own = [handler for handler in handlers_of(Record(), "record", trusted=True)]
-    for hook, handlers in agent.hooks.handlers.items():
-        others = [one for one in handlers if not (one.trusted and one.plugin == "record")]
-        agent.hooks.handlers[hook] = (*[handler for handler in own if handler.hook == hook], *others)
-
-
 def keep_record(agent: Agent, path: Path) -> None:
     """Copy the record of an agent's session to a file of a repository: what differs with each run is made the same.
 
@@ -148,9 +139,7 @@ def keep_record(agent: Agent, path: Path) -> None:
     Raises:
         AssertionError: the agent had no turn.
     """
-    from connectagent.builtin.record import record_path
-
-    record = record_path(agent)
+    record = agent.record
     if record is None:
         raise AssertionError(f"the agent had no turn, so there is nothing to write to {path}")
     lines = [_kept_line(line, blob_folder(record), path.parent) for line in record.read_text("utf-8").splitlines()]
@@ -169,7 +158,7 @@ def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
     """A line of a record as a fixture has it; None where it has none."""
     if line.startswith("  - {"):
         entry = restored(entry_of(line), blobs)
-        for key in ("timestamp", "duration_ms"):
+        for key in ("timestamp", "started", "duration_ms"):
             if key in entry:
                 entry[key] = 0.0
         if entry.get("timing"):
@@ -178,7 +167,7 @@ def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
             entry["by"]["file"] = Path(os.path.relpath(entry["by"]["file"], folder)).as_posix()
         return f"  - {json_line(entry)}"
     key, colon, value = line.partition(": ")
-    if key == "script":
+    if key in ("script", "id"):
         return None
     if key == "started":
         return "started: 2000-01-01T00:00:00Z"

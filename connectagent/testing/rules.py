@@ -20,8 +20,8 @@ def conversation_problems(messages: Any) -> list[str]:
     Args:
         messages: in OpenAI's chat format, as `agent.current_session["messages"]` or `ScriptedLLM.requests` have them.
     """
-    from connectagent.providers.anthropic_messages import to_wire as to_anthropic
-    from connectagent.providers.openai_messages import to_wire as to_openai
+    from connectagent.models.anthropic_messages import to_wire as to_anthropic
+    from connectagent.models.openai_messages import to_wire as to_openai
 
     found = [f"session: {text}" for text in order_problems(messages)]
     for provider in ("openai", "mistral"):
@@ -60,7 +60,7 @@ def order_problems(messages: Any) -> list[str]:
 
 def _body(body: Any) -> list[str]:
     """A body that cannot be encoded never leaves the machine."""
-    from connectagent.providers.wire import encoded
+    from connectagent.models.sdk import encoded
 
     try:
         json.loads(encoded({"messages": body}).decode("utf-8"))

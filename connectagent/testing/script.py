@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from connectagent.session import LLMResponse, Message, ToolCall
+from connectagent.data import LLMResponse, Message, ToolCall
 
 _numbers = itertools.count(1)
 

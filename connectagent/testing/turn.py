@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent import hooks
-from connectagent.agent import Agent
-from connectagent.hookspecs import AROUND, EVENTS, OBSERVING
-from connectagent.session import Message, TraceEntry
+from connectagent.agents.agent import Agent
+from connectagent.data import Message, TraceEntry
+from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING
 from connectagent.testing.recorder import HookRecorder
 from connectagent.testing.script import ScriptedLLM, ScriptEnded
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
+from connectagent.data import Image
 from connectagent.errors import ToolArgumentsError, ToolNotFound, ToolRejected
-from connectagent.session import Image
 
 NOTHING = "(no output)"
 """What stands for an empty result: Anthropic refuses a message whose text is empty or white space."""
@@ -48,6 +48,12 @@ def _text(value: object, limit: int) -> str:
     # JSON of ten times the limit is made, so that its end can be shown; what is beyond is not even looked at.
     plain = _Plain(limit, budget=10 * limit).of(value)
     return readable(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False), limit)
+
+
+def error_message(error: BaseException, *, limit: int = 4_000) -> str:
+    """An exception's own message, as text that can be stored; "" where it has none."""
+    message = _text_of(error).strip()
+    return readable(message, limit) if message else ""
 
 
 def error_content(error: BaseException, *, limit: int = 4_000) -> str:

@@ -25,7 +25,7 @@ from connectagent import (
 
 if TYPE_CHECKING:
     from connectagent import Agent
-    from connectagent.llm import LLM
+    from connectagent.data import LLM
     from connectagent.session import Session
 
 _LONGEST = 2_000  # characters of one tool's result, or of the user's prompt, that are reflected on

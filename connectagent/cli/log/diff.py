@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from connectagent.builtin.files import clean
-from connectagent.builtin.lines import who
 from connectagent.cli.log.reading import data_text
-from connectagent.records import BETWEEN_TURNS, find_record, joined_turns, read_record
+from connectagent.output.rows import who
+from connectagent.output.text import clean
+from connectagent.records.find import find_record
+from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
 
 _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
 
@@ -88,7 +89,7 @@ def _steps(place: str, turn: dict[str, Any] | None) -> list[_Step]:
     steps = [_Step(place, "prompt", {"prompt": turn.get("input")})]
     here, iteration = place, None
     for entry in turn["trace"]:
-        if not isinstance(entry, dict) or entry.get("type") in ("user_input", "tool_started"):
+        if not isinstance(entry, dict) or entry.get("type") in ("user_input", "began"):
             continue
         if entry.get("type") == "llm_call" and entry.get("iteration") != iteration:
             iteration = entry.get("iteration")

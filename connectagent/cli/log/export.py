@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
-from connectagent.blobs import blob_folder, restored
-from connectagent.builtin.files import clean
 from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
 from connectagent.cli.log.show import by_text
-from connectagent.records import BETWEEN_TURNS, find_record, joined_turns, read_record
-from connectagent.view import page_of
+from connectagent.cli.view.page import page_of
+from connectagent.output.text import clean
+from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.find import find_record
+from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
 
 
 def markdown(record: dict[str, Any]) -> str:
@@ -45,7 +46,7 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
     elif kind == "tool_execution":
         yield from ("", f"### {_one(entry.get('tool_name'))}: {_one(entry.get('status'))}{by}")
         told = [entry.get("arguments"), entry.get("result")]
-    elif kind in ("user_input", "tool_started"):
+    elif kind in ("user_input", "began"):
         return
     else:
         yield from ("", f"### {_one(kind)}{by}")

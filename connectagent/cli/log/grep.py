@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from connectagent.builtin.lines import visible
 from connectagent.cli.log.reading import agent_option, each
-from connectagent.records import read_record
+from connectagent.output.rows import visible
+from connectagent.records.read import read_record
 
 _AROUND = 100  # characters that are shown on both sides of a match in a long line
 

@@ -18,7 +18,8 @@ from connectagent.cli.log.reading import (
     sum_text,
     terminal,
 )
-from connectagent.records import Summary, all_records, summarise
+from connectagent.records.find import all_records
+from connectagent.records.summary import Summary, summarise
 
 _STYLES = {"error": "red", "crashed": "red", "interrupted": "yellow", "max_iterations": "yellow"}
 _STYLES |= {"running": "cyan", "paused": "cyan"}

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import click
 
-from connectagent.builtin.lines import visible
 from connectagent.cli.log.reading import each
 from connectagent.errors import ConfigError
-from connectagent.records import Summary, all_records, lock, records_folder, summarise
+from connectagent.output.rows import visible
+from connectagent.records.find import all_records, records_folder
+from connectagent.records.locks import lock
+from connectagent.records.summary import Summary, summarise
 
 _NEVER = ("running", "paused")
 _HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")

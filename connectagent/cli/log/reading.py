@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from connectagent.builtin.files import clean
-from connectagent.builtin.lines import Row, price, rows_of, tokens, visible
-from connectagent.builtin.terminal import Terminal
 from connectagent.errors import ConfigError
-from connectagent.records import agent_in_name, all_records, records_folder
+from connectagent.output.rows import Row, price, rows_of, tokens, visible
+from connectagent.output.terminal import Terminal
+from connectagent.output.text import clean
+from connectagent.records.find import agent_in_name, all_records, records_folder
 
 Read = TypeVar("Read")
 
@@ -27,7 +27,7 @@ def each(read: Callable[[Path], Read], agent: str | None = None) -> Iterator[tup
         read: a function of the path.
         agent: only records of this agent, by the name in the file's name.
     """
-    from connectagent.builtin.files import safe_name
+    from connectagent.records.paths import safe_name
 
     paths = all_records()
     if not paths:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from connectagent.builtin.files import clean
-from connectagent.builtin.lines import Row, duration, visible
 from connectagent.cli.log.reading import (
     cost_text,
     data_text,
@@ -22,7 +20,11 @@ from connectagent.cli.log.reading import (
     terminal,
 )
 from connectagent.errors import ConfigError
-from connectagent.records import BETWEEN_TURNS, find_record, joined_turns, read_record, summarise
+from connectagent.output.rows import Row, duration, visible
+from connectagent.output.text import clean
+from connectagent.records.find import find_record
+from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
+from connectagent.records.summary import summarise
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -92,7 +94,7 @@ def _add_entries(turn: Tree, trace: list[Any], full: bool) -> None:
     node, iteration = turn, None
     for entry in trace:
         kind = _kind(entry)
-        if kind == "user_input" or (kind == "tool_started" and entry.get("call_id") in ended):
+        if kind == "user_input" or (kind == "began" and entry.get("call_id") in ended):
             continue
         if kind == "llm_call" and entry.get("iteration") != iteration:
             iteration = entry.get("iteration")
@@ -120,7 +122,7 @@ def _add_entry(node: Tree, entry: Any, full: bool) -> None:
 
 def _rows(entry: Any) -> list[Row]:
     kind = _kind(entry)
-    if kind == "tool_started":
+    if kind == "began":
         call = f"{entry.get('tool_name')}({data_text(entry.get('arguments'))})"
         return [Row(4, ((f"{terminal().glyphs.bad} {call} was started and never ended", "red"),))]
     made = rows(entry) if kind is not None else []

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from connectagent.builtin.lines import duration
 from connectagent.cli.log.reading import (
     Column,
     agent_option,
@@ -20,7 +19,8 @@ from connectagent.cli.log.reading import (
     show_table,
     sum_text,
 )
-from connectagent.records import BETWEEN_TURNS, joined_turns, read_record
+from connectagent.output.rows import duration
+from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
 
 _FAILED = ("error", "not_found", "interrupted")
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import click
 
-from connectagent.builtin.lines import Row, duration, visible
 from connectagent.cli.group import stdout_is_gone
 from connectagent.cli.log.reading import cost_text, number_of, record_argument, rows, sum_text, terminal
-from connectagent.records import Follower, all_records, find_record, follow
+from connectagent.output.rows import Row, duration, visible
+from connectagent.records.find import all_records, find_record
+from connectagent.records.follow import Follower, follow
 
 
 @click.command("tail", short_help="The end of a session; with -f, what comes.")
@@ -72,8 +73,11 @@ def _skipped(path: Path | None, number: int) -> int:
 
 def _show(entry: dict[str, Any]) -> None:
     made = _ended(entry) if entry.get("type") == "turn_ended" else rows(entry)
+    out = terminal()
     if made:
-        terminal().show(made)
+        out.show(made)
+    if out.is_gone:
+        raise SystemExit(0)
 
 
 def _ended(turn: dict[str, Any]) -> list[Row]:

@@ -10,15 +10,7 @@ from typing import Any
 import pytest
 from connectagent_adk import LlmResponse, adk_callbacks, types
 
-from connectagent import (
-    Agent,
-    Continue,
-    HandlerError,
-    HookResultError,
-    LLMResponse,
-    on_complete,
-    on_error,
-)
+from connectagent import Agent, Continue, HandlerError, HookResultError, LLMResponse, on_complete, on_error
 from connectagent.testing import ScriptedLLM, call
 
 LINE = "test_adk_callbacks.py"
@@ -528,9 +520,9 @@ def test_methods_partials_and_objects_are_named_by_their_own_function() -> None:
     callbacks = [Guard().check, Guard(), functools.partial(with_limit, 3), wrapped]
     agent = agent_with("ok", before_agent_callback=callbacks)
     agent.input("Hi")
-    names = [handler.by["handler"] for handler in agent.hooks.handlers["after_user_input"] if handler.plugin == "adk"]
+    names = [handler.by["handler"] for handler in agent.hooks.handlers("after_user_input") if handler.plugin == "adk"]
     assert names == ["Guard.check", "Guard.__call__", "with_limit", "with_limit"]
-    lines = [handler.by["line"] for handler in agent.hooks.handlers["after_user_input"] if handler.plugin == "adk"]
+    lines = [handler.by["line"] for handler in agent.hooks.handlers("after_user_input") if handler.plugin == "adk"]
     assert lines == [
         function.__code__.co_firstlineno for function in (Guard.check, Guard.__call__, with_limit, with_limit)
     ]

@@ -263,6 +263,7 @@ def test_lines_that_were_typed_before_the_question_are_no_answers(dialogues: Any
     assert dialogue.end()[0].startswith("rejected")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_at_the_question_ends_the_turn(dialogues: Any) -> None:
     dialogue = dialogues(("delete", A))
     dialogue.asks(ANSWER, "")

@@ -1,0 +1,400 @@
+"""The agent: what it is made of, what it holds, and its public face. Its turns run in `loop`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from connectagent import frame
+from connectagent.agents.agent_tool import agent_tool
+from connectagent.agents.links import Links
+from connectagent.agents.runtime import default
+from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in, repeats
+from connectagent.data import LLM, ConfigurableLLM, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.errors import ConfigError, Pause, Waiting
+from connectagent.hooks.discovery import find_handlers, is_left_out, left_out, model_handlers
+from connectagent.hooks.entry_points import normalized
+from connectagent.hooks.host import Host
+from connectagent.loop.dry_run import DryRunBoundary
+from connectagent.loop.nested import take_turn
+from connectagent.loop.operations import Ending, Given
+from connectagent.loop.stream import Events, streamed
+from connectagent.loop.tool_call import ToolRun, new_entry
+from connectagent.loop.turn import Turn
+from connectagent.models.connection import given
+from connectagent.models.create import connected
+from connectagent.models.names import default_model, parse_model
+from connectagent.models.prices import context_window
+from connectagent.records.write import new_log
+from connectagent.session.conversation import Conversation
+from connectagent.session.messages import NOT_RUN, text_of, user_message
+from connectagent.session.prompt import read_prompt
+from connectagent.session.snapshot import By, clone
+from connectagent.session.state import initial_state
+from connectagent.session.usage import Spent
+from connectagent.settings import overrides
+from connectagent.tools.registry import ToolRegistry
+
+OWN_PLUGINS = "connectagent.builtin"  # by its name, as plugins are: it stands above this room
+CONNECTAGENT = "connectagent"
+SCOPES = ("agent", "loop", "turn")
+STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running", "between_turns")
+DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
+
+
+class Agent(Links):
+    """A model with tools, a conversation, and plugins that see and steer each moment of it.
+
+    Args:
+        name: tells agents apart in records and logs.
+        tools: functions, methods, objects, `Tool`s or agents; one, a list or a tuple.
+        system_prompt: text, a path to a text file, or the name of a file in `prompts/`.
+        model: `claude-...`, `gpt-...` or `provider/model`; without it see `connectagent.models.names.default_model`.
+        llm: anything with `model` and `complete(messages, tools)`, instead of `model`.
+        api_key: the provider's key, instead of its environment variable.
+        base_url: the provider's address, instead of its own.
+        max_iterations: how many model calls a turn may take.
+        trust: `"open"`, `"careful"`, `"strict"`, a policy text, a path to one, or an `Agent` that judges.
+        log: None writes `.co/`, False writes nothing, a path replaces the text log's.
+        quiet: whether nothing is shown on the terminal.
+        plugins: marked functions, lists, modules, objects, installed names; `"no:name"` leaves one out.
+        on_events: the same as `plugins`; they run after them.
+        stream: whether the model's text is told as it arrives, by `on_text`.
+        options: parameters of the provider that are sent with each request, such as `temperature`.
+        plugin_errors: `"raise"`, or `"warn"`: an exception of a handler becomes a warning and a trace entry,
+            except in `before_` and `around_` hooks, which may be guards.
+        state: what `current_session["state"]` of each new session begins with; each `{name}` in the system
+            prompt must then be in the state.
+        sub_agents: agents that the model may hand over to, with the tool `transfer_to_agent`.
+        description: what other agents are told of this one.
+        transfer_to: to whom the agent may hand over: `"children"`, `"parent"`, `"siblings"`.
+        inherit_plugins: whether the parent's plugins act in this agent too, before its own.
+        run: a function of `agent` and `prompt` that gives the result, in place of a model.
+        output_key: where in the state the result is stored.
+
+    Attributes:
+        switched_off: the plugins that code names and that the command line left out.
+
+    Raises:
+        ConfigError: the name, the model, the system prompt, the tree of agents or a setting cannot be used.
+        ToolDefinitionError: a tool cannot be used.
+        HandlerError, PluginError: a plugin cannot be used.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tools: Any = None,
+        system_prompt: str | Path | None = None,
+        model: str | None = None,
+        *,
+        llm: LLM | None = None,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        max_iterations: int = 10,
+        trust: Any = None,
+        log: bool | str | Path | None = None,
+        quiet: bool = False,
+        plugins: Any = None,
+        on_events: Any = None,
+        stream: bool = False,
+        options: dict[str, Any] | None = None,
+        plugin_errors: str = "raise",
+        state: dict[str, Any] | None = None,
+        sub_agents: Any = None,
+        description: str | None = None,
+        transfer_to: Iterable[str] = DIRECTIONS,
+        inherit_plugins: bool = True,
+        run: Callable[..., Any] | None = None,
+        output_key: str | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
+        self._state = initial_state(state)  # what each new session begins with
+        self._connection = given(model, api_key, base_url, options, llm)
+        self._conversation: Conversation | None = None
+        self.current_session: Session | None = None
+        self.last_usage: TokenUsage | None = None
+        self.spent = Spent()
+        self.turning = threading.Lock()
+        self.listener: Any = None  # who streams this agent's next turn
+        self.runtime = default()
+        self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
+        self.left_out = left_out([plugins, on_events])
+        self.system_prompt = read_prompt(system_prompt)
+        self.max_iterations = _limit(max_iterations)
+        self.tools = ToolRegistry(tools, agent_tool=agent_tool)
+        self.streaming = stream
+        self._executed = 0
+        if plugin_errors not in ("raise", "warn"):
+            raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
+        announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
+        self.boundary = DryRunBoundary(self, announce, warn_only=plugin_errors == "warn")
+        self.hooks = Host(self.boundary)
+        own = import_module(OWN_PLUGINS).built_in(trust=trust, log=log, quiet=quiet)
+        asked_for = ("trust",) if log is None else ("trust", "record", "textlog")
+        named = overrides.get("model")
+        chosen = [plugins, on_events]
+        handlers, self.switched_off = find_handlers(own, chosen, named or model, asked_for, provider_of=parse_model)
+        self.hooks.load(handlers)
+        self.log: Log = new_log(log is not False and not is_left_out("record", chosen, asked_for))
+        if run is not None and llm is None and model is None:
+            self.llm: LLM = NoModel(name)
+        else:
+            asked = named or (default_model() if model is None else model)
+            self.llm = llm if llm is not None and not named else self.create_llm(asked)
+        self.hooks.observe("on_agent_ready", agent=self)
+        self.take_in()
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def input(
+        self, prompt: str | Image | list[Any], max_iterations: int | None = None, *, key: str | None = None
+    ) -> str:
+        """Give the agent a user's message and return the turn's result.
+
+        Args:
+            prompt: text, an `Image`, or a list of text and images.
+            max_iterations: how many model calls this turn may take, instead of the agent's own number.
+            key: tells this turn apart from others that are asked for inside another agent's turn, in place of
+                the prompt, for example where the prompt holds the time.
+
+        Raises:
+            Paused: something in it waits for a person.
+            ProviderError: a model call failed and no handler recovered it.
+            Exception: whatever a handler raised, with a note that names it.
+        """
+        message = user_message(prompt)
+        limit = self.max_iterations if max_iterations is None else _limit(max_iterations)
+        self.refuse_inside("input()")
+        turn = partial(take_turn, self, Given(message, text_of(message["content"]), limit), key)
+        return str(self.runtime.run(self, "input", turn))
+
+    def stream(self, prompt: str | Image | list[Any], max_iterations: int | None = None) -> Events:
+        """A turn of `input()` as an iterator: what happens in it, when it is asked for.
+
+        Yields:
+            each trace entry, those of agents inside it too; pieces of the models' text, `{"type": "text", "text"}`;
+            at last `{"type": "result", "result", "outcome"}`. Who leaves the loop early ends the turn, as
+            `end_turn()` does.
+
+        Raises:
+            Exception: what `input()` raises, from `next()`.
+        """
+        return streamed(self, partial(self.input, prompt, max_iterations))
+
+    def resume(
+        self,
+        record: str | Path | None = None,
+        *,
+        place: str | int | None = None,
+        fork: bool = False,
+        approve: bool | str = False,
+        reject: str | tuple[str, str] | None = None,
+        answer: Any = None,
+        wait: str | None = None,
+    ) -> str | None:
+        """Go on with the session of a record; a turn that was stopped in it is finished.
+
+        What had been done is not done again. A tool that was started and did not finish is asked about at a
+        terminal; elsewhere only one that is marked `@tool(idempotent=True)` runs again.
+
+        Args:
+            record: the record's path. What follows is written to it. None: this agent's own session.
+            place: `"TURN"` or `"TURN.ITERATION"`: go back to before it.
+            fork: write to a record of its own, which links to this one.
+            approve: of a turn that was paused: what waits is done. The id of a wait, where several wait.
+            reject: why what waits is not done.
+            answer: what stands in for it.
+            wait: the id of the wait that `reject` or `answer` is about, where several wait.
+
+        Returns:
+            The result of the turn that was open, else of the last one; None where there is none.
+
+        Raises:
+            Paused: the turn waits, and nothing was decided.
+            ConfigError: the record cannot be used, or the decision or place does not fit it.
+        """
+        from connectagent.agents.resume import Decision, resume  # only then is the reader of records needed
+
+        self.refuse_inside("resume()")
+        go_on = partial(resume, self, record, place, fork, Decision.of(approve, reject, answer, wait))
+        return cast("str | None", self.runtime.run(self, "resume", go_on))
+
+    # -- for handlers and tools ----------------------------------------------------------------
+
+    def end_turn(self, result: str | None = None, *, scope: str = "agent", outcome: str = "ended") -> None:
+        """End the turn before the next call of a model or tool; `on_complete` still fires.
+
+        Args:
+            result: what `input()` returns; without it, the last text of the model.
+            scope: where agents work inside each other: `"agent"`, this agent's turn only; `"loop"`, those up to
+                the next `Loop`; `"turn"`, all of them.
+            outcome: one word that tells why, for `on_complete` and the record.
+
+        Raises:
+            RuntimeError: no turn is running, or no `Loop`.
+            ValueError: the scope or outcome is none.
+        """
+        turn = self.turn
+        if turn is None:
+            raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
+        if result is not None and not isinstance(result, str):
+            raise TypeError(f"end_turn() takes the turn's result, a str or None, not {type(result).__name__}")
+        if scope not in SCOPES:
+            raise ValueError(f"end_turn(scope=...) is 'agent', 'loop' or 'turn', not {scope!r}")
+        if not isinstance(outcome, str) or not outcome.isidentifier() or outcome in STATUSES:
+            taken = ", ".join(STATUSES)
+            raise ValueError(f"end_turn(outcome=...) is one word, and none of {taken}, not {outcome!r}")
+        loops = (one for one in turn.callers() if one.agent.body is not None and repeats(one.agent.body.function))
+        if scope == "loop" and next(loops, None) is None:
+            raise RuntimeError(f"agent {self.name!r} is not in a Loop: end_turn(scope='loop') ends one")
+        turn.end(Ending(result, outcome, self.boundary.running() or {"plugin": "(program)"}), scope)
+
+    def execute_tool(self, name: str, arguments: dict[str, Any] | None = None, *, key: str | None = None) -> TraceEntry:
+        """Run one tool without the model, with all its hooks; nothing is added to the messages.
+
+        Args:
+            name: the tool.
+            arguments: its arguments.
+            key: tells this call apart from others of the same handler or tool, in place of the arguments.
+
+        Returns:
+            The call's trace entry: `status`, `result`, `timing` and so on.
+        """
+        self._executed += 1
+        number, values, turn = self._executed, dict(arguments or {}), self.turn
+        call = ToolCall(f"executed_{number}", name, values)
+        if turn is None:
+            return cast(TraceEntry, self.runtime.run(self, "execute_tool", partial(self._execute_outside, call)))
+        here = frame.current()
+        asked = here if here is not None and here.turn is turn else turn.frame
+        if turn.is_consumer():  # of `stream()`, who may have changed the session before
+            self.conversation.take_changes()
+        with turn.alone(asked):
+            id = turn.key(asked, "exec", name, values, key)
+            try:
+                return ToolRun(turn, call, f"{id.removeprefix(turn.id + '/')}/").whole()
+            except Waiting:
+                skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
+                self.conversation.trace_quietly({**new_entry(turn, call), **skipped})
+                raise
+
+    def _execute_outside(self, call: ToolCall) -> TraceEntry:
+        """Run a tool between turns; it is recorded, and never looked up."""
+        self._take_session()
+        self.conversation.take_over()
+        nothing = Given({"role": "user", "content": ""}, "", 1)
+        turn = Turn(self, nothing, f"B{self.conversation.session['turn']}", self.open_log())
+        try:
+            entry = ToolRun(turn, call, f"{self._executed}/").whole()
+        except Waiting as waiting:
+            skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
+            self.conversation.trace_quietly({**new_entry(turn, call), **skipped})
+            pause = Pause(waiting.waits[0].reason)
+            pause.call = waiting.call
+            raise pause from None
+        self.boundary.tell()
+        return entry
+
+    def create_llm(self, model: str) -> LLM:
+        """Another model, with this agent's plugins.
+
+        It has this agent's key, address and options if it is of the provider for which they were given.
+        """
+        if self.runtime.create_model is not None:
+            return self.runtime.create_model(model)
+        brought = self.hooks.collect("register_models")
+        known = {normalized(handler.plugin) for handler in self.hooks.handlers("register_models")}
+        brought += [handler({}) or {} for handler in model_handlers(model, known, parse_model)]
+        factories = {prefix: factory for models in brought for prefix, factory in models.items()}
+        return connected(model, self._connection, factories)
+
+    def call_options(self) -> dict[str, Any]:
+        """A copy of the provider's parameters with which a model call of this agent begins."""
+        own = self.llm.options if isinstance(self.llm, ConfigurableLLM) else self._connection.options
+        return dict(clone(dict(own)))
+
+    # -- what it holds -------------------------------------------------------------------------
+
+    def add_tool(self, tool: Any) -> None:
+        """Add tools: whatever `tools=` takes."""
+        self.check_children(agents_in(tool))
+        self.take_in(self.tools.add(tool))
+
+    def remove_tool(self, name: str) -> None:
+        """Remove a tool.
+
+        Raises:
+            ToolNotFound: there is none of that name; the message lists those that there are.
+        """
+        self.let_go(self.tools.remove(name))
+
+    def list_tools(self) -> list[str]:
+        """The names of the tools."""
+        return self.tools.names()
+
+    def reset_conversation(self) -> None:
+        """Forget the conversation, that of the agents below too; the next `input()` begins a new session and record.
+
+        Raises:
+            RuntimeError: a turn is running.
+        """
+        self.refuse_inside("reset_conversation()")
+        self._conversation = self.current_session = self.boundary.shadow = self.last_usage = None
+        self.log.leave()
+        for child in self.children:
+            child.reset_conversation()
+
+    @property
+    def context_percent(self) -> float:
+        """How much of the model's context window the last call took, 0-100.
+
+        Where the window is not known, 128,000 tokens are assumed.
+        """
+        if self.last_usage is None:
+            return 0.0
+        window = getattr(self.llm, "context_window", None) or context_window(self.llm.model) or DEFAULT_CONTEXT_WINDOW
+        return min(100.0, 100.0 * (self.last_usage.input_tokens + self.last_usage.output_tokens) / window)
+
+    @property
+    def ledger(self) -> list[dict[str, Any]]:
+        """What each handler cost so far, the longest first.
+
+        One dict each: `plugin`, `hook`, `handler`, `calls`, `duration_ms`, and of the model calls that it made
+        itself `model_calls`, `input_tokens`, `output_tokens`, `cost` (USD).
+        """
+        return self.hooks.ledger()
+
+    @property
+    def ended(self) -> Ending | None:
+        """How the turn that is running is to end before its next call of a model or tool; None where it goes on."""
+        return None if self.turn is None else self.turn.ended
+
+    @property
+    def total_cost(self) -> float:
+        """USD, of all attempts at a model in this session whose price is known; those of agents inside it too."""
+        return self.spent.usage.cost or 0.0
+
+    @property
+    def record(self) -> Path | None:
+        """The file of the session, the outer one inside another agent's turn; None where nothing is recorded."""
+        return self.turn.log.path if self.turn is not None else self.log.path
+
+    @property
+    def by(self) -> By:
+        """This agent, as the one who did something."""
+        return {"plugin": CONNECTAGENT, "agent": self.name, "branch": self.branch}
+
+    def __repr__(self) -> str:
+        return f"Agent({self.name!r}, model={self.llm.model!r}, tools={self.list_tools()!r})"
+
+
+def _limit(value: Any) -> int:
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"max_iterations is a whole number of model calls, at least 1, not {value!r}")
+    return value

@@ -1,0 +1,102 @@
+"""Other agents as tools of an agent: one that is asked, and one that the conversation is handed over to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectagent.agents.handoff import HandoffRequest, leader_of
+from connectagent.errors import ToolArgumentsError
+from connectagent.tools.tool import Tool
+
+TRANSFER = "transfer_to_agent"
+MAX_TRANSFERS = 10  # in one turn: two agents that send the user to each other must come to an end
+
+
+class AskAgent:
+    """The function of a tool that is an agent: it is given a prompt and gives its result."""
+
+    def __init__(self, agent: Any) -> None:
+        self.agent = agent
+        self.__name__ = agent.name
+
+    def __call__(self, prompt: str) -> str:
+        return str(self.agent.input(prompt))
+
+
+def agent_tool(agent: Any) -> Tool:
+    """An agent as a tool of another one. Asking it again goes on with what it had begun, so it is idempotent."""
+    parameters = {
+        "type": "object",
+        "properties": {"prompt": {"type": "string", "description": "What the agent is to do."}},
+        "required": ["prompt"],
+    }
+    description = getattr(agent, "description", None) or f"Ask the agent {agent.name!r}. {agent.system_prompt[:500]}"
+    return Tool(agent.name, description.strip(), parameters, AskAgent(agent), idempotent=True)
+
+
+def targets(agent: Any) -> list[Any]:
+    """The agents that this one may hand over to."""
+    found = list(agent.sub_agents) if "children" in agent.transfer_to else []
+    parent = agent.parent
+    # A workflow decides itself who is next, and an agent that is a tool gives its result to its caller.
+    if parent is not None and parent.body is None and any(agent is sub for sub in parent.sub_agents):
+        if "parent" in agent.transfer_to:
+            found.append(parent)
+        if "siblings" in agent.transfer_to:
+            found += [sibling for sibling in parent.sub_agents if sibling is not agent]
+    return found
+
+
+def transfer_tool(found: list[Any]) -> Tool:
+    """The tool by which a model hands the conversation over."""
+    agents = "\n".join(f"- {one.name}: {_describe(one)}" for one in found)
+    parameters = {
+        "type": "object",
+        "properties": {
+            "agent_name": {
+                "type": "string",
+                "enum": [one.name for one in found],
+                "description": f"Who is to answer the user from now on:\n{agents}",
+            },
+            "message": {
+                "type": "string",
+                "description": "What the other agent should know; it reads the conversation.",
+            },
+        },
+        "required": ["agent_name"],
+    }
+    description = "Hand the conversation over to another agent, who then answers the user in your place."
+    return Tool(TRANSFER, description, parameters, TransferTool(), read_only=True, idempotent=True)
+
+
+def _describe(agent: Any) -> str:
+    text = agent.description or agent.system_prompt
+    return " ".join(text.split())[:300] or "(no description)"
+
+
+class TransferTool:
+    """The function of `transfer_to_agent`; the hand-off takes place when the round of tools is over."""
+
+    __name__ = TRANSFER
+
+    def __call__(self, agent: Any, agent_name: str, message: str = "") -> str:
+        turn, found = agent.turn, {one.name: one for one in targets(agent)}
+        if agent_name not in found:
+            raise ToolArgumentsError(f"{agent_name!r} is no agent to hand over to; there are {', '.join(found)}")
+        if turn is None:
+            raise ToolArgumentsError("no turn is running; an agent hands over within its turn")
+        if turn.request is not None:
+            raise ToolArgumentsError(f"the conversation goes to {turn.request.target.name!r} already; one at a time")
+        target, leader = found[agent_name], leader_of(turn)
+        if target.in_turn and target is not leader.agent:
+            raise ToolArgumentsError(
+                f"{agent_name!r} waits for an answer itself; answer in its place, or choose another"
+            )
+        if leader.handoffs >= MAX_TRANSFERS:
+            raise ToolArgumentsError(
+                f"the conversation was handed over {MAX_TRANSFERS} times in this turn, which is the limit; "
+                "answer the user yourself"
+            )
+        leader.handoffs += 1
+        turn.request = HandoffRequest(target, str(message), agent.name)
+        return f"The conversation goes to {agent_name}."

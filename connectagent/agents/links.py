@@ -1,0 +1,181 @@
+"""What ties an agent to its session and log: what the loop, and the conversation, ask of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+from connectagent import frame
+from connectagent.agents.agent_tool import AskAgent
+from connectagent.agents.handoff import HandoffRequest, delegate
+from connectagent.agents.tree import Member, parameters_of
+from connectagent.data import LLM, Log, Session, ToolCall, TraceEntry
+from connectagent.loop.dry_run import DryRunBoundary
+from connectagent.loop.operations import Ending
+from connectagent.loop.turn import Turn
+from connectagent.session.conversation import Conversation
+from connectagent.session.snapshot import By
+
+
+class Links(Member):
+    """An agent as the loop and the conversation see it; `Agent` adds what people see."""
+
+    boundary: DryRunBoundary
+    llm: LLM
+    listener: Any  # who streams this agent's next turn
+    _conversation: Conversation | None
+    log: Log  # where the lines of this agent's own sessions go
+    _state: dict[str, Any] | None
+    current_session: Session | None
+
+    @property
+    def conversation(self) -> Conversation:
+        """The doors through which the loop changes `current_session`."""
+        if self._conversation is None:
+            self._open(None)
+        assert self._conversation is not None
+        return self._conversation
+
+    def _open(self, session: dict[str, Any] | None) -> None:
+        self._conversation = Conversation(self, self.name, self.system_prompt, session, self._state, self.labels)
+        self.current_session = cast(Session, self._conversation.session)
+        self.boundary.shadow = self._conversation.shadow
+
+    def label(self, labels: dict[str, str]) -> None:
+        """Let each entry of the trace carry these."""
+        self.labels = labels
+        if self._conversation is not None:
+            self._conversation.labels = labels
+
+    # -- what the loop asks of it --------------------------------------------------------------
+
+    def refuse_inside(self, what: str) -> None:
+        """Refuse what is for between turns.
+
+        Raises:
+            RuntimeError: a turn is running.
+        """
+        if self.turning.locked():
+            raise RuntimeError(
+                f"agent {self.name!r} is in a turn; {what} is for between turns, and was called by its own handler or "
+                "tool, or by another thread; make an agent for each"
+            )
+
+    def take_session(self, session: dict[str, Any]) -> None:
+        """Go on with a session that was read from a record."""
+        self.current_session = cast(Session, session)
+        self._take_session()
+
+    def _take_session(self) -> None:
+        """Go on with the session that the program left in `current_session`: the same, another one, or none."""
+        if self.current_session is None:
+            self._conversation = None
+            _ = self.conversation
+        elif self._conversation is None or self.current_session is not self._conversation.session:
+            self._open(cast(dict[str, Any], self.current_session))
+
+    def open_log(self) -> Log:
+        """Where the lines of this session go."""
+        self._take_session()
+        self.log.follow(self)
+        return self.log
+
+    def enter_session(self, branch: str | None) -> dict[str, str]:
+        """Take the session that a turn inside another one works on; what its entries carry.
+
+        Args:
+            branch: where the agent stands, if it is not in the tree of the one that asks.
+        """
+        self._take_session()
+        if branch is not None:
+            self.conversation.labels = {"author": self.name, "branch": branch}
+        return self.conversation.labels
+
+    def hear(self, heard: dict[str, int] | None) -> None:
+        """Know how many messages of other agents this one has read, where its turn is not taken again."""
+        if heard:
+            session = self.conversation.session
+            session["heard"] = {**(session.get("heard") or {}), **heard}
+
+    def leave_session(self) -> None:
+        """The turn inside another one is over."""
+        self.conversation.labels = self.labels
+
+    def beginning_for(self, log: Log) -> dict[str, Any]:
+        """What the conversation begins with, as far as a log does not have it; {} where it has all."""
+        return self.conversation.beginning_for(log, self.system_prompt)
+
+    def state_left(self) -> dict[str, Any]:
+        """The state at the end of a turn, with what lives for one turn only."""
+        return {**self.conversation.session["state"], **self.conversation.dropped}
+
+    def delegate(self, turn: Turn) -> Ending | None:
+        """The ending of a turn that another agent, or a function, takes in place of the model."""
+        return delegate(turn)
+
+    def asked_by(self, call: ToolCall) -> Member | None:
+        """The agent of the tree that a tool call asks, or None."""
+        function = getattr(self.tools.get(call.name), "function", None) if self.labels else None
+        return function.agent if isinstance(function, AskAgent) else None
+
+    def request_again(self, turn: Turn, told: dict[str, Any]) -> None:
+        """Let a turn want to hand over, as it did when its line was written."""
+        target = self.root.find(told["target"])
+        if target is not None:
+            turn.request = HandoffRequest(target, told["message"], told["by"])
+
+    def runs_again(self, call: ToolCall) -> bool:
+        """Whether a person at the terminal says that a call in doubt is to be run again; no where there is none."""
+        from connectagent.output.rows import call_text
+
+        files = (sys.stdin, sys.stderr)
+        if not all(file is not None and not file.closed and file.isatty() for file in files):
+            return False
+        print(f"{self.name}: the process ended while {call_text(call.name, call.arguments)} ran.", file=sys.stderr)
+        print("It may have taken effect. Run it again? [y]es, [N]o: ", end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+    @property
+    def body_parameters(self) -> list[str]:
+        """Which of agent and prompt the function takes that runs in place of a model."""
+        return parameters_of(self.body.function) if self.body is not None else []
+
+    # -- what the conversation asks of it ------------------------------------------------------
+
+    def settle(self) -> None:
+        """Take what the code of others that runs now has changed so far."""
+        self.boundary.settle()
+
+    def pending(self) -> bool:
+        """Whether there are entries that wait for the loop's next one."""
+        return bool(self.boundary.untold)
+
+    def tell(self) -> None:
+        """Trace those."""
+        self.boundary.tell()
+
+    def all_running(self) -> list[By | None]:
+        """Whose code is running, innermost last."""
+        return self.boundary.all_running()
+
+    def place(self) -> str | None:
+        """The place in the turn at which something is changed now; None outside of turns."""
+        here = frame.current()
+        if here is not None and here.turn.agent is self:
+            return str(here.place)
+        return None if self.turn is None else str(self.turn.id)
+
+    def emit(self, entry: TraceEntry, causes: list[By | None]) -> None:
+        """Write an entry, show it to who streams the turn, and tell the handlers of `on_trace`."""
+        turn = self.turn
+        if turn is None:
+            self.open_log().append(entry)
+            if self.listener is not None and self.listener.is_own_thread():
+                self.listener.listen(self, entry)
+        elif id(entry) not in turn.logged:
+            turn.emit(entry)
+        self.hooks.observe("on_trace", causes, agent=self, entry=entry)
+
+    def keep_session(self, session: dict[str, Any]) -> None:
+        """Undo that somebody replaced `current_session`."""
+        self.current_session = cast(Session, session)

@@ -1,0 +1,299 @@
+"""Going on with a session from its record: with the next turn, or with the one that was stopped.
+
+The turn that was stopped runs again from its beginning, and every operation of it is looked up: see
+`session.journal`. What a person decides about a wait is written before anything of it happens.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from connectagent.agents.tree import walk
+from connectagent.data import TokenUsage, TraceEntry, Wait
+from connectagent.errors import ConfigError, Paused
+from connectagent.loop.nested import take_root_turn
+from connectagent.loop.operations import RESUMED, Given
+from connectagent.loop.stored import as_stored
+from connectagent.records.file import Held, hold
+from connectagent.records.history import Recorded, RecordedSession, read_session
+from connectagent.records.write import Origin
+from connectagent.session.history import History
+from connectagent.session.journal import DECIDED, Journal
+from connectagent.session.messages import text_of, user_message
+from connectagent.session.usage import spent_in
+
+
+class Decision(NamedTuple):
+    """What a person decides about one wait.
+
+    Args:
+        told: `{"approve": True}`, `{"reject": why}` or `{"answer": value}`; {} for nothing.
+        wait: the id of the wait; None where only one waits.
+    """
+
+    told: dict[str, Any]
+    wait: str | None
+
+    @classmethod
+    def of(cls, approve: Any, reject: Any, answer: Any, wait: str | None) -> Decision:
+        """The decision that `agent.resume()` was given.
+
+        Raises:
+            ConfigError: there are several.
+        """
+        if bool(approve) + (reject is not None) + (answer is not None) > 1:
+            raise ConfigError("give one of approve=True, reject='why' and answer=...")
+        if approve:
+            return cls({"approve": True}, approve if isinstance(approve, str) else wait)
+        name, given = ("reject", reject) if reject is not None else ("answer", answer)
+        if given is None:
+            return cls({}, wait)
+        if isinstance(given, dict) and len(given) == 1 and wait is None and "/wait:" in str(next(iter(given))):
+            wait, given = next(iter(given.items()))
+        return cls({name: given}, wait)
+
+
+def parse_place(place: str | int | None) -> tuple[int, int] | None:
+    """`"3"` or `"3.2"` as turn and iteration; the iteration is 0 for the turn's beginning.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if place is None:
+        return None
+    turn, _, iteration = str(place).partition(".")
+    if not turn.isdecimal() or not (iteration or "0").isdecimal() or int(turn) < 1:
+        raise ConfigError(f"a place is TURN or TURN.ITERATION, for example '3' or '3.2', not {place!r}")
+    return int(turn), int(iteration or 0)
+
+
+def is_record(path: str | os.PathLike[str]) -> Path:
+    """The path of a record that can be read.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"there is no record {str(path)!r}; records are in .co/evals/, and end in .yaml")
+    return file
+
+
+def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) -> str | None:
+    """Give an agent the session of a record, and finish the turn that is open in it; its result.
+
+    Raises:
+        ConfigError: there is no such record or place, another process has it, or a decision does not fit.
+        Paused: the turn waits, and nothing was decided, or something else waits then.
+    """
+    if record is None:
+        return _resume_here(agent, decision)
+    path, at = is_record(record), parse_place(place)
+    held = None if fork else hold(path)
+    try:
+        return _reopened(agent, path, at, fork, decision, held)
+    finally:
+        if held is not None:
+            held.close()
+
+
+def _reopened(
+    agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None
+) -> str | None:
+    session = read_session(path, at)
+    opened, last = session.open, session.last
+    lines = agent.log.lines() if at is None and agent.log.path == path else []  # as they were before they were masked
+    journal = Journal(lines or _lines_of(opened))
+    status = last.get("status") if at is None else None
+    line = _decided(agent, journal, decision, status, fork)
+    if status == "paused" and line is None and not any(wait in journal.decided for wait in journal.waits):
+        raise _still_paused(journal, path)
+    begun = next((entry for entry in _lines_of(opened) if entry.get("type") == "user_input"), None)
+    _take(agent, session, path, at, fork, held)
+    told = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": agent.conversation.session["turn"]}
+    told["iteration"] = agent.conversation.session["iteration"]
+    told |= {"decided": decision.told} if line is not None else {}
+    told |= {"plugins": changed} if (changed := _changed_plugins(agent, session.head)) else {}
+    told |= {"switched_off": agent.switched_off} if agent.switched_off else {}
+    if opened is None or begun is None:
+        agent.conversation.trace(told)
+        return _begun_anew(agent, session, at)
+    told["turn"] = opened.number
+    if line is not None:
+        journal = Journal([*journal.lines, line])
+        agent.log.append(line)
+    agent.conversation.trace(told)
+    message = user_message(begun.get("content", begun.get("prompt", "")))
+    given = Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations)
+    return take_root_turn(agent, given, journal, f"T{opened.number}")
+
+
+def _lines_of(part: Any) -> list[TraceEntry]:
+    return [] if part is None else part.lines
+
+
+def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None) -> str | None:
+    """The result of the last turn; of one that was cut off before its message was there, or taken back, a new one's."""
+    if at is not None:
+        return str(agent.input(_prompt_of(session, at[0])))
+    if session.open is not None and "input" in session.last:
+        return str(agent.input(session.last["input"]))
+    return session.last.get("result") if session.last.get("status") else None
+
+
+def _decided(agent: Any, journal: Journal, decision: Decision, status: str | None, fork: bool) -> TraceEntry | None:
+    """The line that tells what was decided; None for nothing new.
+
+    Raises:
+        ConfigError: nothing waits, several wait and none is named, or the decision does not fit.
+    """
+    if not decision.told:
+        return None
+    if status != "paused":
+        raise ConfigError(f"nothing waits for a decision: the last turn's status is {status or 'cut off'!r}")
+    if fork:
+        raise ConfigError("a fork cannot decide what waits in the original; resume the record itself")
+    waits = {id: journal.lines[number] for id, number in journal.waits.items()}
+    pending = [wait.id for wait in journal.pending()]
+    id = decision.wait
+    if id is None:
+        if len(pending) != 1:
+            listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in journal.pending())
+            raise ConfigError(f"{len(pending)} calls wait; name the one that you decide, by its id:{listed}")
+        id = pending[0]
+    if id not in waits:
+        raise ConfigError(f"nothing waits with the id {id!r}; what waits: {', '.join(pending) or 'nothing'}")
+    _fits(waits[id], decision)
+    told = {"reject": decision.told.get("reject")} if "reject" in decision.told else dict(decision.told)
+    if "answer" in told:
+        told["answer"] = as_stored(told["answer"])
+    if id in journal.decided:
+        before = journal.lines[journal.decided[id]]
+        if any(before.get(key) != value for key, value in told.items()):
+            raise ConfigError(f"{id} was decided already, otherwise")
+        return None
+    return {"type": DECIDED, "id": id, **told, "by": RESUMED, "timestamp": time.time()}
+
+
+def _text(wait: Wait) -> str:
+    call = wait.call or {}
+    return f"{wait.agent}: {call.get('name') or 'the model'} {call.get('arguments') or ''} ({wait.reason})"
+
+
+def _fits(wait: TraceEntry, decision: Decision) -> None:
+    from connectagent.data import LLMResponse
+
+    answer = decision.told.get("answer")
+    if wait.get("of") == "before_tools" and answer is not None:
+        raise ConfigError("a round that was paused by before_tools takes approve=True or reject='why'")
+    if wait.get("of") == "before_llm" and answer is not None and not isinstance(answer, (str, LLMResponse)):
+        raise ConfigError(f"the answer stands in for the model's: a str or an LLMResponse, not {answer!r}")
+
+
+def _still_paused(journal: Journal, path: Path) -> Paused:
+    from connectagent.data import ToolCall
+
+    waits = journal.pending()
+    paused = next((line for line in reversed(journal.lines) if line.get("type") == "paused"), {})
+    call = paused.get("call")
+    return Paused(waits, path, ToolCall(call["id"], call["name"], call["arguments"]) if call else None)
+
+
+def _take(
+    agent: Any, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, held: Held | None
+) -> None:
+    """Give an agent, and those below it, the sessions that the record has of them."""
+    restored = _as_session(session.own, session.last if session.open is None else {})
+    place = None if at is None else list(at)
+    agent.log.go_on(Origin(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
+    agent.take_session(restored)
+    agent.open_log()
+    agent.spent = spent_in(session.lines)
+    usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
+    agent.last_usage = usages[-1] if usages else None
+    for child in walk(agent):
+        if child is agent or (own := session.inside.get(child.branch)) is None:
+            continue
+        child.take_session(_as_session(own, {}))
+        child.conversation.home = agent.log
+        child.spent = spent_in(line for line in session.lines if is_inside_branch(line, child.branch))
+
+
+def is_inside_branch(line: TraceEntry, branch: str) -> bool:
+    """Whether an entry is of the agent at a branch, or of one inside it."""
+    own = str(line.get("branch") or "")
+    return own == branch or own.startswith(f"{branch}.")
+
+
+def _as_session(own: Recorded, last: dict[str, Any]) -> dict[str, Any]:
+    """`current_session` as it was."""
+    history = own.history
+    restored = {key: value for key, value in history.session.items() if key not in _LOOPS}
+    prompts = (entry.get("prompt") for entry in reversed(own.trace) if entry.get("type") == "user_input")
+    restored.update(messages=history.messages, trace=own.trace, state=history.state)
+    restored.update(turn=history.turn, iteration=history.iteration, user_prompt=next(prompts, ""))
+    if last.get("status"):
+        restored.update(result=last.get("result"), outcome=last["status"])
+    return restored
+
+
+_LOOPS = ("turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")  # its own keys
+
+
+def _prompt_of(session: RecordedSession, turn: int) -> Any:
+    """What a turn that is taken back was asked."""
+    for entry in reversed(session.taken_back):
+        if entry.get("type") == "user_input" and entry.get("turn") == turn:
+            return entry.get("content", entry.get("prompt"))
+    return ""
+
+
+def _resume_here(agent: Any, decision: Decision) -> str | None:
+    """Decide what waits in the session that the agent has, in the process in which it was paused."""
+    if agent.record is not None:
+        return resume(agent, agent.record, None, False, decision)
+    journal = Journal(agent.log.lines())
+    if not journal.waits or agent.current_session is None:
+        raise ConfigError("nothing waits for a decision in this session; give the path of a record")
+    line = _decided(agent, journal, decision, "paused", False)
+    if line is None and not any(wait in journal.decided for wait in journal.waits):
+        raise _still_paused(journal, Path("(not recorded)"))
+    journal = journal if line is None else Journal([*journal.lines, line])
+    return _go_on_here(agent, journal)
+
+
+def _go_on_here(agent: Any, journal: Journal) -> str:
+    """Go on with a turn in the process in which it stopped: from the conversation as it was before."""
+    trace: list[TraceEntry] = agent.current_session["trace"]
+    begun = next(
+        line for line in journal.lines if line.get("type") == "user_input" and line.get("at", "/").count("/") == 0
+    )
+    place = begun["at"]
+    first = next(number for number, entry in enumerate(trace) if entry.get("at") == place)
+    history = History(*agent.conversation.beginning)
+    history.extend(trace[:first])
+    agent.take_session(_as_session(Recorded(history, trace), {}))
+    agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
+    message = user_message(begun.get("content", begun.get("prompt", "")))
+    given = Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations)
+    return take_root_turn(agent, given, journal, place)
+
+
+def _changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, Any]:
+    """How the agent's plugins differ from those of the record: `added`, `removed`, `changed`; {} if they do not."""
+    before, now = head.get("plugins") or {}, plugin_versions(agent)
+    told = {
+        "added": sorted(now.keys() - before.keys()),
+        "removed": sorted(before.keys() - now.keys()),
+        "changed": sorted(name for name in now.keys() & before.keys() if now[name] != before[name]),
+    }
+    return {key: names for key, names in told.items() if names}
+
+
+def plugin_versions(agent: Any) -> dict[str, str | None]:
+    """The plugins of an agent that are not its own, with their versions."""
+    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
+    return {handler.plugin: handler.version for handler in handlers}

@@ -1,0 +1,297 @@
+"""A tree of agents: names, parents, who may hand over to whom, and the plugins that children inherit."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from connectagent.agents.agent_tool import TRANSFER, AskAgent, TransferTool, targets, transfer_tool
+from connectagent.data import AgentBase, LLMResponse, Message
+from connectagent.errors import ConfigError
+from connectagent.hooks.entry_points import normalized
+from connectagent.hooks.handler import Handler
+from connectagent.session.usage import Account
+from connectagent.tools.registry import ToolRegistry
+from connectagent.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from connectagent.agents.agent import Agent
+    from connectagent.hooks.host import Host
+
+BODY_PARAMETERS = ("agent", "prompt")
+DIRECTIONS = ("children", "parent", "siblings")
+_GUARDS = ("trust",)  # built-in plugins that children inherit: a guard is never absent unnoticed
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+class Member(AgentBase):
+    """An agent as one of a tree.
+
+    Attributes:
+        parent: the agent that has this one in `sub_agents` or `tools`, or None.
+        sub_agents: the agents that this one may hand over to.
+        labels: what each of its trace entries carries: `author` and `branch`; {} outside a tree.
+        body: the function of `Agent(run=...)` as a tool, or None.
+        turn: the turn that is running, or None.
+        left_out: the plugins that this agent does without, also where its parent has them.
+    """
+
+    name: str
+    left_out: set[str]
+    turning: threading.Lock
+    hooks: Host
+    tools: ToolRegistry
+    system_prompt: str
+
+    def _join(
+        self,
+        name: str,
+        sub_agents: Any,
+        tools: Any,
+        description: str | None,
+        transfer_to: Iterable[str],
+        inherit_plugins: bool,
+        run: Callable[..., Any] | None,
+        output_key: str | None,
+    ) -> None:
+        for argument, value in (("description", description), ("output_key", output_key)):
+            if not isinstance(value, str | None):
+                raise ConfigError(f"{argument} of agent {name!r} is a str or None, not {value!r:.80}")
+        self.name, self.description, self.output_key = name, description, output_key
+        self.parent: Agent | None = None
+        self.labels: dict[str, str] = {}
+        self.turn: Any = None
+        self.inherit_plugins = inherit_plugins
+        self._copies: dict[Handler, Handler] = {}
+        self.transfer_to = _directions(transfer_to)
+        given = sub_agents if isinstance(sub_agents, list | tuple) else [] if sub_agents is None else [sub_agents]
+        self.body = None if run is None else _body(run, name)
+        self.sub_agents: tuple[Agent, ...] = ()
+        self.tools = ToolRegistry()
+        self.check_children([*given, *agents_in(tools)])
+        self.sub_agents = tuple(given)
+
+    # -- the tree ------------------------------------------------------------------------------
+
+    @property
+    def root(self) -> Agent:
+        """The agent at the top of the tree; a lone agent is its own."""
+        top: Any = self
+        while top.parent is not None:
+            top = top.parent
+        found: Agent = top
+        return found
+
+    @property
+    def branch(self) -> str:
+        """The names from the root down to this agent: `root.billing`."""
+        return self.name if self.parent is None else f"{self.parent.branch}.{self.name}"
+
+    @property
+    def children(self) -> list[Agent]:
+        """The agents below this one: those to hand over to, and those that are its tools."""
+        return [*self.sub_agents, *agents_in(self.tools)]
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a turn of this agent is running."""
+        return self.turning.locked()
+
+    def find(self, name: str) -> Agent | None:
+        """The agent of that name here or below, or None; `agent.root.find` looks in the whole tree."""
+        return next((agent for agent in walk(self) if agent.name == name), None)
+
+    def check_children(self, joining: list[Any]) -> None:
+        """Refuse children that cannot join; nothing has changed then.
+
+        Raises:
+            ConfigError: what is wrong, with both agents and where they stand.
+        """
+        for child in joining:
+            if not isinstance(child, Member):
+                raise ConfigError(f"sub_agents of {self.name!r} takes agents, not {type(child).__name__} {child!r:.80}")
+            if any(child is above for above in self._line()):
+                raise ConfigError(f"agent {child.name!r} would be under itself, in {self.branch!r}; make another one")
+            if child.parent is not None:
+                raise ConfigError(
+                    f"agent {child.name!r} is under {child.parent.name!r} already ({child.branch!r}) and cannot be "
+                    f"under {self.name!r} too; make one for each"
+                )
+        if len(set(map(id, joining))) < len(joining):
+            twice = next(child.name for child in joining if sum(child is other for other in joining) > 1)
+            raise ConfigError(
+                f"agent {twice!r} is given to {self.name!r} twice; give it once, as a sub_agent or a tool"
+            )
+        if joining:
+            top: Any = self._line()[-1]
+            places = [(agent.name, agent.branch) for agent in walk(top)]
+            places += [(agent.name, f"{self.branch}.{agent.branch}") for child in joining for agent in walk(child)]
+            _check_names(places)
+
+    def _line(self) -> list[Any]:
+        line: list[Any] = [self]
+        while line[-1].parent is not None:
+            line.append(line[-1].parent)
+        return line
+
+    def take_in(self, tools: Iterable[Tool] = ()) -> None:
+        """Make the children that have no parent yet part of the tree; all of them, or none if one cannot be.
+
+        Args:
+            tools: what is to be taken back then.
+        """
+        new = [child for child in self.children if child.parent is None]
+        if not new:
+            return
+        top: Any = self.root
+        try:
+            for child in new:
+                child.parent = self  # type: ignore[assignment]
+            for agent in walk(top):
+                _settle(agent)
+        except BaseException:
+            for tool in tools:
+                self.tools.remove(tool.name)
+            for child in new:
+                child.parent = None
+            for alone in [top, *new]:
+                for agent in walk(alone, but=new):
+                    _settle(agent)
+            raise
+
+    def let_go(self, tool: Tool) -> None:
+        """Let the agent that was a tool be one of its own again."""
+        for agent in agents_in(tool):
+            agent.parent = None
+            for one in (*walk(agent), self):
+                _settle(one)  # type: ignore[arg-type]
+
+
+def walk(agent: Any, but: Iterable[Any] = ()) -> Iterator[Agent]:
+    """An agent and all below it, each before its children."""
+    yield agent
+    for child in agent.children:
+        if not any(child is left for left in but):
+            yield from walk(child, but)
+
+
+def agents_in(tools: Any) -> list[Agent]:
+    """The agents among what `tools=` takes."""
+    if isinstance(tools, list | tuple | ToolRegistry):
+        return [agent for one in tools for agent in agents_in(one)]
+    if isinstance(tools, Tool) and isinstance(tools.function, AskAgent):
+        tools = tools.function.agent
+    return [tools] if isinstance(tools, Member) else []  # type: ignore[list-item]
+
+
+def _check_names(places: list[tuple[str, str]]) -> None:
+    seen: dict[str, str] = {}
+    for name, place in places:
+        if not _NAME.fullmatch(name) or name == "user":
+            raise ConfigError(
+                f"an agent of a tree cannot be named {name!r} ({place!r}): names are letters, digits, '_' and '-', "
+                "begin with a letter or '_', have at most 64 of them, and are not 'user'"
+            )
+        if name in seen:
+            raise ConfigError(
+                f"two agents of one tree are named {name!r}: {seen[name]!r} and {place!r}; name one of them otherwise"
+            )
+        seen[name] = place
+
+
+def _directions(given: Any) -> tuple[str, ...]:
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    directions = tuple(given or ()) if several or not given else (given,)
+    for one in directions:
+        if one not in DIRECTIONS:
+            raise ConfigError(f"transfer_to takes {', '.join(map(repr, DIRECTIONS))}, in a tuple, not {one!r}")
+    return directions
+
+
+class NoModel:
+    """The model of an agent that runs a function."""
+
+    model = "function"
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+        """Refuse.
+
+        Raises:
+            ConfigError: always; the agent was given no model.
+        """
+        raise ConfigError(f"agent {self._name!r} runs a function and has no model; give it one with model=...")
+
+
+def _body(run: Callable[..., Any], name: str) -> Tool:
+    """The function that an agent runs in place of a model, as the host runs code of others."""
+    if not callable(run):
+        raise ConfigError(f"run= of agent {name!r} takes a function of (agent, prompt), not {run!r:.80}")
+    for parameter in inspect.signature(run).parameters.values():
+        if parameter.name not in BODY_PARAMETERS and parameter.default is parameter.empty:
+            raise ConfigError(
+                f"the function that agent {name!r} runs has an unknown parameter {parameter.name!r}; "
+                f"it is given {' and '.join(BODY_PARAMETERS)}"
+            )
+    return Tool("run", f"The body of {name}.", {"type": "object", "properties": {}}, run)
+
+
+def repeats(function: Any) -> bool:
+    """Whether the body of an agent is a loop of other agents."""
+    return bool(getattr(function, "repeats", False))
+
+
+def parameters_of(run: Callable[..., Any]) -> list[str]:
+    """Which of agent and prompt a body takes."""
+    return [name for name in inspect.signature(run).parameters if name in BODY_PARAMETERS]
+
+
+# -- joining -------------------------------------------------------------------------------------
+
+
+def _settle(agent: Agent) -> None:
+    """Give an agent what its place in the tree brings: marks, plugins, and whom it may hand over to."""
+    lone = agent.parent is None and not agent.children
+    agent.label({} if lone else {"author": agent.name, "branch": agent.branch})
+    _inherit(agent)
+    if isinstance(getattr(agent.tools.get(TRANSFER), "function", None), TransferTool):
+        agent.tools.remove(TRANSFER)
+    if agent.body is None and (found := targets(agent)):
+        agent.tools.add(transfer_tool(found))
+
+
+def _inherit(agent: Agent) -> None:
+    """Put the parent's handlers before the agent's own; those that come new learn of the agent."""
+    known = agent.hooks.loaded
+    own = [handler for handler in known if handler not in agent._copies.values()]
+    inherited: list[Handler] = []
+    if agent.parent is not None and agent.inherit_plugins:
+        for handler in agent.parent.hooks.loaded:
+            built_in = handler.builtin and handler.plugin not in _GUARDS
+            left = normalized(handler.plugin) in agent.left_out
+            if not built_in and not left and not any(_same(handler, other) for other in own):
+                inherited.append(handler)
+    agent._copies = {one: agent._copies.get(one) or dataclasses.replace(one, account=Account()) for one in inherited}
+    wanted = [one for one in own if one.builtin] + [agent._copies[one] for one in inherited]
+    wanted += [one for one in own if not one.builtin]
+    if set(wanted) != set(known):
+        agent.hooks.load(wanted)
+        agent.hooks.observe("on_agent_ready", [one.by for one in known], agent=agent)
+
+
+def _same(one: Handler, other: Handler) -> bool:
+    """Whether two agents list the same handler: one function, or one plugin of which each has its own object."""
+    if one.hook != other.hook:
+        return False
+    if one.function == other.function:
+        return True
+    places = [
+        (handler.plugin, handler.by["handler"], handler.by["file"], handler.by["line"]) for handler in (one, other)
+    ]
+    return places[0] == places[1] and not getattr(one.function, "__closure__", None)

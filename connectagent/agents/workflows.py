@@ -1,0 +1,99 @@
+"""Agents that let others work: one after the other, at the same time, or again and again.
+
+Each is an `Agent` whose body is a function, so that it has the hooks, the record and the place in a tree
+that every agent has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from connectagent.agents.agent import Agent
+from connectagent.agents.handoff import HandoffRequest, run_hops, users_message
+from connectagent.errors import ConfigError
+from connectagent.loop.parallel import at_once
+
+
+def Sequential(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
+    """An agent that lets others work one after the other; its result is the last one's.
+
+    Each reads the user's message and what those before it have said, and shares the state with them: give
+    an agent an `output_key` to find its result there.
+
+    Args:
+        name: as of every agent.
+        agents: in the order in which they work; they become its `sub_agents`.
+        options: what else `Agent` takes.
+    """
+    steps = _agents(name, agents)
+
+    def run(agent: Agent) -> str | None:
+        return _in_order(agent, steps)
+
+    return Agent(name, sub_agents=steps, run=run, **options)
+
+
+def Parallel(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
+    """An agent that lets others work at the same time, in threads; its result has a paragraph `name: result` of each.
+
+    Each reads the user's message only, and begins with the state as it was. What they change in it is put
+    together in the order of `agents`; of two that set the same key, the later one counts.
+
+    Args:
+        name: as of every agent.
+        agents: they become its `sub_agents`.
+        options: what else `Agent` takes.
+    """
+    beside = _agents(name, agents)
+
+    def run(agent: Agent) -> str:
+        prompt: Any = users_message(agent.turn)["content"]
+        results = at_once(agent.turn, [(one, partial(one.input, prompt)) for one in beside])
+        return "\n\n".join(f"{one.name}: {result}" for one, result in zip(beside, results, strict=True))
+
+    return Agent(name, sub_agents=beside, run=run, **options)
+
+
+def Loop(name: str, agents: Iterable[Agent], max_rounds: int = 5, **options: Any) -> Agent:
+    """An agent that lets others work one after the other, again and again; its result is the last one's.
+
+    It ends after `max_rounds`, or when a tool or handler of one of them calls
+    `agent.end_turn(result, scope="loop")`.
+
+    Args:
+        name: as of every agent.
+        agents: in the order in which they work; they become its `sub_agents`.
+        max_rounds: how often each of them works at most.
+        options: what else `Agent` takes.
+
+    Raises:
+        ConfigError: `max_rounds` is not a whole number from 1 on.
+    """
+    steps = _agents(name, agents)
+    if type(max_rounds) is not int or max_rounds < 1:
+        raise ConfigError(f"max_rounds of Loop {name!r} is a whole number, at least 1, not {max_rounds!r}")
+
+    def run(agent: Agent) -> str | None:
+        return _in_order(agent, steps * max_rounds)
+
+    run.repeats = True  # type: ignore[attr-defined]  # where end_turn(scope="loop") ends
+    return Agent(name, sub_agents=steps, run=run, **options)
+
+
+def _agents(name: str, agents: Iterable[Agent]) -> list[Agent]:
+    given = list(agents)
+    if not given:
+        raise ConfigError(f"{name!r} has no agents: give it a list of at least one")
+    return given
+
+
+def _in_order(agent: Agent, steps: list[Agent]) -> str | None:
+    result: str | None = None
+    for step in steps:
+        answer = run_hops(agent.turn, HandoffRequest(step))
+        if answer is None:  # the turn was ended
+            return None
+        result = answer.result
+    return result

@@ -1,0 +1,15 @@
+"""The own commands of the command line."""
+
+COMMANDS = {
+    "demo": "connectagent.cli.demo",
+    "run": "connectagent.cli.run",
+    "chat": "connectagent.cli.chat",
+    "hooks": "connectagent.cli.hooks",
+    "log": "connectagent.cli.log",
+    "view": "connectagent.cli.view.command",
+    "blame": "connectagent.cli.blame",
+    "resume": "connectagent.cli.resume",
+    "replay": "connectagent.cli.replay",
+    "plugins": "connectagent.cli.plugins",
+}
+"""The own commands, each with the module that holds a click command of the same name."""

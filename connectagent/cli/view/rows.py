@@ -1,0 +1,212 @@
+"""A trace entry as the page lists it: one short row; and opened: its values as texts, shortened."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from typing import Any
+
+from connectagent.output.rows import UNICODE, call_text, first_line, rows_of, who
+from connectagent.records.blobs import REFERENCE
+
+MOST_IN_ROW = 240  # characters of a text in a row
+MOST_IN_DETAIL = 4_000  # characters of a text that is opened, before "more" is asked for
+
+_FAILED = ("error", "not_found", "interrupted")
+_WEAK = ("rejected", "recovered", "skipped", "stand_in", "ended", "max_iterations", "paused")
+_OWN_KEYS = ("type", "by", "timestamp", "status", "call_id", "iteration", "turn", "index", "hook", "of")
+
+
+def row_of(entry: dict[str, Any], number: int) -> dict[str, Any]:
+    """The row of an entry; an entry that a handler wrote may hold anything, and is a row all the same.
+
+    Args:
+        entry: the entry as the record has it.
+        number: its place among the record's entries, from 0.
+
+    Returns:
+        `n`, `kind` (`input`, `model`, `tool`, `started`, `handler`, `other`), `type`, `name`, `text`; where known
+        `start` (Unix seconds), `ms`, `status`, `bad` (2: failed, 1: not as asked), and what the type adds.
+    """
+    row: dict[str, Any] = {"n": number, "type": _short(entry.get("type"), 40), "kind": "other", "name": "", "text": ""}
+    start, status = number_of(entry.get("timestamp")), entry.get("status")
+    row |= {"start": start} if start is not None else {}
+    if isinstance(status, str):
+        row["status"] = _short(status, 40)
+        row["bad"] = 2 if status in _FAILED else 1 if status in _WEAK else 0
+    try:
+        row |= _by(entry.get("by")) | _ROWS.get(str(entry.get("type")), _other)(entry)
+    except Exception:
+        row |= {"name": row["type"], "text": _short(text_of_value(entry))}
+    return row
+
+
+def _by(by: Any) -> dict[str, Any]:
+    if not isinstance(by, dict):
+        return {}
+    version = f" {by['version']}" if by.get("version") else ""
+    told = {
+        "plugin": _short(by.get("plugin") or by.get("tool") or "?", 60),
+        "who": _short(who(by), 60),
+        "by": _short(f"{by.get('plugin') or by.get('tool') or '?'}{version}", 80),
+        "hook": _short(by.get("hook") or "", 40),
+    }
+    if by.get("file") and by["file"] != "?":
+        told["where"] = _short(f"{by['file']}:{by.get('line')}", 300)
+    return {key: value for key, value in told.items() if value}
+
+
+def _input(entry: dict[str, Any]) -> dict[str, Any]:
+    return {"kind": "input", "name": "input", "text": _line(entry.get("prompt"))}
+
+
+def _llm_call(entry: dict[str, Any]) -> dict[str, Any]:
+    ms = number_of(entry.get("duration_ms")) or 0.0
+    end, usage = number_of(entry.get("timestamp")), entry.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    calls = ", ".join(str(call.get("name")) for call in entry.get("tool_calls") or () if isinstance(call, dict))
+    said = _error(entry) if entry.get("status") == "error" else _line(entry.get("content"))
+    row = {
+        "kind": "model",
+        "name": _short(str(entry.get("model")).rpartition("/")[2], 80),
+        "text": said,
+        "calls": _short(calls, 120),
+        "start": None if end is None else end - ms / 1000,  # the entry is made at the call's end
+        "ms": ms,
+        "iteration": number_of(entry.get("iteration")),
+        "in": number_of(usage.get("input_tokens")),
+        "out": number_of(usage.get("output_tokens")),
+        "cost": number_of(usage.get("cost")),
+        "error": _short(entry.get("error_type") or "", 60),
+    }
+    return {key: value for key, value in row.items() if value not in (None, "")}
+
+
+def _tool(entry: dict[str, Any]) -> dict[str, Any]:
+    call = call_text("", entry.get("arguments") or {})
+    row: dict[str, Any] = {"kind": "tool", "name": _short(entry.get("tool_name"), 80), "args": _short(call[1:-1])}
+    row["call"] = _short(entry.get("call_id"), 200)
+    if entry.get("type") == "began":
+        return row | {"kind": "started"}
+    failed = entry.get("status") in _FAILED and entry.get("error")
+    row["text"] = _error(entry) if failed else _line(entry.get("result")).removeprefix("rejected: ")
+    row["ms"] = number_of(entry.get("timing")) or 0.0
+    return row | {"error": _short(entry["error_type"], 60)} if entry.get("error_type") else row
+
+
+def _message(entry: dict[str, Any]) -> dict[str, Any]:
+    did = {"message": "added", "message_edited": "edited", "message_removed": "removed"}[entry["type"]]
+    message = entry.get("message")
+    role = message.get("role") if isinstance(message, dict) else None
+    text = _line(message.get("content")) if isinstance(message, dict) else ""
+    return _handler(entry, f"{did} a {role or ''} message".replace("  ", " "), text)
+
+
+def _change(entry: dict[str, Any]) -> dict[str, Any]:
+    of = str(entry.get("of"))
+    if of == "tool_execution":
+        return _handler(entry, "handled the error", _line(text_of_value(entry.get("value"))))
+    value = entry.get("value")
+    if isinstance(value, dict) and "name" in value and "arguments" in value:
+        value = call_text(value["name"], value["arguments"])
+    elif isinstance(value, dict) and value.get("content"):
+        value = value["content"]
+    return _handler(entry, f"changed the {of.replace('_', ' ')}", _line(text_of_value(value)))
+
+
+def _delta(entry: dict[str, Any]) -> dict[str, Any]:
+    removed = entry.get("removed") or ()
+    pairs = entry.get("delta") or {}
+    told = [f"{key} removed" if key in removed else f"{key} = {text_of_value(value)}" for key, value in pairs.items()]
+    return _handler(entry, f"changed the {str(entry['type']).partition('_')[0]}", _short(", ".join(told)))
+
+
+def _failure(entry: dict[str, Any]) -> dict[str, Any]:
+    row = {"text": _error(entry), "bad": 2, "error": _short(entry.get("error_type") or "error", 60)}
+    return _handler(entry, "raised", "") | row if entry.get("by") else row | {"name": "turn"}
+
+
+def _error(entry: dict[str, Any]) -> str:
+    """What an error says, without what is told beside it."""
+    return _line(entry.get("error")).removeprefix("Error: ").removeprefix(f"{entry.get('error_type')}: ")
+
+
+def _handler(entry: dict[str, Any], did: str, text: str) -> dict[str, Any]:
+    return {"kind": "handler", "name": _short(who(entry.get("by")), 60), "did": did, "text": text}
+
+
+def _other(entry: dict[str, Any]) -> dict[str, Any]:
+    """What has no form of its own: as the console tells it, or its values."""
+    made = rows_of(entry, UNICODE)
+    rest = {key: value for key, value in entry.items() if key not in _OWN_KEYS}
+    text = "; ".join("".join(part for part, _ in row.parts) for row in made) or (text_of_value(rest) if rest else "")
+    kind = "handler" if entry.get("by") else "other"
+    return {"kind": kind, "name": _short(entry.get("type"), 60), "text": _line(text)}
+
+
+_ROWS = {
+    "user_input": _input,
+    "llm_call": _llm_call,
+    "tool_execution": _tool,
+    "began": _tool,
+    "message": _message,
+    "message_edited": _message,
+    "message_removed": _message,
+    "change": _change,
+    "state_delta": _delta,
+    "session_delta": _delta,
+    "error": _failure,
+}
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def fields_of(entry: dict[str, Any], most: int | None = MOST_IN_DETAIL) -> list[dict[str, Any]]:
+    """The values of an entry as texts: `key`, `text`, and `length` where the text is not whole.
+
+    Args:
+        entry: an entry, or a message.
+        most: characters of each text; None for all.
+    """
+    return [{"key": str(key), **shortened(text_of_value(value, 2), most)} for key, value in entry.items()]
+
+
+def shortened(text: str, most: int | None) -> dict[str, Any]:
+    """A text: `text`, and `length` where there is more of it: in characters, or in bytes of a text kept apart."""
+    apart = REFERENCE.search(text) if len(text) < 1 << 20 else None
+    if most is None or len(text) <= most:
+        return {"text": text, "length": int(apart[1])} if apart else {"text": text}
+    return {"text": text[:most], "length": max(len(text), int(apart[1]) if apart else 0)}
+
+
+def text_of_value(value: Any, indent: int | None = None) -> str:
+    """A value as text: a text as it is, all else as JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+    except (TypeError, ValueError, RecursionError):  # what YAML may hold and JSON may not: keys that are lists
+        return str(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime.datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return str(value)
+
+
+def number_of(value: Any) -> float | None:
+    """A finite number that was read, or None for anything else: JSON has no other ones."""
+    real = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+    return value if real and not math.isnan(value) else None
+
+
+def _line(value: Any) -> str:
+    return "" if value is None else _short(first_line(value))
+
+
+def _short(value: Any, most: int = MOST_IN_ROW) -> str:
+    text = str(value)
+    return text if len(text) <= most else text[:most] + "…"

@@ -1,0 +1,240 @@
+"""Serves the page to this machine alone: a loopback address, a secret in the path, and nothing but GET."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from connectagent.cli.view.page import page, script, style
+from connectagent.cli.view.reading import Reading, summary_of
+from connectagent.errors import ConfigError, ConnectAgentError
+from connectagent.records.find import all_records, records_folder
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_PLAIN = "text/plain; charset=utf-8"
+_MOST_READINGS = 3  # records that are held in memory
+_MOST_SESSIONS = 200  # of one answer
+
+
+class _Refused(Exception):
+    """An answer that is no success: a status and a reason."""
+
+
+class Server:
+    """The page on 127.0.0.1.
+
+    Args:
+        record: the record that the page opens with; the list is of its folder. None: of the records' folder.
+        port: where to listen; 0 for a free port.
+
+    Attributes:
+        url: where the page is.
+
+    Raises:
+        ConfigError: the port cannot be had.
+    """
+
+    def __init__(self, record: Path | None = None, port: int = 0) -> None:
+        self._record = record
+        self._readings: dict[tuple[str, int, int], Reading] = {}
+        self._lock = threading.Lock()
+        self._secret = secrets.token_urlsafe(24)
+        self._once: str | None = None
+        self._served = False
+        try:
+            self._http = _Http(("127.0.0.1", port), _Handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"port {port} cannot be used: {reason}; without --port a free one is taken") from error
+        self._http.answer, self.port = self._answer, self._http.server_address[1]
+        self._http.hosts = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
+        place = f"#record={quote(record.name)}" if record else ""
+        self.url = f"http://127.0.0.1:{self.port}/{self._secret}/{place}"
+
+    def url_for_once(self) -> str:
+        """An address that leads to the page one time: other users can read a browser's command line."""
+        self._once = secrets.token_urlsafe(24)
+        return f"http://127.0.0.1:{self.port}/{self._once}"
+
+    def serve(self) -> None:
+        """Answer until `close()` is called from another thread, or an exception comes, as Ctrl-C."""
+        self._served = True
+        self._http.serve_forever(poll_interval=0.1)
+
+    def close(self) -> None:
+        """End `serve()` and give the port back."""
+        if self._served:
+            self._http.shutdown()
+        self._http.server_close()
+
+    # -- what is answered ------------------------------------------------------------------------
+
+    def _answer(self, target: str) -> tuple[str, bytes]:
+        """The type and the body for a path; `_Refused` where there is none."""
+        address = urlsplit(target)
+        secret, _, name = address.path.lstrip("/").partition("/")
+        with self._lock:
+            if self._once is not None and _same(secret, self._once):
+                self._once = None
+                raise _Refused(302, self.url)
+        if not _same(secret, self._secret):
+            raise _Refused(404, "there is nothing here; the address that connectagent view printed has a secret part")
+        if name in _PAGES:
+            kind, make = _PAGES[name]
+            return kind, make().encode()
+        if name not in _DATA:
+            raise _Refused(404, "there is no such page")
+        given = {key: values[-1] for key, values in parse_qs(address.query, keep_blank_values=True).items()}
+        try:
+            value = _DATA[name](self, given)
+        except (LookupError, ValueError) as error:
+            raise _Refused(404, f"there is no such thing: {type(error).__name__}: {error}") from error
+        except (OSError, ConnectAgentError) as error:
+            raise _Refused(404, f"the record cannot be read: {error}") from error
+        if isinstance(value, str):
+            return _PLAIN, value.encode("utf-8", "backslashreplace")
+        return "application/json", json.dumps(value, allow_nan=False).encode()
+
+    def _paths(self) -> list[Path]:
+        paths = all_records(self._record.parent if self._record else records_folder())
+        known = {path.name for path in paths}
+        return [self._record, *paths] if self._record and self._record.name not in known else paths
+
+    def _sessions(self, given: dict[str, str]) -> Any:
+        paths, first, sessions = self._paths(), max(0, int(given.get("from", 0))), []
+        for path in paths[first : first + _MOST_SESSIONS]:
+            try:
+                sessions.append(summary_of(path))
+            except (OSError, ConfigError) as error:
+                sessions.append({"name": path.name, "status": "unreadable", "first_words": str(error)})
+        return {"sessions": sessions, "count": len(paths)}
+
+    def _reading(self, given: dict[str, str]) -> tuple[str, Reading]:
+        """The reading of a record that is in the list; a name is never made into a path."""
+        path = next((path for path in self._paths() if path.name == given["record"]), None)
+        if path is None:
+            raise LookupError(f"no record {given['record']!r}")
+        status = os.stat(path)
+        key = path.name, status.st_dev, status.st_ino
+        with self._lock:
+            reading = self._readings.pop(key, None) or Reading(path)
+            self._readings[key] = reading  # the newest is the last
+            for old in list(self._readings)[:-_MOST_READINGS]:
+                del self._readings[old]
+        return f"{status.st_dev}.{status.st_ino}", reading
+
+    def _news(self, given: dict[str, str]) -> Any:
+        file, reading = self._reading(given)
+        same = given.get("file", file) == file  # else the record was made anew, and all of it is news
+        row, item = (int(given.get(key, 0)) if same else 0 for key in ("row", "item"))
+        return {"file": file, **reading.news(row, item)}
+
+    def _entry(self, given: dict[str, str]) -> Any:
+        return self._read(given).entry(int(given["entry"]))
+
+    def _text(self, given: dict[str, str]) -> Any:
+        if "entry" in given:
+            return self._read(given).field(int(given["entry"]), given["key"])
+        return self._read(given).message(int(given["message"]), int(given["change"]))
+
+    def _conversation(self, given: dict[str, str]) -> Any:
+        return self._reading(given)[1].conversation()
+
+    def _find(self, given: dict[str, str]) -> Any:
+        return self._read(given).find(given["text"])
+
+    def _read(self, given: dict[str, str]) -> Reading:
+        """The reading with all entries that are there, though another one was read meanwhile."""
+        reading = self._reading(given)[1]
+        reading.news(1 << 62, 1 << 62)
+        return reading
+
+
+_PAGES: dict[str, tuple[str, Callable[[], str]]] = {
+    "": ("text/html; charset=utf-8", page),
+    "page.css": ("text/css; charset=utf-8", style),
+    "page.js": ("text/javascript; charset=utf-8", script),
+}
+_DATA: dict[str, Callable[[Server, dict[str, str]], Any]] = {
+    "sessions": Server._sessions,
+    "news": Server._news,
+    "entry": Server._entry,
+    "text": Server._text,
+    "conversation": Server._conversation,
+    "find": Server._find,
+}
+
+
+def _same(given: str, secret: str) -> bool:
+    return hmac.compare_digest(unquote(given).encode(), secret.encode())
+
+
+class _Http(ThreadingHTTPServer):
+    daemon_threads = True
+    answer: Callable[[str], tuple[str, bytes]]
+    hosts: set[str]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that has gone."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Http
+    protocol_version = "HTTP/1.1"
+    timeout = 60  # seconds that a connection may be silent
+    server_version, sys_version = "connectagent", ""
+
+    def do_GET(self) -> None:
+        # Another site's name may be made to lead to 127.0.0.1 (DNS rebinding); it then stands in Host.
+        if self.headers.get("Host", "") not in self.server.hosts:
+            return self._send(403, _PLAIN, b"this address is not served: use the one that was printed")
+        try:
+            kind, body = self.server.answer(self.path)
+        except _Refused as refused:
+            status, reason = refused.args
+            return self._send(status, _PLAIN, str(reason).encode("utf-8", "backslashreplace"))
+        except Exception as error:
+            return self._send(500, _PLAIN, f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace"))
+        self._send(200, kind, body)
+
+    def _not_allowed(self) -> None:
+        self.close_connection = True  # a body may follow
+        self._send(405, _PLAIN, b"only GET is answered")
+
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _not_allowed
+
+    def _send(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        headers = {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}
+        if status == 302:
+            headers["Location"] = body.decode()
+        if status == 405:
+            headers |= {"Allow": "GET", "Connection": "close"}
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: the terminal shows the address alone."""

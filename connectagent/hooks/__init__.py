@@ -1,0 +1,41 @@
+"""The hooks: their specs, the markers that are named after them, and the host that runs their handlers."""
+
+from connectagent.hooks.markers import (
+    after_each_tool,
+    after_llm,
+    after_tools,
+    after_user_input,
+    around_llm,
+    around_tool,
+    around_turn,
+    before_each_tool,
+    before_llm,
+    before_tools,
+    on_agent_ready,
+    on_complete,
+    on_error,
+    on_text,
+    on_trace,
+    register_commands,
+    register_models,
+)
+
+__all__ = [
+    "after_each_tool",
+    "after_llm",
+    "after_tools",
+    "after_user_input",
+    "around_llm",
+    "around_tool",
+    "around_turn",
+    "before_each_tool",
+    "before_llm",
+    "before_tools",
+    "on_agent_ready",
+    "on_complete",
+    "on_error",
+    "on_text",
+    "on_trace",
+    "register_commands",
+    "register_models",
+]

@@ -1,0 +1,400 @@
+"""From what users write to handlers: marked functions, lists, modules, objects, files, installed names."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from connectagent.errors import ConfigError, PluginError
+from connectagent.hooks.connectonion import CONNECTONION, adapted
+from connectagent.hooks.entry_points import (
+    BY_DEFAULT,
+    CODE,
+    COMMANDS,
+    IN_CODE,
+    MODELS,
+    PERSON,
+    USE,
+    Installed,
+    LeftOut,
+    clash,
+    find,
+    guarded,
+    installed,
+    leaves_out,
+    load,
+    named,
+    normalized,
+    options_of,
+    options_place,
+    told_place,
+)
+from connectagent.hooks.handler import Handler, event_of, name_of, where
+from connectagent.hooks.markers import marked_members, marks_of
+from connectagent.hooks.specs import HOOKS
+from connectagent.settings import named_plugins, overrides, setting
+
+BUILT_IN = ("record", "textlog", "console", "xray", "trust")
+SHADOW = "shadow:"
+GUARDING = ("before_tools", "before_each_tool", "around_tool")  # the hooks that can keep a tool from running
+_used: list[Any] = []  # a plain list: a context variable would not reach agents that are made in other threads
+_announced: set[str] = set()
+
+
+class use:  # a function to those who call it, and what it returns is a context manager
+    """Give a plugin to every agent that this process makes from now on; `with use(plugin):` takes it back.
+
+    Args:
+        plugin: whatever `plugins=` takes.
+    """
+
+    def __init__(self, plugin: Any) -> None:
+        if plugin is None:
+            raise PluginError("use() takes what plugins= takes: a marked function, a module, an object or a name")
+        self.plugin = [plugin]  # a list of its own: the same plugin may be used by an outer block too
+        _used.append(self.plugin)
+
+    def __enter__(self) -> use:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Take the plugin back; agents that were made meanwhile keep it."""
+        _used[:] = [plugin for plugin in _used if plugin is not self.plugin]
+
+
+class shadow:  # to those who call it a function, as `use` is
+    """A plugin whose handlers run on copies; what they would have done is traced, and nothing is done.
+
+    Args:
+        plugin: whatever `plugins=` takes; for an installed one, `"shadow:name"` is the same.
+    """
+
+    def __init__(self, plugin: Any) -> None:
+        if isinstance(plugin, shadow):
+            plugin = plugin.plugin
+        if plugin is None or (isinstance(plugin, str) and plugin.startswith("no:")):
+            raise PluginError(
+                f"shadow() takes a marked function, a list, a module, an object or a name, not {plugin!r:.80}"
+            )
+        self.plugin: Any = plugin
+
+    def __repr__(self) -> str:
+        return f"shadow({self.plugin!r})"
+
+
+def _read(item: Any) -> Any:
+    """An item of a list of plugins, with "shadow:name" as what it means."""
+    return shadow(item.removeprefix(SHADOW).strip()) if isinstance(item, str) and item.startswith(SHADOW) else item
+
+
+def process_wide() -> list[tuple[Any, str]]:
+    """What is named for every agent, each with where: the project, the environment, `use()`, the command line."""
+    named = [(_read(item), place) for item, place in named_plugins()]
+    used = [(item, USE) for item in _flat(_used)]
+    return [*named, *used, *((item, PERSON) for item in _flat(overrides.get("plugins")))]
+
+
+def find_handlers(
+    own: dict[str, Any],
+    sources: Any,
+    model: str | None = None,
+    in_code: Collection[str] = ("trust",),
+    *,
+    provider_of: Callable[[str], Any],
+) -> tuple[list[Handler], list[str]]:
+    """All handlers of an agent, in the order in which they are to run, and what the command line switched off.
+
+    Args:
+        own: the package's own plugins by name.
+        sources: what users gave as `plugins` and `on_events`; `"no:name"` leaves a plugin out, `"shadow:name"`
+            shadows it. What is named for every agent comes before.
+        model: the model's name; an installed plugin that brings it is found without being named.
+        in_code: those of `own` that code asked for; the others are there by default.
+        provider_of: tells the provider of a model's name; it raises `ConfigError` where there is none.
+
+    Returns:
+        The handlers, and the names of the plugins that code names and that the command line left out.
+
+    Raises:
+        PluginError: a plugin cannot be found or loaded, is named twice, or a `"no:name"` names none.
+    """
+    everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
+    out = LeftOut(everything, BUILT_IN)
+    found = [
+        (handler, CODE if name in in_code else BY_DEFAULT)
+        for name, thing in own.items()
+        for handler in handlers_of(thing, name, builtin=True)
+    ]
+    found += [(handler, place) for item, place in _wanted(everything, out) for handler in _loaded(item, place)]
+    known = {normalized(handler.plugin) for handler, _ in found} | set(map(normalized, BUILT_IN))
+    out.check(known)
+    found += [(handler, BY_DEFAULT) for handler in model_handlers(model or setting("model"), known, provider_of)]
+    names = [_key(item) for item, place in everything if place in IN_CODE and isinstance(item, str)]
+    names += [normalized(handler.plugin) for handler, place in found if place in IN_CODE]
+    switched_off = sorted({name for name in names if name in out.by_person})
+    _announce(switched_off)
+    return [handler for handler, place in found if not out(handler.plugin, place)], switched_off
+
+
+def _announce(switched_off: list[str]) -> None:
+    """Tell on stderr which plugins of the code the command line switched off, each once a process."""
+    new = [name for name in switched_off if name not in _announced]
+    _announced.update(new)
+    if new and sys.stderr is not None:
+        options = " ".join(f"-p no:{name}" for name in new)
+        with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
+            print(f"connectagent: {options} switches off what code names: {', '.join(new)}", file=sys.stderr)
+
+
+def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, str]]:
+    """What is to be loaded, and where it is named."""
+    _check_shadows([item for item, _ in everything])
+    # What is left out is not even loaded: this is the way out for those who have a broken plugin.
+    items = [(item, place) for item, place in everything if not leaves_out(item)]
+    items = [(item, place) for item, place in items if isinstance(_key(item), int) or not out(_key(item), place)]
+    own = [(item, place) for item, place in items if place == CODE]
+    mine = [_key(item) for item, _ in own]
+    wide: dict[Any, tuple[Any, str]] = {}
+    for item, place in items:
+        if place != CODE and _key(item) not in mine:  # to name it for all and here is no mistake
+            first, before = wide.setdefault(_key(item), (item, place))
+            wide[_key(item)] = (first, place if place in IN_CODE else before)
+    for item, _ in own:
+        named_by = item.plugin if isinstance(item, shadow) else item
+        if isinstance(named_by, str) and mine.count(_key(item)) > 1:
+            raise PluginError(f"plugin {named_by!r} is named twice for this agent; name it once")
+    return [*wide.values(), *own]
+
+
+def _loaded(item: Any, place: str) -> list[Handler]:
+    """The handlers of something that is named in a place.
+
+    Raises:
+        PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard of code.
+    """
+    bare = item.plugin if isinstance(item, shadow) else item
+    plugin = find(bare, told_place(place)) if isinstance(bare, str) and not bare.endswith(".py") else None
+    handlers = list(handlers_of(item))
+    guards = any(handler.hook in GUARDING and not handler.shadowed for handler in handlers)
+    if plugin is not None and place in IN_CODE and guards and options_of(plugin):
+        raise PluginError(
+            f"{options_place(plugin)} gives options to plugin {plugin.name!r}, which code names and which may guard "
+            "tools. Give them in code, with the object itself in plugins=[...], or name the plugin in settings only"
+        )
+    return handlers
+
+
+def _check_shadows(items: list[Any]) -> None:
+    named = [_key(item) for item in items if not isinstance(item, shadow)]
+    for item in items:
+        if isinstance(item, shadow) and _key(item) in named:
+            raise PluginError(f"plugin {item.plugin!r} is both named and shadowed for this agent; do one of them")
+
+
+def is_left_out(name: str, sources: Any, in_code: Collection[str] = ()) -> bool:
+    """Whether a plugin of the package itself is left out for an agent; `in_code`: those that code asked for."""
+    everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
+    return LeftOut(everything, BUILT_IN)(name, CODE if name in in_code else BY_DEFAULT)
+
+
+def left_out(sources: Any) -> set[str]:
+    """The plugins that an agent itself does without, normalized: `"no:name"` in what users gave."""
+    return {normalized(item[3:]) for item in _flat(sources) if isinstance(item, str) and item.startswith("no:")}
+
+
+def _key(item: Any) -> Any:
+    """What two ways of naming one plugin have in common."""
+    if isinstance(item, shadow):
+        return _key(item.plugin)
+    if not isinstance(item, str):
+        return id(item)
+    if item.endswith(".py") or item.startswith("no:"):
+        return item
+    found = named(item)
+    return normalized(found[0].name) if len(found) == 1 else normalized(item)
+
+
+def model_handlers(model: Any, known: set[str], provider_of: Callable[[str], Any]) -> list[Handler]:
+    """The handlers of the installed plugin that brings a model; [] for a model of a provider that is known.
+
+    A plugin that does not declare its prefixes is loaded when nobody else knows the name.
+
+    Args:
+        model: the model's name.
+        known: the normalized names of the plugins that the agent has.
+        provider_of: as for `find_handlers`.
+    """
+    if not isinstance(model, str) or model == "offline":
+        return []
+    with contextlib.suppress(ConfigError):
+        provider_of(model)
+        return []
+    declared = [plugin for plugin in installed(MODELS) if _begins(model, plugin.name)]
+    if declared and declared[0].rivals:
+        raise PluginError(clash(declared[0]))
+    found: list[Handler] = []
+    for plugin in declared or _undeclared(MODELS):
+        if normalized(_named_by(plugin)) in known:
+            continue
+        with contextlib.suppress(*([] if declared else [PluginError])):
+            found += [handler for handler in handlers_of(plugin) if handler.hook == "register_models"]
+    return found
+
+
+def _begins(model: str, prefix: str) -> bool:
+    return model == prefix or model.startswith(prefix if prefix[-1:] in ("-", ":", "/") else f"{prefix}/")
+
+
+def _undeclared(group: str) -> list[Installed]:
+    """The plugins whose distributions declare nothing in a group, and that may bring something all the same."""
+    declared = {plugin.distribution for plugin in installed(group)}
+    return [plugin for plugin in installed() if plugin.distribution not in declared and not plugin.rivals]
+
+
+def _named_by(plugin: Installed) -> str:
+    """The plugin's own name, where an entry is named after a model or command that it brings."""
+    names = [other.name for other in installed() if other.distribution == plugin.distribution]
+    return names[0] if len(names) == 1 else plugin.name
+
+
+def command_plugins(name: str | None) -> list[Installed]:
+    """The installed plugins that may bring a command; without a name, all of them."""
+    declared = [plugin for plugin in installed(COMMANDS) if name is None or plugin.name == name]
+    return declared if declared and name is not None else [*declared, *_undeclared(COMMANDS)]
+
+
+def _flat(things: Any) -> Iterator[Any]:
+    if isinstance(things, (list, tuple)):
+        for thing in things:
+            yield from _flat(thing)
+    elif things is not None:
+        yield _read(things)
+
+
+def handlers_of(thing: Any, plugin: str | None = None, *, builtin: bool = False) -> Iterator[Handler]:
+    """The handlers that a plugin brings: a marked function, a list of them, a module, an object, a name or a shadow.
+
+    Raises:
+        PluginError: the thing brings no handler, or an installed plugin cannot be loaded.
+    """
+    if isinstance(thing, (list, tuple)):
+        for item in thing:
+            yield from handlers_of(item, plugin, builtin=builtin)
+    elif isinstance(thing, shadow):
+        for handler in handlers_of(thing.plugin, plugin):
+            handler.shadowed = True
+            yield handler
+    elif isinstance(thing, str) and thing.endswith(".py"):
+        yield from handlers_of(module_from_path(thing), plugin, builtin=builtin)
+    elif isinstance(thing, str):
+        yield from handlers_of(find(thing), plugin, builtin=builtin)
+    elif isinstance(thing, Installed):
+        yield from _handlers_of_installed(thing)
+    else:
+        yield from _handlers(thing, plugin or plugin_name(thing), None, builtin)
+
+
+def _handlers(thing: Any, plugin: str, version: str | None, builtin: bool = False) -> Iterator[Handler]:
+    functions: list[Any] = [thing] if marks_of(thing) else list(_members(thing))
+    for function in functions:
+        called = function if _is_function(function) else function.__call__
+        for hook, opts in marks_of(function).items():
+            made = adapted(called, hook) if event_of(function) else called
+            yield Handler(hook, made, opts, plugin, version, builtin, thing=thing)
+
+
+def _handlers_of_installed(plugin: Installed) -> list[Handler]:
+    thing = load(plugin)
+
+    def listed() -> list[Handler]:
+        return [handler for item in _flat([thing]) for handler in _handlers(item, _named_by(plugin), plugin.version)]
+
+    found: list[Handler] = guarded(plugin, listed)
+    return found
+
+
+def _is_function(function: Any) -> bool:
+    return inspect.isroutine(function) or isinstance(function, functools.partial)
+
+
+def _members(thing: Any) -> Iterator[Callable[..., Any]]:
+    if isinstance(thing, type):
+        raise PluginError(f"{thing.__qualname__} is a class; a plugin is an object: write {thing.__qualname__}()")
+    members = [] if _is_function(thing) else list(marked_members(thing))
+    if not members:
+        what = f"function {name_of(thing)!r}" if _is_function(thing) else f"{type(thing).__name__} {thing!r:.80}"
+        place = "{}:{}".format(*where(thing)) if callable(thing) else "?"
+        if event := event_of(thing):
+            known = ", ".join(CONNECTONION)
+            raise PluginError(f"{what} ({place}) is for ConnectOnion's event {event!r}; those with a hook are: {known}")
+        raise PluginError(
+            f"{what} ({place}) is not marked for a hook.{_meant(thing)}\n"
+            "A plugin is a marked function (@after_tools), a list of them, a module, an object or an installed name."
+        )
+    yield from members
+
+
+def _meant(thing: Any) -> str:
+    names = [getattr(thing, "__name__", ""), *(() if _is_function(thing) else dir(thing))]
+    for name in names:
+        near = difflib.get_close_matches(str(name), HOOKS, 1, 0.7)
+        if near:
+            return f" Did you mean to decorate {name!r} with @{near[0]}?"
+    return ""
+
+
+def plugin_name(thing: Any) -> str:
+    """The name by which a plugin that was not installed is known."""
+    if isinstance(thing, ModuleType):
+        return thing.__name__.rpartition(".")[2]
+    if _is_function(thing):
+        return name_of(thing)
+    return str(getattr(thing, "name", None) or type(thing).__name__)
+
+
+_loading: ContextVar[tuple[str, ...]] = ContextVar("_loading", default=())  # the files whose code runs just now
+
+
+class _LoadsItself(PluginError):
+    """A file's code makes an agent that loads the file."""
+
+
+def module_from_path(path: str) -> ModuleType:
+    """Load a one-file plugin.
+
+    Raises:
+        PluginError: the file cannot be loaded.
+    """
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if spec is None or spec.loader is None or not Path(path).is_file():
+        raise PluginError(f"{path!r} is not a Python file; a one-file plugin is a .py with marked functions")
+    real = os.path.realpath(path)
+    if real in _loading.get():
+        raise _LoadsItself(
+            f"plugin {path!r} makes an agent while it is being loaded, and each agent has this plugin: it would be "
+            "loaded for ever. Keep plugins and agents in files of their own, and name the plugin's"
+        )
+    module = importlib.util.module_from_spec(spec)
+    token = _loading.set((*_loading.get(), real))
+    try:
+        spec.loader.exec_module(module)
+    except _LoadsItself:
+        raise
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"plugin {path!r} cannot be loaded: {type(error).__name__}: {error}") from error
+    finally:
+        _loading.reset(token)
+    return module

@@ -1,0 +1,208 @@
+"""The executor: it runs the handlers of one call of a hook, by the hook's contract.
+
+pluggy has found and ordered them. Each runs inside a boundary, which the executor is given.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pluggy
+
+from connectagent.data import Continue
+from connectagent.errors import PluginError, Waiting
+from connectagent.hooks.handler import Handler, who
+from connectagent.hooks.specs import CONTRACTS
+from connectagent.session.snapshot import By, clone, peek_value, same
+
+
+class HandlerValue(NamedTuple):
+    """A value that a handler supplied, and whose it is."""
+
+    value: Any
+    by: By
+
+
+class Boundary(Protocol):
+    """What runs one handler: its value is checked, its time taken, its changes and errors are known to be its own."""
+
+    def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        """Run a handler; the value that counts, or None."""
+
+    def begin(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        """Make the generator of an around handler, or what stands for it; nothing of the handler has run yet."""
+
+    def enter(self, handler: Handler, half: Any, arguments: dict[str, Any]) -> None:
+        """Run an around handler up to its yield."""
+
+    def leave(
+        self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
+    ) -> Any:
+        """Run the rest of an around handler, which sees the outcome; the value that it returns."""
+
+    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
+        """Tell that a handler replaced what its hook is about."""
+
+    def blame(self, error: BaseException, handler: Handler) -> BaseException:
+        """Name the handler in its error."""
+
+    def keep_owner(self, error: BaseException, by: By) -> None:
+        """Remember whose an error is."""
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+class HookCall(dict[str, Any]):
+    """The arguments of one call of a hook, with what the host itself wants of it.
+
+    Attributes:
+        convert: makes a handler's value into what takes the place of the chained one, or of the operation's.
+        ready: is called before each handler, of a chain or of those that only watch.
+        decided: the value that a handler supplied; of `on_complete` the last `Continue`.
+    """
+
+    __slots__ = ("convert", "decided", "ready")
+
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        convert: Callable[[Any], Any] | None = None,
+        ready: Callable[[], None] = nothing,
+    ) -> None:
+        super().__init__(arguments)
+        self.convert = convert
+        self.ready = ready
+        self.decided: HandlerValue | None = None
+
+
+class Registration:
+    """A handler as pluggy holds it: `implementation.plugin` of what monitoring is given.
+
+    Args:
+        handler: the handler. While its place in the order is changed it has two registrations, and runs once.
+    """
+
+    __slots__ = ("handler",)
+
+    def __init__(self, handler: Handler) -> None:
+        self.handler = handler
+
+    def call(self, **arguments: Any) -> Any:
+        """Refuse: pluggy asks for a function, but the executor runs the handler, inside its boundary.
+
+        Raises:
+            PluginError: always; pluggy did not ask the executor.
+        """
+        raise PluginError(
+            f"pluggy {pluggy.__version__} ran {who(self.handler)} past the host, which would not check what it does; "
+            "install the version that the host is made for: pip install 'pluggy==1.7.*'"
+        )
+
+    def __repr__(self) -> str:
+        return f"<{who(self.handler)}>"
+
+
+class Executor:
+    """Runs the handlers of a hook, for whoever calls the hook.
+
+    Args:
+        boundary: runs each handler.
+    """
+
+    def __init__(self, boundary: Boundary) -> None:
+        self.boundary = boundary
+
+    def __call__(
+        self, hook: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any], firstresult: bool
+    ) -> Any:
+        """Run what pluggy has ordered, by the hook's contract; the last of the implementations runs first."""
+        call = arguments if isinstance(arguments, HookCall) else HookCall(arguments)
+        kind = CONTRACTS[hook].kind
+        if kind == "around":
+            return self._around(_handlers_in(implementations), _operation(implementations, call), call)
+        handlers = _handlers_in(implementations, hook)
+        if kind == "first":
+            return self._first(handlers, call)
+        if kind == "chain":
+            return self._chain(handlers, CONTRACTS[hook].chained, call)
+        return self._all(handlers, call, kind)
+
+    def _all(self, handlers: Iterable[Handler], call: HookCall, kind: str) -> list[Any] | None:
+        values = []
+        for handler in handlers:
+            call.ready()
+            values.append(self.boundary.call(handler, call))
+        return [value for value in values if value is not None] if kind == "collect" else None
+
+    def _first(self, handlers: Iterable[Handler], call: HookCall) -> Any:
+        for handler in handlers:
+            value = self.boundary.call(handler, call)
+            if value is not None:
+                call.decided = HandlerValue(value, handler.by)
+                return value
+        return None
+
+    def _chain(self, handlers: Iterable[Handler], name: str, call: HookCall) -> Any:
+        for handler in handlers:
+            call.ready()
+            given, before = call[name], clone(call[name])
+            value = self.boundary.call(handler, call)
+            if isinstance(value, Continue):
+                call.decided = HandlerValue(value, handler.by)
+            elif value is not None and not (value is given and same(before, value)):
+                call[name] = call.convert(value) if call.convert else value
+                self.boundary.announce_value(handler, name, call)
+        return call[name]
+
+    def _around(self, handlers: Iterable[Handler], operation: Callable[[], Any], call: HookCall) -> Any:
+        boundary = self.boundary
+        entered: list[tuple[Handler, Any]] = []
+        result, error = None, None
+        try:
+            for handler in handlers:
+                half = boundary.begin(handler, call)
+                entered.append((handler, half))  # before it begins: Ctrl-C must still reach it
+                boundary.enter(handler, half, call)
+            result = operation()
+        except BaseException as raised:
+            error = raised
+        while entered:
+            try:
+                before = peek_value(result)
+                value = boundary.leave(*entered[-1], call, result, error)
+                kept = error is None and value is result and same(before, peek_value(result))
+                if value is not None and not kept and (error is None or isinstance(error, (Exception, Waiting))):
+                    result, error = call.convert(value) if call.convert else value, None
+                    boundary.announce_value(entered[-1][0], "result", {**call, "result": result})
+            except BaseException as raised:
+                error = raised
+            entered.pop()
+        if error is not None:
+            raise error
+        return result
+
+
+def _handlers_in(implementations: Sequence[pluggy.HookImpl], hook: str = "") -> Iterable[Handler]:
+    """The handlers in the order in which they run, each once; with a hook, what `call_extra` adds is one too.
+
+    Where one has two registrations, as while others are rearranged, the older one, which runs last, has its place.
+    """
+    found: dict[Handler, None] = {}
+    for one in implementations:
+        if isinstance(one.plugin, Registration):
+            found[one.plugin.handler] = None
+        elif hook:
+            found[Handler(hook, one.function, dict(one.opts), "(call_extra)")] = None
+    return reversed(found)
+
+
+def _operation(implementations: Sequence[pluggy.HookImpl], call: HookCall) -> Callable[[], Any]:
+    """What an around hook is about: the function that `call_extra` adds; without one, nothing."""
+    for one in implementations:
+        if one.plugin is None:
+            return functools.partial(one.function, *[call[name] for name in one.argnames])
+    return lambda: None

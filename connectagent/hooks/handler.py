@@ -1,0 +1,163 @@
+"""A handler: one function that is marked for one hook, and the check that it can be what its marker says."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from connectagent.errors import HandlerError
+from connectagent.hooks.specs import AROUND, CONTRACTS, PARAMETERS
+from connectagent.session.usage import Account
+
+F = TypeVar("F", bound=Callable[..., Any])
+MARKS = "connectagent_marks"  # beside pluggy's `connectagent_impl`, which holds one mark only
+
+
+@dataclass(slots=True, eq=False)
+class Handler:
+    """One function that is marked for one hook, as the host calls it.
+
+    Args:
+        hook: the hook's name.
+        function: what is called.
+        opts: pluggy's options of the marker.
+        plugin: the name of the plugin that brought it.
+        version: the version of the plugin's distribution, or None.
+        builtin: whether it is one of the package's own, which are not watched for changes.
+        shadowed: whether it runs on copies, and only what it would have done is traced.
+        thing: what was listed or registered: the function itself, or the object or module that has it.
+    """
+
+    hook: str
+    function: Callable[..., Any]
+    opts: dict[str, Any]
+    plugin: str
+    version: str | None = None
+    builtin: bool = False
+    shadowed: bool = False
+    thing: Any = None
+    positional: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
+    by: dict[str, Any] = field(default_factory=dict)
+    account: Account = field(default_factory=Account)
+
+    def __post_init__(self) -> None:
+        self.positional, self.keywords = check_handler(self.function, self.hook)
+        file, line = where(self.function)
+        self.by = {
+            "plugin": self.plugin,
+            "version": self.version,
+            "hook": self.hook,
+            "handler": name_of(self.function),
+            "file": file,
+            "line": line,
+        }
+
+    def __call__(self, arguments: dict[str, Any]) -> Any:
+        """Call the function with the part of a hook's arguments that it names."""
+        if self.keywords:
+            return self.function(
+                *[arguments[name] for name in self.positional], **{name: arguments[name] for name in self.keywords}
+            )
+        return self.function(*[arguments[name] for name in self.positional])
+
+
+def event_of(function: object) -> str | None:
+    """The ConnectOnion event that a function is for, or None: its markers set `_event_type`."""
+    event = None if isinstance(function, type) else getattr(function, "_event_type", None)
+    return event if type(event) is str and not hasattr(function, MARKS) else None
+
+
+def check_handler(
+    function: Callable[..., Any], hook: str, *, unbound: bool = False
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The positional and the keyword-only parameters that a handler takes from its hook.
+
+    Args:
+        function: the handler.
+        hook: the hook that it is for.
+        unbound: whether a leading `self` or `cls` is still to be bound.
+
+    Raises:
+        HandlerError: the function cannot be called by this hook; with file, line and what is accepted.
+    """
+    place = f"@{hook} handler {name_of(function)!r} ({place_of(function)})"
+    code = _code_holder(function)
+    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
+        raise HandlerError(f"{place} is async: the loop is synchronous; write 'def', and asyncio.run() inside it")
+    around = CONTRACTS[hook].kind == "around"
+    if inspect.isgeneratorfunction(code) != around:
+        raise HandlerError(
+            f"{place} must yield exactly once: what is before the yield runs before the operation"
+            if around
+            else f"{place} yields: only {', '.join(AROUND)} take generators"
+        )
+    parameters = list(inspect.signature(function).parameters.values())
+    if unbound and parameters and parameters[0].name in ("self", "cls"):
+        del parameters[0]
+    given = function.keywords if isinstance(function, functools.partial) else {}
+    names = [parameter for parameter in parameters if parameter.name not in given]
+    for parameter in names:
+        _check_parameter(parameter, hook, place)
+    taken = [parameter for parameter in names if parameter.name in PARAMETERS[hook]]
+    return (
+        tuple(parameter.name for parameter in taken if parameter.kind is not parameter.KEYWORD_ONLY),
+        tuple(parameter.name for parameter in taken if parameter.kind is parameter.KEYWORD_ONLY),
+    )
+
+
+def _check_parameter(parameter: inspect.Parameter, hook: str, place: str) -> None:
+    accepted = f"{hook} gives {', '.join(PARAMETERS[hook]) or 'no parameters'}"
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise HandlerError(f"{place} takes {parameter}: handlers name what they take; {accepted}")
+    if parameter.name in PARAMETERS[hook]:
+        if parameter.default is not parameter.empty:
+            raise HandlerError(f"{place} has a default on {parameter.name!r}, which the hook always gives; drop it")
+    elif parameter.default is parameter.empty:
+        import difflib
+
+        near = difflib.get_close_matches(parameter.name, PARAMETERS[hook], 1, 0.4)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise HandlerError(f"{place} has an unknown parameter {parameter.name!r}.{hint} {accepted}")
+
+
+def _code_holder(function: Any) -> Any:
+    """The plain function behind partials, bound methods and callable objects."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not isinstance(function, type):
+        function = getattr(function, "__call__", function)  # noqa: B004  the method itself is wanted
+    return inspect.unwrap(getattr(function, "__func__", function))
+
+
+def where(function: Any) -> tuple[str, int]:
+    """File and line of a function's definition; ("?", 0) for what has no Python source."""
+    code = getattr(_code_holder(function), "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code else ("?", 0)
+
+
+def name_of(function: Any) -> str:
+    """The name by which a handler is told apart: its qualified name without `<locals>`."""
+    holder = _code_holder(function)
+    name = getattr(holder, "__qualname__", None) or type(function).__name__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def place_of(function: Any) -> str:
+    file, line = where(function)
+    return f"{file}:{line}"
+
+
+def who(handler: Handler) -> str:
+    """A handler as errors name it: hook, name, file and line."""
+    by = handler.by
+    return f"{handler.hook} handler {by['handler']!r} ({by['file']}:{by['line']})"
+
+
+def short(value: Any) -> str:
+    """A value as errors show it: its type and at most 80 characters."""
+    text = f"{type(value).__name__} {value!r}"
+    return text if len(text) <= 80 else text[:77] + "..."

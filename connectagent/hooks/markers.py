@@ -1,0 +1,99 @@
+"""The markers, and the check that a function can be the handler that its marker says.
+
+A marker is pluggy's own with the hook's name filled in. It leaves the function as it is and checks it at
+once, so that a mistake is told where it is made.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Protocol, overload
+
+import pluggy
+
+from connectagent.errors import HandlerError
+from connectagent.hooks.connectonion import CONNECTONION, UNORDERED
+from connectagent.hooks.handler import MARKS, F, check_handler, event_of, place_of
+from connectagent.hooks.specs import CONTRACTS, PROJECT
+
+_hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class Marker(Protocol):
+    """A decorator that is named after a hook: `@after_tools` or `@after_tools(tryfirst=True)`."""
+
+    @overload
+    def __call__(self, function: F, /) -> F: ...
+    @overload
+    def __call__(self, *, tryfirst: bool = False, trylast: bool = False) -> Callable[[F], F]: ...
+
+
+def _marker(hook: str) -> Marker:
+    def marker(function: Any = None, /, *, tryfirst: bool = False, trylast: bool = False) -> Any:
+        def mark(function: Any) -> Any:
+            target = getattr(function, "__func__", function)  # staticmethod, classmethod, bound method
+            if not callable(target):
+                raise HandlerError(f"@{hook} marks functions, not {function!r}")
+            if tryfirst and trylast:
+                raise HandlerError(f"@{hook} at {place_of(target)}: tryfirst and trylast exclude each other")
+            check_handler(target, hook, unbound=target is function or not inspect.ismethod(function))
+            wrapper = CONTRACTS[hook].kind == "around"
+            _hookimpl(target, specname=hook, wrapper=wrapper, tryfirst=tryfirst, trylast=trylast)
+            marks = dict(getattr(target, MARKS, {}))
+            marks[hook] = getattr(target, f"{PROJECT}_impl")
+            setattr(target, MARKS, marks)
+            return function
+
+        return mark if function is None else mark(function)
+
+    marker.__name__ = marker.__qualname__ = hook
+    marker.__doc__ = f"Mark a function as a handler of `{hook}`: see `connectagent hooks {hook}`."
+    return marker
+
+
+after_user_input = _marker("after_user_input")
+before_llm = _marker("before_llm")
+after_llm = _marker("after_llm")
+before_tools = _marker("before_tools")
+before_each_tool = _marker("before_each_tool")
+after_each_tool = _marker("after_each_tool")
+after_tools = _marker("after_tools")
+on_error = _marker("on_error")
+on_complete = _marker("on_complete")
+around_turn = _marker("around_turn")
+around_llm = _marker("around_llm")
+around_tool = _marker("around_tool")
+on_trace = _marker("on_trace")
+on_text = _marker("on_text")
+on_agent_ready = _marker("on_agent_ready")
+register_models = _marker("register_models")
+register_commands = _marker("register_commands")
+
+
+def marks_of(function: object) -> dict[str, dict[str, Any]]:
+    """The hooks that a function is marked for, each with pluggy's options; {} for an unmarked one."""
+    if isinstance(function, type):
+        return {}
+    marks = getattr(function, MARKS, None)
+    if marks is None and isinstance(function, functools.partial):
+        marks = marks_of(function.func)
+    if marks is None and (hook := CONNECTONION.get(event_of(function) or "")):
+        return {hook: {**UNORDERED, "specname": hook}}
+    return marks if isinstance(marks, dict) else {}
+
+
+def marked_members(thing: object) -> Iterator[Callable[..., Any]]:
+    """The marked functions of a module or an object, in the order of their definition."""
+    if isinstance(thing, ModuleType):
+        yield from (member for member in vars(thing).values() if marks_of(member))
+        return
+    members: dict[str, Any] = {}
+    for cls in reversed(type(thing).__mro__):
+        members.update(vars(cls))
+    members.update(getattr(thing, "__dict__", {}))
+    for name, member in members.items():  # as they are defined: no property is run to find handlers
+        if marks_of(getattr(member, "__func__", member)):
+            yield getattr(thing, name)

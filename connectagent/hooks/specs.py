@@ -1,0 +1,396 @@
+"""The hooks: each moment of a turn, and what its handlers are given and may answer.
+
+A hook is defined here and nowhere else: `connectagent hooks NAME` prints its docstring, the markers in
+`markers.py` carry its name, and the executor reads its contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import pluggy
+
+from connectagent.data import LLM, Continue, LLMRequest, LLMResponse, Session, ToolCall, TraceEntry
+
+if TYPE_CHECKING:
+    import click  # for readers and type checkers; nothing is imported at run time
+
+    from connectagent.tools.registry import ToolRegistry
+
+PROJECT = "connectagent"
+Kind = Literal["first", "chain", "observe", "around", "collect"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class AgentAPI(Protocol):
+    """What a handler may rely on of the `agent` that it is given."""
+
+    name: str
+    llm: LLM
+    tools: ToolRegistry
+    system_prompt: str
+    max_iterations: int
+    current_session: Session | None
+
+    def end_turn(self, result: str | None = None, scope: str = "part") -> None: ...
+    def execute_tool(self, name: str, arguments: dict[str, Any] | None = None) -> TraceEntry: ...
+    def add_tool(self, tool: Any) -> None: ...
+    def create_llm(self, model: str) -> LLM: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """How the executor runs a hook.
+
+    Args:
+        kind: `first` (the first value ends the hook), `chain` (every handler runs and sees the value
+            that those before it left), `observe` (no value is taken), `around` (generators about an
+            operation), `collect` (all values, in a list).
+        takes: the types of value that a handler may return; empty for any.
+        chained: for `chain`, the parameter that carries the value.
+    """
+
+    kind: Kind
+    takes: tuple[type, ...] = ()
+    chained: str = ""
+
+
+_marker = pluggy.HookspecMarker(PROJECT)
+
+
+def _spec(kind: Kind, takes: tuple[type, ...] = (), chained: str = "") -> Callable[[F], F]:
+    def mark(function: F) -> F:
+        function.contract = Contract(kind, takes, chained)  # type: ignore[attr-defined]
+        return _marker(function, firstresult=kind in ("first", "around"))
+
+    return mark
+
+
+# -- the nine events -----------------------------------------------------------------------------
+
+
+@_spec("first", (str,))
+def after_user_input(agent: AgentAPI, prompt: str) -> str | None:
+    """A user's message has been added to the conversation.
+
+    Fires: once per `input()`.
+
+    Args:
+        agent: the agent; the message is the last of `agent.current_session["messages"]`.
+        prompt: the text of the message.
+
+    Returns:
+        None: the turn goes on.
+        str: is the turn's result; the model is not called and `on_complete` fires.
+    """
+
+
+@_spec("first", (LLMResponse, str))
+def before_llm(agent: AgentAPI, request: LLMRequest) -> LLMResponse | str | None:
+    """The model is about to be called.
+
+    Fires: each iteration.
+
+    Args:
+        agent: the agent.
+        request: `messages`, `tools`, `model`, `options`. Edit `request.messages` in place to change the
+            conversation for good; assign a new list to change this one call. The others are this call's.
+
+    Returns:
+        None: the call is made.
+        LLMResponse, str: stands in for the model's answer.
+    """
+
+
+@_spec("chain", (LLMResponse, str), "response")
+def after_llm(agent: AgentAPI, request: LLMRequest, response: LLMResponse) -> LLMResponse | str | None:
+    """The model has answered.
+
+    Fires: after every response, those that a handler supplied included.
+
+    Args:
+        agent: the agent.
+        request: what was asked.
+        response: `content`, `tool_calls`, `usage`, as the handlers before this one left it.
+
+    Returns:
+        None: the response stays.
+        LLMResponse, str: takes its place.
+    """
+
+
+@_spec("observe")
+def before_tools(agent: AgentAPI, tool_calls: list[ToolCall]) -> None:
+    """A tool round is about to begin.
+
+    Fires: once per tool round, the assistant's message being in `messages`.
+
+    Args:
+        agent: the agent.
+        tool_calls: all calls of the round, in the model's order.
+
+    Returns:
+        None.
+
+    Raises:
+        ToolRejected: every call of the round is rejected; the model reads the reason.
+    """
+
+
+@_spec("first")
+def before_each_tool(agent: AgentAPI, tool_call: ToolCall) -> Any:
+    """One tool is about to be called.
+
+    Fires: for every tool call, those of unknown tools included.
+
+    Args:
+        agent: the agent.
+        tool_call: `id`, `name`, `arguments`; the arguments may be edited.
+
+    Returns:
+        None: the tool is called.
+        any other value: stands in for the tool's result.
+
+    Raises:
+        ToolRejected: the call is rejected; the model reads the reason.
+    """
+
+
+@_spec("chain", (), "result")
+def after_each_tool(agent: AgentAPI, tool_call: ToolCall, result: Any, entry: TraceEntry) -> Any:
+    """One tool call has its result.
+
+    Fires: for every tool call, whatever became of it: `entry["status"]` tells.
+
+    Args:
+        agent: the agent; the result is in `messages`, at its place.
+        tool_call: the call.
+        result: the result, as the handlers before this one left it.
+        entry: the call's trace entry, the last of the trace: what the hook's handlers cause comes behind it later.
+
+    Returns:
+        None: the result stays; so it does where a handler returns the very `result` that it was given.
+        any other value: takes its place, in `messages` and in the trace.
+    """
+
+
+@_spec("observe")
+def after_tools(agent: AgentAPI, entries: list[TraceEntry]) -> None:
+    """A tool round is over.
+
+    Fires: once per tool round, all results being in `messages`.
+
+    Args:
+        agent: the agent.
+        entries: the trace entries of the round's calls, in the model's order.
+
+    Returns:
+        None.
+    """
+
+
+@_spec("first")
+def on_error(agent: AgentAPI, error: Exception, tool_call: ToolCall | None) -> Any:
+    """A tool or a model call failed.
+
+    Fires: when a tool raised or was not found, or its arguments did not fit (`tool_call` is set), and
+    when a model call failed (`tool_call` is None). Not for errors of handlers.
+
+    Args:
+        agent: the agent.
+        error: what was raised.
+        tool_call: the failed call, or None for a model call.
+
+    Returns:
+        None: the model reads the tool's error; a model's error reaches the caller of `input()`.
+        Retry: the call is made again.
+        LLMResponse, str: for a model call, is the answer.
+        any other value: for a tool call, is the result.
+    """
+
+
+@_spec("chain", (str, Continue), "result")
+def on_complete(agent: AgentAPI, result: str, outcome: str) -> str | Continue | None:
+    """The turn has its result.
+
+    Fires: once per `input()` that returns; again, when a handler let the loop go on.
+
+    Args:
+        agent: the agent.
+        result: what `input()` will return, as the handlers before this one left it.
+        outcome: `answered`, `ended`, `max_iterations`, or `transferred` to another agent.
+
+    Returns:
+        None: the result stays.
+        str: is returned instead; the model's own text stays in `messages`.
+        Continue: the loop goes on, unless it has reached its limit.
+    """
+
+
+# -- around an operation -------------------------------------------------------------------------
+
+
+@_spec("around", (str,))
+def around_turn(agent: AgentAPI, prompt: str) -> Generator[None, Any, Any]:
+    """The whole of a turn runs inside the handler's `yield`.
+
+    Fires: once per `input()`.
+
+    Args:
+        agent: the agent.
+        prompt: the text of the user's message.
+
+    Yields:
+        once; `yield` gives the turn's result, or raises what the turn raised.
+
+    Returns:
+        None: the outcome stays.
+        str: is the turn's result.
+    """
+    yield
+
+
+@_spec("around", (LLMResponse, str))
+def around_llm(agent: AgentAPI, request: LLMRequest) -> Generator[None, Any, Any]:
+    """A model call runs inside the handler's `yield`.
+
+    Fires: each time that the model is called, again for each `Retry`; not for stand-ins.
+
+    Args:
+        agent: the agent.
+        request: `messages`, `tools`, `model`, `options`; what is changed before the `yield` is what is sent.
+
+    Yields:
+        once; `yield` gives the LLMResponse, or raises what the call raised.
+
+    Returns:
+        None: the outcome stays.
+        LLMResponse, str: is the answer.
+    """
+    yield
+
+
+@_spec("around")
+def around_tool(agent: AgentAPI, tool_call: ToolCall) -> Generator[None, Any, Any]:
+    """A tool runs inside the handler's `yield`.
+
+    Fires: each time that a tool is called, again for each `Retry`; not for unknown tools, stand-ins and
+    rejected calls.
+
+    Args:
+        agent: the agent.
+        tool_call: `id`, `name`, `arguments`.
+
+    Yields:
+        once; `yield` gives what the tool returned, or raises what it raised.
+
+    Returns:
+        None: the outcome stays.
+        any other value: is the tool's result; neither the trace nor the record sees the tool's own.
+    """
+    yield
+
+
+# -- observing and joining -----------------------------------------------------------------------
+
+
+@_spec("observe")
+def on_trace(agent: AgentAPI, entry: TraceEntry) -> None:
+    """Something happened and is in the trace.
+
+    Fires: at each trace entry; not for those that the handler itself causes.
+
+    Args:
+        agent: the agent.
+        entry: the entry, tagged by `type`.
+
+    Returns:
+        None.
+    """
+
+
+@_spec("observe")
+def on_text(agent: AgentAPI, text: str) -> None:
+    """A piece of the model's text has arrived.
+
+    Fires: while a streamed answer arrives, for each piece, in order; only with `Agent(stream=True)` and in
+    `agent.stream()`. The call may still fail afterwards: what was shown is then no answer.
+
+    Args:
+        agent: the agent.
+        text: the piece.
+
+    Returns:
+        None.
+    """
+
+
+@_spec("observe")
+def on_agent_ready(agent: AgentAPI) -> None:
+    """An agent has been made.
+
+    Fires: once, at the end of `Agent(...)`; for a plugin that a child inherits, when its parent is made.
+
+    Args:
+        agent: the agent; tools may be added and `agent.system_prompt` extended.
+
+    Returns:
+        None.
+    """
+
+
+# -- bringing things -----------------------------------------------------------------------------
+
+
+@_spec("collect", (dict,))
+def register_models() -> dict[str, Callable[[str], Any]]:
+    """Model names are looked up.
+
+    Fires: when an agent is made, before its model is.
+
+    Args:
+        none.
+
+    Returns:
+        dict: from the prefix in `prefix/model` to a function that takes the model's name and gives an LLM.
+    """
+    return {}
+
+
+@_spec("observe")
+def register_commands(cli: click.Group) -> None:
+    """The command line is being built.
+
+    Fires: once per run of `connectagent`.
+
+    Args:
+        cli: the click group to add commands to.
+
+    Returns:
+        None.
+    """
+
+
+EVENTS = (
+    "after_user_input",
+    "before_llm",
+    "after_llm",
+    "before_tools",
+    "before_each_tool",
+    "after_each_tool",
+    "after_tools",
+    "on_error",
+    "on_complete",
+)
+AROUND = ("around_turn", "around_llm", "around_tool")
+OBSERVING = ("on_trace", "on_text", "on_agent_ready")
+BRINGING = ("register_models", "register_commands")
+HOOKS = EVENTS + AROUND + OBSERVING + BRINGING
+
+SPECS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in HOOKS}
+CONTRACTS: dict[str, Contract] = {name: spec.contract for name, spec in SPECS.items()}  # type: ignore[attr-defined]
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    name: spec.__code__.co_varnames[: spec.__code__.co_argcount] for name, spec in SPECS.items()
+}

@@ -1,0 +1,306 @@
+"""Running code of others: its value, its time, what it changes, and the errors that it raises."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from connectagent import frame
+from connectagent.data import Continue, LLMResponse, ToolCall, TraceEntry
+from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejected, Waiting
+from connectagent.hooks.handler import Handler, short, who
+from connectagent.hooks.specs import CONTRACTS
+from connectagent.session.messages import value_problem
+from connectagent.session.snapshot import By, Shadow, other_calls, peek, peek_one, put_back, same, shown
+from connectagent.tools.tool import Tool
+
+SLOW_S = 0.005  # a handler's call that takes longer is told one by one
+MOST_SLOW = 1000  # such calls of one turn
+_MAY_REJECT = ("before_tools", "before_each_tool")
+
+
+class Boundary:
+    """Runs handlers and tools, and knows whose doing everything is.
+
+    Args:
+        agent: whose session is watched.
+        announce: takes the trace entries that tell what a handler or a tool changed.
+        warn_only: whether an exception of a handler that only watches becomes a warning.
+    """
+
+    def __init__(self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False) -> None:
+        self.agent = agent
+        self.announce = announce
+        self.warn_only = warn_only
+        self.shadow: Shadow | None = None
+        self.blames = 0  # how many errors were found to be a handler's
+        self._blamed: dict[int, tuple[BaseException, By, int]] = {}
+        self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
+        self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
+
+    def owner_of(self, error: BaseException, since: int = 0) -> By | None:
+        """The handler that raised an error, or None where it was not one.
+
+        Args:
+            error: what was raised. The same object may be raised again by a tool or a model.
+            since: what `blames` was before the operation that raised it; older blames do not count.
+        """
+        found = self._blamed.get(id(error))
+        return found[1] if found is not None and found[2] > since else None
+
+    def take_blame(self, error: BaseException, other: Boundary) -> None:
+        """Take over whose an error is from the agent that this one called."""
+        if (found := other._blamed.get(id(error))) is not None and id(error) not in self._blamed:
+            self.keep_owner(error, found[1])
+
+    def lend(self, running: list[By | None]) -> list[By | None]:
+        """Let another thread run handlers; returns what was running."""
+        lent, self._running = self._running, running
+        return lent
+
+    def forget_errors(self) -> None:
+        """Let go of the errors of handlers, and of what Ctrl-C left running: those of a turn that is over."""
+        self._blamed.clear()
+        self._running.clear()
+        self.slow_calls.clear()
+
+    def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        """Run a handler; its value."""
+        if not self.warn_only or handler.builtin or handler.hook.startswith("before_"):
+            return self.watched(handler, arguments, run, handler, arguments)
+        try:
+            return self.watched(handler, arguments, run, handler, arguments)
+        except Exception as error:
+            if self.owner_of(error) is not handler.by:
+                raise
+            self._warn(handler, error)
+            return None
+
+    def _warn(self, handler: Handler, error: Exception) -> None:
+        from connectagent.output.masking import current  # it has many patterns to compile
+
+        told = current().text(f"{who(handler)} raised {type(error).__name__}: {error}")
+        warnings.warn(told, PluginWarning, stacklevel=2)
+        if handler.hook != "on_trace" and self.shadow is not None:  # else it would fail on its own failure
+            entry = {"type": "error", "by": handler.by, "error": str(error), "error_type": type(error).__name__}
+            self.announce(entry)
+
+    def begin(self, handler: Handler, arguments: dict[str, Any]) -> Any:
+        """Make the generator of an around handler; nothing of the handler has run yet."""
+        return handler(arguments)
+
+    def enter(self, handler: Handler, half: Any, arguments: dict[str, Any]) -> None:
+        """Run an around handler up to its yield."""
+        if not self.watched(handler, arguments, resume, handler, half, None, None)[0]:
+            raise self.blame(HookResultError(f"{who(handler)} returned before its yield"), handler)
+
+    def leave(
+        self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
+    ) -> Any:
+        """Run the rest of an around handler, which sees the outcome; the value that it returns."""
+        yielded, value = self.watched(handler, arguments, resume, handler, half, error, result, expected=error)
+        if yielded:
+            half.close()
+            raise self.blame(HookResultError(f"{who(handler)} yields more than once"), handler)
+        return value
+
+    def watched(
+        self,
+        handler: Handler,
+        arguments: dict[str, Any],
+        function: Callable[..., Any],
+        *given: Any,
+        expected: BaseException | None = None,
+    ) -> Any:
+        """Run a handler, or a half of one; what it changes is traced, or rolled back when it raises.
+
+        Args:
+            expected: an error that passes through the handler and is not its own.
+        """
+        shadow = None if handler.builtin else self.shadow
+        before = None
+        if shadow is not None:
+            self.settle()
+            shadow.begin(handler.by)
+            before = peek(arguments)
+        account, here = handler.account, frame.current()
+        token = frame.enter(None if here is None else here.of_handler(handler.by, account))
+        self._running.append(None if handler.builtin else handler.by)
+        started, since = time.perf_counter(), self.blames
+        try:
+            value = function(*given)
+        except BaseException as error:
+            decided = error is expected or _is_decision(error, handler)
+            if shadow is not None:
+                self._take_changes(handler, arguments, before) if decided else self.roll_back(shadow, before)
+            if error is not expected:
+                self._blame_raised(error, handler, since, decided)
+            raise
+        else:
+            if shadow is not None:
+                self._take_changes(handler, arguments, before)
+            return value
+        finally:
+            self._running.pop()
+            account.calls += 1
+            seconds = time.perf_counter() - started
+            account.seconds += seconds
+            if seconds > SLOW_S and not handler.builtin and len(self.slow_calls) < MOST_SLOW:
+                self.slow_calls.append((handler.plugin, handler.hook, time.time() - seconds, seconds))
+            frame.leave(token)
+            if here is not None and not handler.builtin:
+                here.turn.ran(here.place, handler.by)
+
+    def _blame_raised(self, error: BaseException, handler: Handler, since: int, decided: bool) -> None:
+        if isinstance(error, Waiting) or (isinstance(error, Pause) and decided):
+            self.keep_owner(error, handler.by)  # also of one from a call that it made: it waits itself
+        self.blame(error, handler, since)
+        if isinstance(error, Pause) and not decided:
+            problem = f"{who(handler)} raised Pause, which is for before_ handlers and tools"
+            raise self.blame(HookResultError(problem), handler) from error
+
+    def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
+        """Run a tool; what it changes in the session is traced as its own."""
+        file, _, line = tool.origin.rpartition(":")
+        shadow, by = self.shadow, {"tool": tool.name, "file": file, "line": line}
+        self.settle()
+        if shadow is not None:
+            shadow.sync()
+        self._running.append(by)
+        interrupted = True
+        try:
+            value = tool.run(arguments)
+            interrupted = False
+            return value
+        except Exception:
+            interrupted = False
+            raise
+        finally:
+            self._running.pop()
+            if shadow is not None:
+                self.agent.current_session = shadow.session  # a tool may change the session, not replace it
+                if not shadow.unchanged():
+                    with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
+                        self._announce_changes(shadow, by)
+
+    def running(self) -> By | None:
+        """Whose code is running now: the innermost handler or tool."""
+        return self._running[-1] if self._running else None
+
+    def all_running(self) -> list[By | None]:
+        """Whose code is running now, innermost last; None for code that is not watched."""
+        return list(self._running)
+
+    def settle(self) -> None:
+        """Before the loop or another handler changes the session inside a handler: take what that one did.
+
+        What a handler changed before it made the agent act stays, even if the handler raises later.
+        """
+        by = self._running[-1] if self._running else None
+        if by is not None and self.shadow is not None and not self.shadow.unchanged():
+            self._announce_changes(self.shadow, by)
+
+    def _take_changes(self, handler: Handler, arguments: dict[str, Any], before: dict[str, Any] | None) -> None:
+        shadow = self.shadow
+        if shadow is None:
+            return
+        try:
+            if self.agent.current_session is not shadow.session:
+                raise HookResultError(f"{who(handler)} replaced agent.current_session; change it in place")
+            if not shadow.unchanged():
+                self._announce_changes(shadow, handler.by)
+            edited = []
+            for name, then in (before or {}).items():
+                if not same(then, peek_one(arguments[name])):
+                    if problem := value_problem(arguments[name]) or other_calls(then, arguments[name]):
+                        raise HookResultError(f"{who(handler)} left {name} in a form that cannot be used: {problem}")
+                    edited.append(name)
+        except (HookResultError, RecursionError) as error:
+            self.roll_back(shadow, before)
+            if isinstance(error, RecursionError):
+                error = HookResultError(f"{who(handler)} left something nested too deep, or in a circle")
+            raise self.blame(error, handler) from None
+        for name in edited:
+            self.announce_value(handler, name, arguments)
+
+    def _announce_changes(self, shadow: Shadow, by: By) -> None:
+        try:
+            entries = shadow.changes(by)
+        except HookResultError:
+            shadow.restore()
+            raise
+        self.announce(*entries)
+
+    def roll_back(self, shadow: Shadow, before: dict[str, Any] | None) -> None:
+        self.agent.current_session = shadow.session
+        put_back(before or {})
+        if not shadow.unchanged():
+            shadow.restore()
+
+    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
+        """Trace that a handler changed or replaced what its hook is about."""
+        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": shown(arguments[name])}
+        if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
+            entry["call_id"] = arguments["tool_call"].id
+        self.announce(entry)
+
+    def keep_owner(self, error: BaseException, by: By) -> None:
+        """Remember whose an error is, until the turn is over."""
+        self.blames += 1
+        self._blamed[id(error)] = (error, by, self.blames)
+
+    def blame(self, error: BaseException, handler: Handler, since: int = -1) -> BaseException:
+        """Name the handler in a note of its error, unless one that it called was named; the error stays as it is."""
+        if self.owner_of(error, since) is None:
+            self.keep_owner(error, handler.by)
+            if not _is_decision(error, handler):
+                version = f" {handler.version}" if handler.version else ""
+                with contextlib.suppress(Exception):  # an exception class that takes no attributes
+                    error.add_note(
+                        f"raised by {who(handler)}, of plugin {handler.plugin!r}{version}; "
+                        f"without it: plugins=['no:{handler.plugin}']"
+                    )
+        return error
+
+
+def run(handler: Handler, arguments: dict[str, Any]) -> Any:
+    value = handler(arguments)
+    if value is not None:
+        _check_value(handler, value)
+    return value
+
+
+def resume(handler: Handler, generator: Any, error: BaseException | None, value: Any) -> tuple[bool, Any]:
+    """Let an around handler go on; whether it yielded, and what it yielded or returned."""
+    try:
+        return True, generator.throw(error) if error is not None else generator.send(value)
+    except StopIteration as stop:
+        _check_value(handler, stop.value)
+        return False, stop.value
+    except RuntimeError as raised:
+        if isinstance(error, StopIteration) and raised.__cause__ is error:  # Python's rule for generators
+            raise error from None
+        raise
+
+
+def _is_decision(error: BaseException, handler: Handler) -> bool:
+    return (isinstance(error, ToolRejected) and handler.hook in _MAY_REJECT) or (
+        isinstance(error, Pause) and handler.hook.startswith("before_")
+    )
+
+
+def _check_value(handler: Handler, value: Any) -> None:
+    """Hold a handler's value against its hook's contract."""
+    contract = CONTRACTS[handler.hook]
+    if value is None:
+        return
+    if contract.kind == "observe":
+        raise HookResultError(f"{who(handler)} returned {short(value)}; {handler.hook} takes no value: return None")
+    if contract.takes and not isinstance(value, contract.takes):
+        accepted = ", ".join(kind.__name__ for kind in contract.takes)
+        raise HookResultError(f"{who(handler)} returned {short(value)}; {handler.hook} takes None, {accepted}")
+    if isinstance(value, LLMResponse | Continue) and (problem := value_problem(value)):
+        raise HookResultError(f"{who(handler)} returned something that cannot be used: {problem}")

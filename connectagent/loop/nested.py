@@ -1,0 +1,192 @@
+"""Where a turn hangs: it is a root turn, or an operation of the turn in which it was asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import Any
+
+from connectagent import frame
+from connectagent.data import TraceEntry
+from connectagent.errors import Abandoned, Paused, Waiting
+from connectagent.frame import Frame
+from connectagent.loop.model_call import describe_error
+from connectagent.loop.operations import Given
+from connectagent.loop.run import run_turn
+from connectagent.loop.turn import Turn
+from connectagent.session.journal import CLOSED, Journal
+from connectagent.session.raised import model_error
+from connectagent.session.state import lasting, snapshot, state_change
+
+_STOPPED = ("interrupted", "paused", "error")
+MAX_DEPTH = 10  # agents that ask each other, one inside the other
+
+
+def asking(agent: Any) -> Frame | None:
+    """The frame in which a turn of an agent is asked for now, or None where it is a root turn.
+
+    A thread that knows of no frame belongs to the turn of the nearest agent above.
+
+    Raises:
+        RuntimeError: it is asked for by code whose turn is over.
+    """
+    here = frame.current()
+    if here is not None:
+        if not here.turn.over:
+            return here
+        if here.turn.is_own_thread():  # what Ctrl-C left behind at an unlucky moment
+            return None
+        raise RuntimeError(f"agent {agent.name!r} was asked by code whose turn is over: {here.id}")
+    above = agent.parent
+    while above is not None:
+        if above.turn is not None:
+            return above.turn.frame  # type: ignore[no-any-return]
+        above = above.parent
+    return None
+
+
+def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
+    """Take a turn of an agent, inside the turn in which it is asked for; its result."""
+    asked = asking(agent)
+    if asked is None:
+        return take_root_turn(agent, given)
+    return str(ask_inside(agent, given, asked, key)["result"])
+
+
+def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: str | None = None) -> str:
+    """Take a turn that nobody's turn is around, or go on with it; it is in the log before this returns."""
+    with agent.turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
+        log = agent.open_log()
+        number = agent.conversation.session["turn"] + 1
+        turn = Turn(agent, given, id or f"T{number}", log, None, past)
+        try:
+            agent.turn = turn
+            turn.prepare()
+            log.begin(turn)
+            try:
+                result = _framed(turn)
+            except BaseException as error:
+                if isinstance(error, Exception) and not isinstance(error, Paused):
+                    told = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
+                    log.append({"type": CLOSED, "id": turn.id, **told})
+                log.end(turn, None, error)
+                raise
+            log.end(turn, result, None)
+            return result
+        finally:
+            turn.over = True
+            agent.turn = None
+            agent.boundary.forget_errors()
+
+
+def _framed(turn: Turn) -> str:
+    with frame.within(turn.frame):
+        return run_turn(turn)
+
+
+def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, handoff: Any = None) -> TraceEntry:
+    """Take a turn as an operation of another one; its closing entry.
+
+    Raises:
+        Waiting: something in it waits for a person.
+        Exception: what it raised.
+    """
+    caller = asked.turn
+    with caller.alone(asked):
+        id = caller.key(asked, "turn", agent.name, given.message["content"], key)
+    line = caller.past.closing(id, caller.id) if caller.past is not None else None
+    if line is None:
+        line = _inner_turn(agent, given, asked, id, handoff)
+    else:
+        agent.hear(caller.past.lines[caller.past.began[id]].get("heard"))
+        caller.take_closing(line, line, known=True)
+        if line.get("error_type"):
+            error = model_error(line, line)
+            caller.failed(id, error)
+            raise error
+    return line
+
+
+def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -> TraceEntry:
+    caller: Turn = asked.turn
+    turn = Turn(agent, given, id, caller.log, asked, caller.past)
+    turn.handoff = handoff
+    _check_depth(turn)
+    with agent.turning:
+        related = agent.root is caller.agent.root
+        labels = agent.enter_session(None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
+        state = snapshot(caller.state) if related else None
+        caller.opens(id)
+        if not turn.has_begun(id):
+            told = {} if handoff is None else {"heard": handoff.heard()}
+            caller.began(id, agent=agent.name, branch=labels.get("branch"), **agent.beginning_for(turn.log), **told)
+        caller.inner.append(turn)
+        if caller.stopped:  # looked at now, as it is set before `inner` is read
+            turn.stop()
+        ending: TraceEntry = {"outcome": "interrupted", "open": True}
+        base: dict[str, Any] | None = None
+        try:
+            agent.turn = turn
+            turn.prepare()
+            if state is not None:
+                agent.conversation.set_state(state, caller.agent.by)
+                base = snapshot(agent.conversation.session["state"])
+            caller.leave_body()
+            try:
+                result = _framed(turn)
+            finally:
+                caller.come_back()
+            ending = {"outcome": agent.conversation.session["outcome"], "result": result, **turn.wanted()}
+        except Abandoned:
+            turn.abandoned = True
+            raise
+        except Paused as paused:
+            ending = {"outcome": "paused", "open": True}
+            raise Waiting(paused.waiting) from None
+        except Exception as error:
+            caller.boundary.take_blame(error, agent.boundary)
+            ending = {"outcome": "error", "result": None, **describe_error(error), "from": caller.failed(id, error)}
+            raise
+        finally:
+            caller.inner.remove(turn)
+            agent.turn = None
+            turn.over = True
+            if not turn.abandoned:
+                _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
+            agent.boundary.forget_errors()
+            agent.leave_session()
+    return turn.line
+
+
+def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -> None:
+    """Write that an inner turn is over, and bring home what it changed."""
+    agent, session = turn.agent, turn.conversation.session
+    turn.line = {
+        "type": "agent_turn",
+        "id": turn.id,
+        "agent": agent.name,
+        "branch": turn.branch,
+        "turn": session["turn"],
+        "record": None if turn.log.path is None else str(turn.log.path),
+        "started": turn.started,
+        "duration_ms": round((time.time() - turn.started) * 1000, 3),
+        "usage": turn.spent.data(),
+        **told,
+        **lasting(change),
+    }
+    quietly = contextlib.suppress(Exception) if told["outcome"] in _STOPPED else contextlib.nullcontext()
+    with quietly:  # no handler's error may hide the one that stopped the turn
+        if told["outcome"] == "paused":  # it is merged when the turn ends, or when nobody goes on with it
+            caller.conversation.unmerged.append(change)
+            change = {}
+        caller.take_closing(turn.line, change)
+
+
+def _check_depth(turn: Turn) -> None:
+    callers = list(turn.callers())
+    if len(callers) > MAX_DEPTH:
+        chain = " > ".join(one.agent.name for one in [*reversed(callers), turn])
+        raise RuntimeError(
+            f"agent {turn.agent.name!r} was not asked: it would be {len(callers)} agents inside each other "
+            f"({chain}), and {MAX_DEPTH} is the limit"
+        )

@@ -1,0 +1,331 @@
+"""The operations of a turn: each is looked up in the log before it is done, and written into it."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from connectagent import frame
+from connectagent.data import Log, Message, TraceEntry, Wait
+from connectagent.errors import Pause, ToolRejected, Waiting
+from connectagent.frame import Frame
+from connectagent.hooks.executor import HandlerValue, HookCall, nothing
+from connectagent.loop.hook_run import HookRun
+from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored
+from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, digest_of
+from connectagent.session.snapshot import By, shown
+
+RESUMED: By = {"plugin": "(resume)"}  # by: what a person decided
+
+
+class Ending(NamedTuple):
+    """How a turn ended: its result (None: the last text of the model), its outcome, and who ended it."""
+
+    result: str | None
+    outcome: str
+    by: By
+
+
+class Given(NamedTuple):
+    """What a turn begins with.
+
+    Args:
+        message: the user's message.
+        prompt: its text.
+        limit: how many iterations the turn may take.
+    """
+
+    message: Message
+    prompt: str
+    limit: int
+
+
+class Operations:
+    """What a turn does, one operation after the other; see `Turn`."""
+
+    agent: Any
+    host: Any
+    boundary: Any
+    id: str
+    log: Log
+    past: Journal | None
+    root: Any
+    ended: Ending | None
+    touched: set[str]
+    _runs: dict[str, HookRun]
+    conversation: Any
+
+    @property
+    def branch(self) -> str | None:
+        """The names of the agents from the root down to this one, as entries of the trace carry them."""
+        raise NotImplementedError
+
+    def end_told(self) -> dict[str, Any]:
+        """The ending as a line has it."""
+        raise NotImplementedError
+
+    def end_as(self, told: dict[str, Any]) -> None:
+        """End the turn as a line tells."""
+        raise NotImplementedError
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def ran(self, place: str, by: By) -> None:
+        """A handler of the hook at this place has run."""
+        if run := self._runs.get(place):
+            run.ran(by)
+
+    def began(self, id: str, **told: Any) -> None:
+        """Write that an operation begins, before anything of it happens."""
+        self.opens(id)
+        self.log.append({"type": BEGAN, "id": id, **told, "timestamp": time.time()})
+
+    def closing(self, id: str) -> TraceEntry | None:
+        """The line that ended an operation, whose changes are made again; None where it is to be done."""
+        line = None if self.past is None else self.past.closing(id, self.id)
+        if line is not None:
+            self.reapply(id)
+        return line
+
+    def opens(self, id: str) -> None:
+        """Note that an operation is done now, though the log may have something of it."""
+        if self.past is not None:
+            self.past.opened(id, self.id)
+
+    def has_begun(self, id: str) -> bool:
+        """Whether an operation began before the turn stopped."""
+        return self.past is not None and id in self.past.began
+
+    def reapply(self, id: str, by: Callable[[By], bool] | None = None) -> list[TraceEntry]:
+        """Change the conversation again as an operation did that is over; `by`: only those of some handlers."""
+        assert self.past is not None
+        changes = self.past.changes(id, self.id, self.branch)
+        changes = [one for one in changes if by is None or one.get("at") != id or by(one.get("by") or {})]
+        self.conversation.reapply(changes)
+        return changes
+
+    def within(self, id: str, by: By | None = None) -> frame.within:
+        """Run an operation in a frame of its own."""
+        outer = frame.current()
+        if outer is None:
+            return frame.within(Frame(self, id, by))
+        body = outer.body if outer.turn is self else None
+        return frame.within(Frame(self, id, by, outer.account, body))
+
+    def key(self, asked: Frame, kind: str, name: str, given: Any, key: str | None = None) -> str:
+        """The place of an operation that code of others asks for; equal ones are told apart by their number."""
+        if asked.by is not None and (run := self._runs.get(asked.place)):
+            self._close_handlers(asked, run)
+        told = digest_of(given) if key is None else re.sub(r"[^\w.-]", "_", key)
+        id = f"{asked.id}/{kind}:{name}~{told}"
+        with self.root._guard:
+            number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
+        return f"{id}#{number}"
+
+    def alone(self, asked: Frame) -> threading.RLock:
+        """Operations of this agent that are asked for in one frame exclude each other: `with turn.alone(frame):`."""
+        with self.root._guard:
+            lock: threading.RLock = self.root._locks.setdefault(asked.id, threading.RLock())
+            return lock
+
+    def failed(self, id: str, error: BaseException) -> list[str]:
+        """Note whose error it is that an operation ends with; the operations whose error it was before."""
+        whose: list[str] = []
+        seen: set[int] = set()
+        following: BaseException | None = error
+        while following is not None and id_of(following) not in seen:
+            seen.add(id_of(following))
+            whose += [one for one in self.root._errors.get(id_of(following), (None, []))[1] if one not in whose]
+            hidden = following.__suppress_context__
+            following = following.__cause__ or (None if hidden else following.__context__)
+        self.root._errors[id_of(error)] = (error, [id])
+        return whose
+
+    # -- hooks ---------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        hook: str,
+        place: str = "",
+        convert: Callable[[Any], Any] | None = None,
+        suffix: int | str = "",
+        **given: Any,
+    ) -> HandlerValue | None:
+        """Let the handlers of a hook decide; the first value is the hook's.
+
+        Raises:
+            ToolRejected: a handler rejected what the hook is about.
+            Waiting: a handler waits for a person.
+        """
+        call = HookCall({"agent": self.agent, **given})
+
+        def run(operation: HookRun) -> None:
+            self.host.run(hook, call, operation.over)
+            if call.decided is not None:
+                operation.value, operation.by = operation.convert(call.decided.value), call.decided.by
+
+        operation = HookRun(hook, f"{place}{hook}{suffix}", call)
+        operation.convert = convert or operation.convert
+        self._hook(operation, run)
+        return None if operation.by is None else HandlerValue(operation.value, operation.by)
+
+    def chain(
+        self,
+        hook: str,
+        place: str = "",
+        convert: Callable[[Any], Any] | None = None,
+        ready: Callable[[], None] = nothing,
+        **given: Any,
+    ) -> tuple[Any, HandlerValue | None]:
+        """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
+        call = HookCall({"agent": self.agent, **given}, convert, ready)
+
+        def run(operation: HookRun) -> None:
+            self.host.run(hook, call, operation.over)
+            operation.more = call.decided or operation.more
+
+        operation = self._hook(HookRun(hook, place + hook, call), run)
+        return call[operation.chained], operation.more
+
+    def notify(self, hook: str, place: str = "", ready: Callable[[], None] = nothing, **given: Any) -> None:
+        """Let the handlers of a hook know."""
+        call = HookCall({"agent": self.agent, **given}, None, ready)
+        self._hook(HookRun(hook, place + hook, call), lambda operation: self.host.run(hook, call, operation.over))
+
+    def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
+        """Let the handlers of a hook know; the rejection, where one of them refuses."""
+        try:
+            self.notify(hook, place, **given)
+        except ToolRejected as rejection:
+            return rejection
+        return None
+
+    def _hook(self, run: HookRun, handlers: Callable[[HookRun], None]) -> HookRun:
+        """Run a hook's handlers as one operation, or look up what came of them."""
+        if not self.host.has_others(run.hook):  # the package's own only, which change nothing
+            handlers(run)
+            return run
+        run.id = id = f"{self.id}/{run.place}"
+        if self.past is not None and self._looked_up(run):
+            return run
+        if self.past is None or id not in self.past.began or id not in self.past.parts:
+            self.began(id)
+        self._runs[id] = run
+        ended = self.ended
+        try:
+            with self.within(id):
+                handlers(run)
+        except ToolRejected as rejection:
+            self._close(run, ended, rejected=str(rejection), by=self.boundary.owner_of(rejection))
+            raise
+        except Pause as pause:
+            raise self._wait(run, pause) from None
+        except Waiting as waiting:
+            waiting.by, waiting.call = self.boundary.owner_of(waiting) or {}, run.given.get("tool_call")
+            raise
+        finally:
+            del self._runs[id]
+        self._close(run, ended)
+        return run
+
+    def _close(self, run: HookRun, ended: Ending | None, **told: Any) -> None:
+        """Write what the handlers decided, or that they changed something; nothing where they only observed."""
+        told = {**run.told(), **told}
+        if self.ended is not ended and self.ended is not None:
+            told["ended"] = self.end_told()
+        if run.hook == "before_llm" and (changed := self._changed(run.given["request"])):
+            told["request"] = changed
+        if told or run.id in self.touched:
+            self.log.append({"type": CLOSED, "id": run.id, **told})
+
+    def _changed(self, request: Any) -> dict[str, Any]:
+        agent = self.agent
+        messages, tools = self.conversation.session["messages"], agent.tools.schemas()
+        return changed_request(request, messages, tools, agent.llm.model, agent.call_options())
+
+    def _close_handlers(self, asked: Frame, run: HookRun) -> None:
+        """Before a handler's first own operation: the handlers before it will not run again."""
+        if run.last is None or run.written is run.last:
+            return
+        run.written = run.last
+        self.log.append({"type": HANDLERS, "id": run.id, "over": run.passed, **run.told(), **self._ended_told()})
+
+    def _ended_told(self) -> dict[str, Any]:
+        return {} if self.ended is None else {"ended": self.end_told()}
+
+    def _wait(self, run: HookRun, pause: Pause) -> Waiting:
+        """Write that a handler waits for a person."""
+        by = self.boundary.owner_of(pause) or {}
+        call = run.given.get("tool_call")
+        told = None if call is None else shown(call)
+        line: TraceEntry = {"type": WAIT, "id": f"{run.id}/wait:{by.get('handler')}", "hook": run.id, "of": run.hook}
+        line |= {"agent": self.agent.name, "call": told, "reason": pause.reason, "by": by}
+        line |= {"digest": digest_of(told and told["arguments"])}
+        over = [*run.passed, [by.get("plugin"), by.get("handler")]]
+        self.log.append({**line, "over": over, **run.told(), **self._ended_told()})
+        return Waiting([Wait(line["id"], line["agent"], told, pause.reason, line["digest"], by)], call, by)
+
+    def _looked_up(self, run: HookRun) -> bool:
+        """Take from the log what came of a hook's handlers; False where they, or the rest of them, are to run.
+
+        Raises:
+            ToolRejected, Waiting: as the handlers did.
+        """
+        past, id = self.past, run.id
+        assert past is not None
+        if (line := past.closing(id, self.id)) is not None:
+            edit_again(run.given, self.reapply(id))
+            self._take(run, line)
+            if "rejected" in line:
+                raise self._rejection(line["rejected"], line.get("by") or RESUMED)
+            return True
+        if past.is_over(id, self.id):
+            edit_again(run.given, self.reapply(id))
+            return True
+        if id not in past.parts:
+            return False
+        self.opens(id)
+        part = past.lines[past.parts[id]]
+        run.over = run.passed = [list(one) for one in part.get("over") or ()]
+        edit_again(run.given, self.reapply(id, lambda by: [by.get("plugin"), by.get("handler")] in run.passed))
+        self._take(run, part)
+        return part["type"] == WAIT and self._decided(run, part)
+
+    def _take(self, run: HookRun, line: TraceEntry) -> None:
+        run.take(line)
+        if "request" in line:
+            change_request(run.given["request"], line["request"])
+        if (ended := line.get("ended")) is not None:
+            self.end_as(ended)
+
+    def _rejection(self, reason: str, by: By) -> ToolRejected:
+        rejection = ToolRejected(reason)
+        self.boundary.keep_owner(rejection, by)
+        return rejection
+
+    def _decided(self, run: HookRun, part: TraceEntry) -> bool:
+        """Put a person's decision into the place of the handler that waits; whether it ends the hook."""
+        past = self.past
+        assert past is not None
+        if part["id"] not in past.decided:
+            waits = [one for one in past.pending() if one.id == part["id"]]
+            raise Waiting(waits, run.given.get("tool_call"), part.get("by"))
+        decision = past.lines[past.decided[part["id"]]]
+        if "reject" in decision:
+            if run.hook == "before_llm":
+                run.value, run.by = run.convert(f"rejected: {decision['reject']}"), RESUMED
+                return True
+            raise self._rejection(str(decision["reject"]), RESUMED)
+        if "answer" in decision:
+            run.value, run.by = run.convert(from_stored(decision["answer"])), RESUMED
+            return True
+        calls = [run.given["tool_call"]] if run.hook == "before_each_tool" else run.given.get("tool_calls") or ()
+        for call in calls:
+            call.approved = True
+        return False
+
+
+id_of = id

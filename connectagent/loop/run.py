@@ -1,0 +1,82 @@
+"""The loop: a model call, a round of tools, a model call, until the model has answered."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from connectagent.data import LLMResponse, ToolCall
+from connectagent.errors import Waiting
+from connectagent.loop.model_call import call_model, shown_call
+from connectagent.loop.operations import Ending
+from connectagent.loop.parallel import run_round
+from connectagent.loop.turn import Turn
+from connectagent.session.messages import NOT_RUN, assistant_message
+
+
+def run_turn(turn: Turn) -> str:
+    """Take one turn from the user's message to its result."""
+    around = turn.host.around("around_turn", partial(_run, turn), agent=turn.agent, prompt=turn.prompt)
+    return str(around)
+
+
+def _run(turn: Turn) -> str:
+    try:
+        turn.begin()
+        if (value := turn.decide("after_user_input", prompt=turn.prompt)) is not None:
+            turn.ended = Ending(value.value, "ended", value.by)
+        while True:
+            followup = turn.complete(answer(turn))
+            if followup is None or turn.exhausted:
+                return turn.keep()
+            turn.prompt_again(followup)
+    except BaseException as error:
+        if (stopped := turn.on_stop(error)) is not error:
+            raise stopped from None
+        raise
+    finally:  # pending calls and `temp:` state are cleared
+        turn.conversation.end_turn()
+
+
+def answer(turn: Turn) -> Ending:
+    """Iterate until the model has answered, code of others has ended the turn, or its limit is reached."""
+    while turn.ended is None:
+        ending: Ending | None = turn.agent.delegate(turn)
+        if ending is not None:  # a function in place of the model, or a hand-off
+            return ending
+        if turn.ended is not None:
+            break
+        if turn.exhausted:
+            return turn.out_of_iterations()
+        response = iterate(turn)
+        if response is not None and response.tool_calls:
+            run_tools(turn, response.tool_calls)
+        elif response is not None and turn.ended is None:
+            return Ending(response.content or "", "answered", {"model": response.model})
+    return turn.last_words()
+
+
+def iterate(turn: Turn) -> LLMResponse | None:
+    """One model call, its answer put into the conversation; None where the turn ended before it."""
+    turn.conversation.session["iteration"] += 1
+    response = call_model(turn)
+    if response is not None:
+        turn.conversation.append(assistant_message(response))
+    return response
+
+
+def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
+    """One round of tools: every call is answered, however the round ends."""
+    conversation, reason = turn.conversation, "the turn was ended"
+    conversation.begin_round([shown_call(call) for call in calls])
+    try:
+        if turn.ended is None:
+            rejection = turn.rejects("before_tools", f"{turn.iteration}/", tool_calls=list(calls))
+            entries = run_round(turn, calls, rejection)
+            with conversation.ending_with(entries[-1]) as ready:
+                turn.notify("after_tools", f"{turn.iteration}/", ready, entries=entries)
+    except BaseException as error:
+        waits = isinstance(error, Waiting)
+        reason = "the turn was paused" if waits else f"{type(error).__name__} ended the turn"
+        raise
+    finally:
+        conversation.close_round(calls, NOT_RUN.format(reason=reason))

@@ -1,0 +1,85 @@
+"""What handlers decided, as lines of the log hold it, and the same read back."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
+from connectagent.session.snapshot import clone
+
+
+def as_stored(value: Any) -> Any:
+    """A value that a handler returned, as data."""
+    if isinstance(value, LLMResponse):
+        return {"response": {**dataclasses.asdict(value), "provider_data": clone(value.provider_data)}}
+    if isinstance(value, Retry):
+        model = getattr(value.model, "model", value.model)
+        return {"retry": {"after_s": value.after_s, "model": model}}
+    return {"value": value}
+
+
+def from_stored(told: Any) -> Any:
+    """The value that `as_stored` made data of."""
+    if "response" in told:
+        return stored_response(told["response"])
+    return Retry(**told["retry"]) if "retry" in told else clone(told.get("value"))
+
+
+def stored_response(told: dict[str, Any]) -> LLMResponse:
+    """A model's answer from data: of `as_stored`, or an `llm_call` entry."""
+    usage, calls = told.get("usage"), [ToolCall(**clone(call)) for call in told.get("tool_calls") or ()]
+    return LLMResponse(
+        told.get("content"),
+        calls,
+        TokenUsage(**usage) if isinstance(usage, dict) else usage,
+        told.get("finish_reason"),
+        told.get("model"),
+        clone(told.get("provider_data")),
+        told.get("retries"),
+    )
+
+
+def changed_request(
+    request: LLMRequest, messages: list[Any], tools: list[Any], model: str, options: Any
+) -> dict[str, Any]:
+    """What handlers of `before_llm` changed for one call alone; {} for nothing."""
+    told: dict[str, Any] = {}
+    if request.messages is not messages:
+        told["messages"] = clone(list(request.messages))
+    if request.tools is not tools and request.tools != tools:
+        told["tools"] = clone(list(request.tools))
+    if request.model != model:
+        told["model"] = request.model
+    if request.options != options:
+        told["options"] = clone(request.options)
+    return told
+
+
+def change_request(request: LLMRequest, told: dict[str, Any]) -> None:
+    """Change a request again as `changed_request` tells."""
+    for name, value in told.items():
+        setattr(request, name, clone(value))
+
+
+def edit_again(given: dict[str, Any], changes: list[TraceEntry]) -> None:
+    """Edit what a hook is about again, as its handlers had done."""
+    for change in changes:
+        value = change.get("value")
+        if change.get("type") != "change":
+            continue
+        if change.get("of") in ("tool_call", "tool_calls"):
+            calls = [given["tool_call"]] if "tool_call" in given else given.get("tool_calls") or []
+            listed = value if isinstance(value, list) else [value]
+            for call in calls:
+                for told in listed:
+                    if isinstance(told, dict) and told.get("id") == call.id:
+                        call.name, call.arguments = told["name"], clone(told["arguments"])
+        elif (
+            change.get("of") == "response"
+            and isinstance(value, dict)
+            and isinstance(given.get("response"), LLMResponse)
+        ):
+            edited, response = stored_response(value), given["response"]
+            response.content, response.tool_calls = edited.content, edited.tool_calls
+            response.provider_data = edited.provider_data or response.provider_data

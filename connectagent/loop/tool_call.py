@@ -1,0 +1,378 @@
+"""One tool call: whatever becomes of it, with its hooks, its attempts, its trace entries and its result."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from functools import partial
+from typing import Any
+
+from connectagent.data import Retry, ToolCall, TraceEntry, Wait
+from connectagent.errors import Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
+from connectagent.loop.model_call import MAX_RETRIES, outlined, shown_call
+from connectagent.loop.operations import RESUMED
+from connectagent.loop.stored import from_stored
+from connectagent.loop.turn import Turn
+from connectagent.session.journal import LEFT, WAIT, digest_of
+from connectagent.session.messages import NOT_RUN
+from connectagent.session.raised import named_error
+from connectagent.session.snapshot import By, clone, shown
+from connectagent.tools.results import error_content, error_message, result_content
+from connectagent.tools.tool import Tool
+
+IN_DOUBT = "in doubt: the process ended while this tool ran, so it may have taken effect; it was not run again"
+ENDED = NOT_RUN.format(reason="the turn was ended")
+_DATA = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
+_OF_ATTEMPT = ("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing")
+_FAILED = ("error", "not_found", "recovered")
+
+
+class ToolRun:
+    """One tool call on its way: its guards, its body, and what follows.
+
+    Args:
+        turn: whose tools and hooks they are.
+        call: what the model, or code of others, asks for.
+        place: where it stands in the turn, with a `/` behind.
+        rejection: set where `before_tools` rejected the whole round.
+
+    Attributes:
+        entry: its trace entry.
+        error: what the last attempt failed with.
+        decided: whether something else than the tool's body decides what becomes of it.
+    """
+
+    def __init__(self, turn: Turn, call: ToolCall, place: str, rejection: ToolRejected | None = None) -> None:
+        self.turn, self.call, self.place, self.rejection = turn, call, place, rejection
+        self.id = f"{turn.id}/{place}".rstrip("/")
+        self.entry = new_entry(turn, call)
+        self.error: Exception | None = None
+        self.decided = False
+        self._traced = False
+
+    def whole(self) -> TraceEntry:
+        """Take the call from `before_each_tool` to `after_each_tool`; its trace entry."""
+        outer = self.turn.conversation.session["pending_tool"]  # where a handler or tool calls execute_tool()
+        self.turn.conversation.note_pending(shown_call(self.call))
+        try:
+            self.guard()
+            self.body()
+            self.settle()
+            return self.entry
+        except BaseException as error:
+            self.stopped(error)
+            raise
+        finally:
+            self.turn.conversation.note_pending(outer)
+
+    def salvage(self) -> None:
+        """Place what the body came to, where the round ends before it is settled."""
+        if "status" in self.entry and not self._traced:
+            self.turn.conversation.answer(self.call, self.entry["result"])
+            place = {} if self.entry["status"] == "interrupted" else {"id": f"{self.id}/tool1"}
+            self.turn.conversation.trace_quietly({**self.entry, **place})
+
+    def stopped(self, error: BaseException) -> None:
+        """Leave the call answered where it was interrupted, and tell a wait which call it is of."""
+        if self.entry.get("status") == "interrupted":
+            self.turn.conversation.answer(self.call, self.entry["result"])
+            self.turn.conversation.trace_quietly(self.entry)
+        elif isinstance(error, Waiting):
+            error.call = self.call  # the outermost, where a tool or handler called execute_tool()
+
+    # -- before --------------------------------------------------------------------------------
+
+    def guard(self) -> None:
+        """Let handlers edit, stand in for or reject the call."""
+        turn, call, entry = self.turn, self.call, self.entry
+        try:
+            if self.rejection is not None:
+                raise self.rejection
+            answer = None
+            if turn.ended is None:
+                answer = turn.decide("before_each_tool", self.place, result_content, tool_call=call)
+            if call.arguments != entry["arguments"]:
+                entry.update(original_arguments=entry["arguments"], arguments=clone(call.arguments))
+            if turn.ended is not None:
+                self._decide(status="skipped", result=ENDED)
+            elif answer is not None:
+                self._decide(status="stand_in", result=answer.value, by=answer.by)
+        except ToolRejected as rejected:
+            self._reject(rejected)
+
+    def _decide(self, by: By | None = None, **told: Any) -> None:
+        self.decided = True
+        self.entry.update(told, **({"by": by} if by else {}))
+        self.entry.update(self.turn.conversation.changed_by(by))
+
+    def _reject(self, rejected: ToolRejected) -> None:
+        by = self.turn.boundary.owner_of(rejected)
+        self._decide(by, status="rejected", result=f"rejected: {rejected}")
+
+    def shown(self) -> dict[str, Any]:
+        """The call as the session shows it."""
+        return shown_call(self.call)
+
+    # -- the body ------------------------------------------------------------------------------
+
+    def body(self) -> None:
+        """Run the tool, unless it was decided otherwise or the log has what came of it."""
+        line = self.turn.closing(f"{self.id}/tool1")
+        if line is not None:
+            self._take(line)
+        elif not self.decided:
+            try:
+                self.error = self._attempt(1, self.entry)
+            except ToolRejected as rejected:
+                self._reject(rejected)
+
+    def body_kept(self) -> None:
+        """Run the tool in a round of which others run at the same time: what came of it is written at once."""
+        self.body()
+        id = f"{self.id}/tool1"
+        if not self._traced and not self.decided and self.turn.closing(id) is None:
+            self.turn.log.append({"type": "tool_ended", "id": id, "entry": clone(self.entry)})
+
+    def _take(self, line: TraceEntry) -> None:
+        """Take what came of the first attempt from the log."""
+        self._traced = line["type"] == "tool_execution"
+        self.entry = line if self._traced else {**self.entry, **line["entry"]}
+        self.error = self._raised(f"{self.id}/tool1", self.entry)
+        self._end_again(self.entry)
+
+    def _end_again(self, told: TraceEntry) -> None:
+        if "ended" in told:
+            self.turn.end_as(told["ended"])
+        if "handoff" in told:
+            self.turn.agent.request_again(self.turn, told["handoff"])
+
+    def _raised(self, id: str, told: TraceEntry) -> Exception | None:
+        if told.get("status") not in _FAILED or not told.get("error_type"):
+            return None
+        error = named_error(str(told["error_type"]), str(told.get("error") or ""))
+        self.turn.failed(id, error)
+        return error if isinstance(error, Exception) else None
+
+    def _attempt(self, number: int, entry: TraceEntry) -> Exception | None:
+        """Run the tool's function; `entry` takes what came of it. The error, where it failed.
+
+        Raises:
+            ToolRejected: it is refused after all.
+            Waiting: it waits for a person.
+        """
+        turn, call, id = self.turn, self.call, f"{self.id}/tool{number}"
+        tool, since, own = turn.agent.tools.get(call.name), turn.boundary.blames, TraceEntry()
+        try:
+            if tool is None:
+                raise turn.agent.tools.missing(call.name)
+            if call.error:
+                raise ToolArgumentsError(f"the arguments could not be read: {call.error}; send one JSON object")
+            if self._is_answered(tool, id, entry):
+                return None
+            turn.began(id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
+            run = partial(self._run, tool, entry, own)
+            with turn.within(id):
+                value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
+            entry.update(status="success", result=result_content(value))
+            return None
+        except ToolRejected:
+            raise
+        except TurnEnded:
+            entry.update(status="skipped", result=ENDED)
+            return None
+        except Pause as pause:
+            raise self._wait(id, pause) from None
+        except Waiting as waiting:
+            turn.log.append({"type": LEFT, "id": id, "waits": [wait.id for wait in waiting.waits]})
+            waiting.by = {"tool": call.name}
+            raise
+        except Exception as error:
+            if turn.boundary.owner_of(error, since):
+                if entry.get("timing"):
+                    lost = f"the tool ran, but its result was lost: {type(error).__name__}"
+                    entry.update(status="interrupted", result=lost)
+                raise
+            entry.update(_failure(error), **{"from": turn.failed(id, error)})
+            if tool is None:
+                entry["status"] = "not_found"
+            return error
+        except BaseException as interrupt:
+            entry.update(_interruption(interrupt))
+            raise
+        finally:
+            if any(entry.get(key) != own[key] for key in own):
+                entry["original"] = outlined(own)
+
+    def _is_answered(self, tool: Tool, id: str, entry: TraceEntry) -> bool:
+        """Whether a person's answer stands in for a tool that began before; False where it is to run.
+
+        Raises:
+            ToolRejected: the person refuses, or it is in doubt whether the tool has taken effect.
+            Waiting: nobody has decided.
+        """
+        turn, past = self.turn, self.turn.past
+        if past is None or id not in past.began:
+            return False
+        turn.opens(id)
+        waits = past.left.get(id)
+        if waits is None:
+            if tool.idempotent or turn.agent.runs_again(self.call):
+                return False
+            raise self._refusal(IN_DOUBT)
+        decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
+        if not decided:
+            raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
+        if not waits[0].startswith(f"{id}/wait:"):
+            return False
+        if "reject" in decided[0]:
+            raise self._refusal(str(decided[0]["reject"]))
+        if "answer" in decided[0]:
+            entry.update(status="stand_in", result=result_content(from_stored(decided[0]["answer"])), by=RESUMED)
+            return True
+        self.call.approved = True
+        return False
+
+    def _refusal(self, reason: str) -> ToolRejected:
+        rejection = ToolRejected(reason)
+        self.turn.boundary.keep_owner(rejection, RESUMED)
+        return rejection
+
+    def _wait(self, id: str, pause: Pause) -> Waiting:
+        """Write that the tool itself waits for a person."""
+        turn, call, by = self.turn, self.call, {"tool": self.call.name}
+        told, wait = shown(call), f"{id}/wait:{call.name}"
+        line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": told, "reason": pause.reason, "by": by}
+        line |= {"digest": digest_of(told["arguments"])}
+        turn.log.append(line)
+        turn.log.append({"type": LEFT, "id": id, "waits": [wait]})
+        return Waiting([Wait(wait, turn.agent.name, told, pause.reason, line["digest"], by)], call, by)
+
+    def _run(self, tool: Tool, entry: TraceEntry, own: TraceEntry) -> Any:
+        """Run the tool's function; `own` takes what came of it, where handlers may make something else of that."""
+        turn = self.turn
+        if turn.ended is not None:
+            raise TurnEnded
+        arguments = tool.bind(self.call.arguments, agent=turn.agent)
+        handled = turn.host.has_others("around_tool")
+        started, ended, request = time.perf_counter(), turn.ended, turn.request
+        try:
+            value = turn.boundary.run_tool(tool, arguments)
+            if type(value) in _DATA:
+                entry["result_type"] = type(value).__name__
+            if handled:
+                own.update(status="success", result=result_content(value))
+            return value
+        except BaseException as error:
+            if handled and not isinstance(error, (ToolRejected, Pause, Waiting)):
+                own.update(_failure(error) if isinstance(error, Exception) else _interruption(error))
+            raise
+        finally:
+            entry["timing"] = round((time.perf_counter() - started) * 1000, 3)
+            if turn.ended is not None and turn.ended is not ended:
+                entry["ended_turn"] = turn.ended.result
+                entry["ended"] = turn.end_told()
+            if turn.request is not None and turn.request is not request:
+                entry["handoff"] = turn.request.told()
+
+    # -- after ---------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Place the result, let handlers recover from an error, and see and replace the result."""
+        turn, conversation = self.turn, self.turn.conversation
+        if self._traced:
+            conversation.answer(self.call, self.entry["result"])
+        else:
+            self.entry["id"] = f"{self.id}/tool1"
+            conversation.place(self.call, self.entry)
+        self._recover()
+        take = partial(self._take_result)
+        given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}
+        with conversation.ending_with(self.entry) as ready:
+            result, _ = turn.chain("after_each_tool", self.place, take, ready, **given)
+        if result is not given["result"] and result != self.entry.get("result"):  # it comes from the log
+            self._take_result(result)
+
+    def _take_result(self, value: Any) -> Any:
+        """Put what a handler returned in the place of the result, before the next one sees the conversation."""
+        result = result_content(value)
+        self.turn.conversation.amend(self.call, self.entry, result=result)
+        return result
+
+    def _recover(self) -> None:
+        """Let handlers of `on_error` supply a result, or run a failed call again."""
+        turn = self.turn
+        for number in range(1, MAX_RETRIES + 1):
+            if self.error is None:
+                return
+            answer = turn.decide(
+                "on_error", self.place, _as_result, suffix=number, error=self.error, tool_call=self.call
+            )
+            if answer is None or (turn.ended is not None and isinstance(answer.value, Retry)):
+                return
+            if isinstance(answer.value, Retry):
+                self._again(number + 1, answer.value.after_s, answer.by)
+            else:
+                changed = {"status": "recovered", "result": answer.value, "by": answer.by}
+                self.error = None
+                self._take_attempt(changed, answer.by, f"{self.id}/recovered{number}")
+
+    def _again(self, number: int, after_s: float, by: By) -> None:
+        turn, id = self.turn, f"{self.id}/tool{number}"
+        line = turn.closing(id)
+        if line is not None:
+            turn.conversation.amend(self.call, self.entry, **line["value"])
+            self.error = self._raised(id, line["value"])
+            self._end_again(line["value"])
+            return
+        if not turn.has_begun(id):
+            turn.agent.runtime.sleep(after_s)
+        changed: TraceEntry = {"attempt": number, "started": time.time()}
+        try:
+            self.error = self._attempt(number, changed)
+        except ToolRejected as rejected:
+            changed.update(status="rejected", result=f"rejected: {rejected}")
+            self.error = None
+        except BaseException:
+            if "status" in changed:
+                with contextlib.suppress(Exception):
+                    self._take_attempt(changed, by, id)
+            raise
+        self._take_attempt(changed, by, id)
+
+    def _take_attempt(self, changed: TraceEntry, by: By, id: str) -> None:
+        """Put what came of a call that had failed into its entry, and trace it."""
+        turn = self.turn
+        turn.conversation.amend(self.call, self.entry, **changed)
+        if turn.closing(id) is None:
+            value = {
+                key: changed[key] for key in (*_OF_ATTEMPT, "attempt", "started", "ended", "handoff") if key in changed
+            }
+            told = {"type": "change", "id": id, "by": by, "of": "tool_execution", "call_id": self.call.id}
+            turn.conversation.trace({**told, "value": value})
+
+
+def _as_result(value: Any) -> Any:
+    return value if isinstance(value, Retry) else result_content(value)
+
+
+def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
+    """The trace entry of a call of which nothing is decided yet."""
+    return {
+        "type": "tool_execution",
+        "tool_name": call.name,
+        "arguments": clone(call.arguments),
+        "call_id": call.id,
+        "timing": 0.0,
+        "iteration": turn.conversation.session["iteration"],
+        "timestamp": time.time(),
+    }
+
+
+def _failure(error: Exception) -> TraceEntry:
+    told = {"error": error_message(error), "error_type": type(error).__name__}
+    return {"status": "error", "result": error_content(error), **told}
+
+
+def _interruption(error: BaseException) -> TraceEntry:
+    kind = type(error).__name__
+    return {"status": "interrupted", "result": f"interrupted before it finished: {kind}", "error_type": kind}

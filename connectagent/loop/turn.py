@@ -1,0 +1,330 @@
+"""One turn of one agent, and its operations: each is looked up in the log before it is done, and written into it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from connectagent import frame
+from connectagent.data import Log, TokenUsage, TraceEntry
+from connectagent.errors import Paused, Waiting
+from connectagent.frame import Frame
+from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.hook_run import HookRun
+from connectagent.loop.operations import Ending, Given, Operations, id_of
+from connectagent.output.text import describe
+from connectagent.session.journal import Journal
+from connectagent.session.messages import text_of, user_message
+from connectagent.session.snapshot import clone, shown
+from connectagent.session.state import merge_change
+from connectagent.session.usage import Spent, charge
+
+
+class Turn(Operations):
+    """One turn of one agent. `parent` is the turn of the agent that asked for it, or None.
+
+    Args:
+        agent: whose turn it is.
+        given: the user's message, and the limit of iterations.
+        id: the turn's place.
+        log: where its lines go; the root turn's, for agents inside.
+        asked: the frame in which the turn was asked for; None for a root turn.
+        past: what the log has of it already, where it goes on.
+
+    Attributes:
+        ended: set where the turn is to end before its next call of a model or tool.
+        inner: the turns that run inside it.
+        spent: what its model calls, and those of the turns inside it, came to.
+    """
+
+    def __init__(
+        self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
+    ) -> None:
+        self.agent, self.host, self.boundary = agent, agent.hooks, agent.boundary
+        self.id, self.log, self.past = id, log, past
+        self.message, self.prompt, self.limit = given
+        self.asked = asked
+        self.parent: Turn | None = None if asked is None else asked.turn
+        self.root: Turn = self if self.parent is None else self.parent.root
+        self.frame = Frame(self, id, account=None if asked is None else asked.account)
+        self.ended: Ending | None = None
+        self.over = self.stopped = self.abandoned = False
+        self.inner: list[Turn] = []
+        self.spent = Spent()
+        self.started = time.time()
+        self.thread = threading.current_thread()
+        self.handoff: Any = None  # what a leading agent gave this one: see `agents.handoff`
+        self.request: Any = None  # to whom the agent's own model wants to hand over
+        self.hops = self.handoffs = 0
+        self.heard: set[str] = set()  # the agents that know the user's message
+        self.outward: tuple[Ending, str] | None = None
+        self.line: TraceEntry = {}  # its closing entry, where it is an inner turn
+        self.logged: set[int] = set()  # entries that were written before they were traced
+        self.touched: set[str] = set()  # the places at which something in the conversation was changed
+        self._runs: dict[str, HookRun] = {}
+        if self.parent is None:
+            self._ordinals: dict[str, int] = {}
+            self._errors: dict[int, tuple[BaseException, list[str]]] = {}
+            self._locks: dict[str, threading.RLock] = {}
+            self._guard = threading.Lock()
+        own = agent.listener
+        self.listeners: list[Any] = [] if self.parent is None else list(self.parent.listeners)  # see `loop.stream`
+        if own is not None and own.is_own_thread() and not any(own is one for one in self.listeners):
+            self.listeners.append(own)
+
+    @property
+    def conversation(self) -> Any:
+        """The agent's conversation."""
+        return self.agent.conversation
+
+    @property
+    def iteration(self) -> int:
+        """The number of the iteration, from 1; 0 before the first."""
+        return int(self.conversation.session["iteration"])
+
+    @property
+    def place(self) -> str:
+        """The place of the iteration."""
+        return f"{self.id}/{self.iteration}"
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The state as the code that runs here sees it: the session's, or its copy where it runs beside others."""
+        body = self._body()
+        return self.conversation.session["state"] if body is None else body.state  # type: ignore[no-any-return]
+
+    def _body(self) -> Any:
+        here = frame.current()
+        return here.body if here is not None and here.turn is self else None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the turn may take no further iteration."""
+        return self.stopped or self.iteration >= self.limit
+
+    @property
+    def branch(self) -> str | None:
+        """The names of the agents from the root down to this one, as entries of the trace carry them."""
+        return self.conversation.labels.get("branch")  # type: ignore[no-any-return]
+
+    def callers(self) -> Iterator[Turn]:
+        """The turns around this one, the nearest first."""
+        turn = self.parent
+        while turn is not None:
+            yield turn
+            turn = turn.parent
+
+    # -- its beginning and its end -------------------------------------------------------------
+
+    def on_stop(self, error: BaseException) -> BaseException:
+        """Trace what stopped the turn; what is to be raised."""
+        if isinstance(error, Waiting):
+            return self._paused(error)
+        by = self.boundary.owner_of(error)
+        told = {"type": "error", "by": by, "error": describe(str, error), "error_type": type(error).__name__}
+        self.conversation.trace_quietly(told)
+        return error
+
+    def _paused(self, waiting: Waiting) -> Paused:
+        first, by = waiting.waits[0], waiting.by
+        hook = by.get("hook", "tool")
+        call = waiting.call if hook in ("tool", "before_each_tool") else None
+        told = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and shown(call)}
+        told["waits"] = [wait.id for wait in waiting.waits]
+        if first.agent != self.agent.name:
+            told["inner"] = {"agent": first.agent}
+        self.conversation.trace_quietly(told)
+        return Paused(waiting.waits, self.log.path, call)
+
+    def prepare(self) -> None:
+        """Make the conversation ready for the turn, before anything of it is written.
+
+        Raises:
+            ConfigError: the system prompt names state that there is none.
+        """
+        known = self.past.own(self.id, self.branch) if self.past is not None else []
+        self.conversation.repeat(known)
+        self.conversation.begin_turn(self.prompt)
+
+    def begin(self) -> None:
+        """Take the user's message into the conversation."""
+        conversation = self.conversation
+        if self.handoff is not None:
+            self.handoff.begin(self)
+        conversation.append(self.message)
+        entry: TraceEntry = {"type": "user_input", "turn": conversation.session["turn"], "prompt": self.prompt}
+        if self.limit != self.agent.max_iterations:
+            entry["max_iterations"] = self.limit
+        if self.message["content"] != self.prompt:
+            entry["content"] = clone(self.message["content"])
+        conversation.trace(entry)
+
+    def complete(self, ending: Ending) -> HandlerValue | None:
+        """Let handlers see and replace the result; what to go on with, where one of them wants that."""
+        session = self.conversation.session
+        session.update(result=ending.result, outcome=ending.outcome)
+        result, more = self.chain(
+            "on_complete", f"{session['iteration']}/", result=ending.result, outcome=ending.outcome
+        )
+        self.boundary.tell()
+        session["result"] = result
+        return more
+
+    def prompt_again(self, more: HandlerValue) -> None:
+        """Go on with another message of the user."""
+        self.ended, self.prompt = None, more.value.prompt
+        self.message = user_message(self.prompt)
+        self.request = None
+        self.heard.clear()
+        self.conversation.append(self.message, by=more.by)
+
+    def out_of_iterations(self) -> Ending:
+        """The ending of a turn that has reached its limit."""
+        result = f"Task incomplete: Maximum iterations ({self.limit}) reached."
+        return Ending(result, "max_iterations", {"plugin": "connectagent"})
+
+    def last_words(self) -> Ending:
+        """The ending of a turn that was ended; the conversation tells it too."""
+        ended = self.ended
+        assert ended is not None
+        messages = self.conversation.session["messages"]
+        last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
+        if ended.result is None:
+            return ended._replace(result=text_of(last.get("content")) if last else "")
+        if last is None:
+            self.conversation.append({"role": "assistant", "content": ended.result}, by=ended.by)
+        return ended
+
+    def keep(self) -> str:
+        """The turn's result, which is stored in the state under the agent's `output_key`."""
+        session, key = self.conversation.session, self.agent.output_key
+        if key is not None and session["outcome"] != "transferred":
+            self.conversation.set_key(key, session["result"], self.agent.by)
+        return str(session["result"])
+
+    # -- what is counted, and what is shown ----------------------------------------------------
+
+    def count(self, usage: TokenUsage | None) -> None:
+        """Count an attempt at a model, here and in the turns around this one."""
+        here = frame.current()
+        charge(here.account if here is not None else None, usage)
+        for turn in (self, *self.callers()):
+            turn.spent.add(usage)
+            turn.agent.spent.add(usage)
+
+    def tell_text(self, text: str) -> None:
+        """Let handlers, and whoever streams the turn, know of a piece of the model's text."""
+        for listener in self.listeners:
+            listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
+        self.host.observe("on_text", agent=self.agent, text=text)
+
+    # -- turns inside this one -----------------------------------------------------------------
+
+    def take_closing(self, line: TraceEntry, change: dict[str, Any], known: bool = False) -> None:
+        """Take over what an agent inside this turn changed and wanted.
+
+        Args:
+            line: its closing entry.
+            change: what it changed in the state.
+            known: whether the entry is in the log already.
+        """
+        if (body := self._body()) is not None:
+            if not known:
+                for label, value in self.conversation.labels.items():
+                    line.setdefault(label, value)
+                self.log.append(line)
+                self.logged.add(id_of(line))
+            body.ended.append((line, change, known))
+            merge_change(body.state, change)
+            return
+        self.conversation.merge(change)
+        if not known:
+            self.conversation.trace(line)
+        self._end_with(line)
+
+    def wanted(self) -> dict[str, Any]:
+        """What the turn wants of those around it: to hand over, or to end them too."""
+        told: dict[str, Any] = {}
+        if self.request is not None:
+            told["handoff"] = self.request.told()
+        if self.outward is not None:
+            ending, scope = self.outward
+            result = self.conversation.session["result"] if ending.result is None else ending.result
+            told["outward"] = {**ending._asdict(), "result": result, "scope": scope}
+        return told
+
+    def emit(self, entry: TraceEntry) -> None:
+        """Write an entry of the trace into the log, and show it to who streams the turn."""
+        if (at := entry.get("at")) is not None:
+            self.touched.add(at)
+        self.log.append(entry)
+        for listener in self.listeners:
+            listener.listen(self.agent, entry)
+
+    def is_consumer(self) -> bool:
+        """Whether this is the thread that streams the turn."""
+        return any(listener.is_consumer() for listener in self.listeners)
+
+    def is_own_thread(self) -> bool:
+        """Whether this is the thread in which the turn ran."""
+        return threading.current_thread() is self.thread
+
+    def _end_with(self, line: TraceEntry) -> None:
+        """End this turn too, where the inner one was ended with a wider scope."""
+        if (outward := line.get("outward")) is None:
+            return
+        ending = Ending(outward["result"], outward["outcome"], outward["by"])
+        repeats = bool(getattr(getattr(self.agent.body, "function", None), "repeats", False))
+        self.end(ending, "agent" if outward["scope"] == "loop" and repeats else outward["scope"])
+
+    def leave_body(self) -> None:
+        """Another agent works for code that runs here: others of this turn go on, where they run beside it."""
+        if (body := self._body()) is not None:
+            body.pending = self.conversation.session["pending_tool"]
+            body.left.set()
+
+    def come_back(self) -> None:
+        """The other agent is done: wait until those before this one are over."""
+        if (body := self._body()) is not None:
+            body.come_back()
+            self.conversation.note_pending(body.pending)
+
+    def stop_inner(self) -> None:
+        """End the turns inside this one."""
+        for turn in list(self.inner):
+            turn.stop()
+
+    def failed_together(self, errors: list[BaseException]) -> None:
+        """Note that operations failed at the same time: the error of one is that of all."""
+        whose = [one for error in errors for one in self.root._errors.get(id_of(error), (None, []))[1]]
+        for error in errors:
+            self.root._errors[id_of(error)] = (error, whose)
+
+    def end_told(self) -> dict[str, Any]:
+        """The ending as a line has it."""
+        told = {} if self.ended is None else self.ended._asdict()
+        return {**told, "scope": self.outward[1]} if self.outward is not None else told
+
+    def end_as(self, told: dict[str, Any]) -> None:
+        """End the turn as a line tells."""
+        self.end(Ending(told.get("result"), str(told["outcome"]), told["by"]), told.get("scope", "agent"))
+
+    def trace_once(self, entry: TraceEntry, id: str) -> None:
+        """Trace an entry that ends an operation, unless the log has it."""
+        if self.closing(id) is None:
+            self.conversation.trace({**entry, "id": id})
+
+    def end(self, ending: Ending, scope: str = "agent") -> None:
+        """End the turn before its next call of a model or tool; with it those around it, as far as `scope` says."""
+        self.ended = ending
+        if scope != "agent":
+            self.outward = (ending, scope)
+
+    def stop(self) -> None:
+        """End this turn, and those inside it, as Ctrl-C was pressed."""
+        self.stopped = True
+        self.ended = Ending(None, "ended", {"plugin": "(interrupt)"})
+        for turn in list(self.inner):
+            turn.stop()

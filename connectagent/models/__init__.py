@@ -1,0 +1,1 @@
+"""The models behind an `LLM`: names, adapters and prices. The SDKs are imported at the first call."""

@@ -1,0 +1,259 @@
+"""Anthropic's messages."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
+from connectagent.models.content import as_json, read_arguments, tool_call
+from connectagent.models.failures import error_text, kind_of
+from connectagent.models.json_schema import instruction, output_tool
+from connectagent.models.sdk import NO_KEY, Messages, OnText, Tools, WireLLM, attempt_hooks, closed_with, count
+
+Block = dict[str, Any]
+
+_MAX_TOKENS = 8192
+_OLD_MODEL = re.compile(r"claude-3-(opus|sonnet|haiku)-2024")
+_OLD_MAX_TOKENS = 4096
+# Above this an answer may take longer than ten minutes, which connections do not survive without a stream;
+# the SDK's own create() refuses it.
+_STREAM_FROM_TOKENS = 21_333
+_MAX_PAUSES = 10
+_EMPTY_KINDS = {
+    "max_tokens": ("length", "the answer reached the token limit before any text came; allow more (max_tokens)"),
+    "refusal": ("refusal", "the model refused to answer"),
+    "model_context_window_exceeded": ("context_length", "the conversation fills the model's context window"),
+}
+
+
+class AnthropicLLM(WireLLM):
+    """A model behind Anthropic's messages API.
+
+    Args:
+        model: the bare name, for example `claude-sonnet-4-5`.
+        provider: the name of the provider, for traces and `provider_data`.
+        api_key: the key; without it the SDK finds its own (`ANTHROPIC_API_KEY`, `ANTHROPIC_AUTH_TOKEN`, a profile).
+        base_url: another address of the same API.
+        options: parameters of the API that are sent with every request, for example `thinking`;
+            `betas` is sent as a header, `system` replaces the conversation's system messages.
+    """
+
+    path = "/v1/messages"
+    default_base_url = "https://api.anthropic.com"
+    base_url_variable = "ANTHROPIC_BASE_URL"
+    client_variables = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE", "ANTHROPIC_IDENTITY_TOKEN")
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        provider: str = "anthropic",
+        api_key: str | None = None,
+        base_url: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, provider=provider, api_key=api_key, base_url=base_url, options=options)
+
+    @property
+    def base_url(self) -> str:
+        """Where requests go, without the `/v1` that the path brings."""
+        return super().base_url.rstrip("/").removesuffix("/v1")
+
+    def _key(self) -> str | None:
+        key = super()._key()
+        found_elsewhere = key == NO_KEY and any(os.environ.get(name) for name in self.client_variables)
+        return None if found_elsewhere else key
+
+    def _sdk_may_sign_in(self) -> bool:
+        return True
+
+    def _make_client(self, key: str | None, base_url: str) -> Any:
+        import anthropic
+
+        http_client = anthropic.DefaultHttpxClient(event_hooks=attempt_hooks())
+        client = anthropic.Anthropic(api_key=key, base_url=base_url, http_client=http_client)
+        if not (client.api_key or client.auth_token or getattr(client, "credentials", None)):
+            raise self._no_key()
+        return closed_with(client, http_client)
+
+    def _request_options(self) -> dict[str, Any]:
+        found = super()._request_options()
+        if self.options.get("betas"):
+            found["headers"]["anthropic-beta"] = ",".join(self.options["betas"])
+        return found
+
+    def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
+        body = self._body(messages, tools, output)
+        blocks: list[Block] = []
+        usages: list[dict[str, Any]] = []
+        retries: list[dict[str, Any]] = []
+        for _ in range(_MAX_PAUSES):
+            answer, failed = self._one_call(body, on_text)
+            retries += failed
+            usages.append(answer.get("usage") or {})
+            blocks += _blocks(answer)
+            if answer.get("stop_reason") != "pause_turn":
+                break
+            # the provider's own tools need more time: what it has said goes back, and it goes on
+            body["messages"] = [*body["messages"], {"role": "assistant", "content": _blocks(answer)}]
+        response = self._response({**answer, "content": blocks}, output)
+        response.usage = self._usage(usages)
+        response.retries = retries or None
+        return response
+
+    def _one_call(self, body: dict[str, Any], on_text: OnText | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        if on_text is None and body["max_tokens"] <= _STREAM_FROM_TOKENS:
+            answer, retries = self._post(body)
+            if not isinstance(answer, dict) or not isinstance(answer.get("content"), list):
+                kind = kind_of(200, answer) if isinstance(answer, dict) and answer.get("error") else "bad_response"
+                text = f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}"
+                raise self._failure(text, kind, status=200, body=answer)
+            return answer, retries
+        import anthropic
+
+        body = {**body, "stream": True}
+        stream, retries = self._post(body, stream=True, stream_cls=anthropic.Stream[object])
+        with stream:
+            return self._collected(stream, on_text or (lambda text: None)), retries
+
+    # ------------------------------------------------------------------------------------- sending
+
+    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+        options = self._body_options()
+        system, sent, used_tools = to_wire(messages, self.provider)
+        wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
+        thinking = options.get("thinking")
+        thinking = thinking if isinstance(thinking, dict) else {}
+        if output is not None and thinking.get("type") == "enabled":  # which forbids to force a tool
+            system = "\n\n".join(filter(None, (system, instruction(output))))
+        elif output is not None:
+            tool = output_tool(output)
+            options["tool_choice"] = {"type": "any"} if wire_tools else {"type": "tool", "name": tool["name"]}
+            wire_tools.append(tool)
+        if not wire_tools:
+            options.pop("tool_choice", None)  # refused without tools
+            if used_tools:  # and what the history calls must be there; it shall not be called again
+                wire_tools = [{"name": name, "input_schema": {"type": "object"}} for name in used_tools]
+                options["tool_choice"] = {"type": "none"}
+        body: dict[str, Any] = {"model": self.wire_model, "max_tokens": self._max_tokens(thinking), "messages": sent}
+        if system:
+            body["system"] = system
+        if wire_tools:
+            body["tools"] = wire_tools
+        body.update(options)
+        if "tool_choice" in body:
+            body["tool_choice"] = tool_choice(body["tool_choice"])
+        return body
+
+    def _max_tokens(self, thinking: dict[str, Any]) -> int:
+        """The limit that the API insists on, where the user set none; a thinking budget is part of it."""
+        limit = _OLD_MAX_TOKENS if _OLD_MODEL.match(self.wire_model) else _MAX_TOKENS
+        budget = thinking.get("budget_tokens")
+        return limit + budget if isinstance(budget, int) else limit
+
+    # ----------------------------------------------------------------------------------- receiving
+
+    def _response(self, answer: dict[str, Any], output: type[Any] | None) -> LLMResponse:
+        stop = answer.get("stop_reason") or None
+        blocks: list[Block] = answer["content"]
+        content = "".join(block.get("text") or "" for block in blocks if block["type"] == "text") or None
+        calls = self._calls(blocks, stop)
+        if output is not None and calls and calls[0].name == output_tool(output)["name"]:
+            arguments = calls[0].arguments if calls[0].error is None else {}
+            return LLMResponse(as_json(arguments), None, None, stop, answer.get("model"))
+        if content is None and not calls and stop in _EMPTY_KINDS:
+            kind, text = _EMPTY_KINDS[stop]
+            raise self._failure(text, kind, status=200, body=answer)
+        kept = None
+        if not all(_is_plain(block) for block in blocks):
+            own = [{key: value for key, value in block.items() if key != "broken"} for block in blocks]
+            kept = {"provider": self.provider, "content": own}
+        return LLMResponse(content, calls or None, None, stop, answer.get("model"), kept)
+
+    def _calls(self, blocks: list[Block], stop: str | None) -> list[ToolCall]:
+        taken: set[str] = set()
+        calls = [
+            tool_call(block.get("id"), block.get("name"), block.get("broken") or block.get("input"), taken, "anthropic")
+            for block in blocks
+            if block["type"] == "tool_use"
+        ]
+        if calls and stop == "max_tokens" and blocks[-1]["type"] == "tool_use" and calls[-1].error is None:
+            calls[-1].arguments = {}
+            calls[-1].error = "the answer reached the token limit inside this call: its arguments are not complete"
+        return calls
+
+    def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
+        """The usage of one answer, which may have taken several calls; input tokens here exclude cached ones."""
+        if not any(usages):
+            return None
+        total = TokenUsage()
+        for usage in usages:
+            read, written = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
+            total.input_tokens += count(usage, "input_tokens") + read + written
+            total.output_tokens += count(usage, "output_tokens")
+            total.cached_tokens += read
+            total.cache_write_tokens += written
+        return self._priced(total)
+
+    def _collected(self, stream: Any, on_text: OnText) -> dict[str, Any]:
+        """A stream put together as one plain answer; it is whole when `message_stop` came."""
+        answer: dict[str, Any] = {}
+        blocks: dict[Any, Block] = {}
+        inputs: dict[Any, str] = {}
+        for event in self._events(stream):
+            kind, index = event.get("type"), event.get("index")
+            if kind == "message_start":
+                answer = dict(event.get("message") or {})
+                answer["usage"] = dict(answer.get("usage") or {})
+            elif kind == "content_block_start":
+                blocks[index] = dict(event.get("content_block") or {})
+            elif kind == "content_block_delta" and index in blocks:
+                _add_delta(blocks[index], event.get("delta") or {}, inputs, index, on_text)
+            elif kind == "message_delta":
+                answer.update(event.get("delta") or {})
+                news = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
+                answer["usage"] = {**answer.get("usage", {}), **news}
+            elif kind == "message_stop":
+                return {**answer, "content": [_finished(block, inputs.get(index)) for index, block in blocks.items()]}
+            elif kind == "error":
+                raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
+        raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+
+
+def _is_plain(block: Block) -> bool:
+    """Whether a block says nothing that the message itself does not, so that it need not be kept."""
+    if block["type"] == "text":
+        return not block.get("citations")
+    caller = (block.get("caller") or {}).get("type", "direct")  # the model itself, or the provider's code execution
+    return bool(block["type"] == "tool_use" and caller == "direct")
+
+
+def _blocks(answer: dict[str, Any]) -> list[Block]:
+    """The blocks of an answer, without empty text, which is refused when it is sent back."""
+    blocks = [block for block in answer["content"] if isinstance(block, dict) and isinstance(block.get("type"), str)]
+    return [block for block in blocks if block["type"] != "text" or block.get("text")]
+
+
+def _add_delta(block: Block, delta: dict[str, Any], inputs: dict[Any, str], index: Any, on_text: OnText) -> None:
+    kind = delta.get("type")
+    if kind == "input_json_delta":
+        inputs[index] = inputs.get(index, "") + (delta.get("partial_json") or "")
+    elif kind == "citations_delta":
+        block["citations"] = [*(block.get("citations") or []), delta.get("citation")]
+    else:  # text_delta, thinking_delta, signature_delta, and others of that form
+        for key, value in delta.items():
+            if key != "type" and isinstance(value, str):
+                block[key] = (block.get(key) or "") + value
+                if kind == "text_delta" and value:
+                    on_text(value)
+
+
+def _finished(block: Block, input: str | None) -> Block:
+    """A streamed block with its input read; no-arg tools send `""`, or nothing. What is no JSON is left in `broken`."""
+    if input is None:
+        return block
+    arguments, error = read_arguments(input)
+    return {**block, "input": arguments, **({"broken": input} if error else {})}

@@ -1,0 +1,184 @@
+"""A conversation in OpenAI's chat format as Anthropic's messages API takes it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.json_schema import object_schema
+from connectagent.models.sdk import Messages
+
+Block = dict[str, Any]
+
+_ID_PATTERN = re.compile(r"[a-zA-Z0-9_-]+")
+_DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
+_THINKING = ("thinking", "redacted_thinking")
+_EMPTY = {"type": "text", "text": "(empty message)"}
+_BEGINNING = {"type": "text", "text": "(The beginning of the conversation is not shown.)"}
+
+
+def tools_to_wire(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tool schemas of OpenAI's format in Anthropic's; what is in Anthropic's already is passed on."""
+    wire = []
+    for tool in tools:
+        function = tool.get("function")
+        if not isinstance(function, dict):
+            wire.append(tool)
+            continue
+        made = {"name": function.get("name"), "input_schema": object_schema(function.get("parameters"))}
+        if function.get("description"):
+            made["description"] = function["description"]
+        wire.append(made)
+    return wire
+
+
+def tool_choice(choice: Any) -> Any:
+    """OpenAI's forms of `tool_choice` in Anthropic's, so that one option works with both."""
+    if isinstance(choice, str):
+        return {"type": {"required": "any"}.get(choice, choice)}
+    if isinstance(choice, dict) and choice.get("type") == "function":
+        return {"type": "tool", "name": (choice.get("function") or {}).get("name")}
+    return choice
+
+
+def to_wire(messages: Messages, provider: str) -> tuple[str, list[dict[str, Any]], list[str]]:
+    """The conversation: its system text, its messages, and the names of the tools that were called in it.
+
+    System messages at the beginning are the system text; later ones stay where they are, as the user's
+    text, since what they say is said of that moment. Messages of one role in a row become one, results
+    first. Orphaned results, and text that is empty, are left out.
+    """
+    system: list[str] = []
+    wire: list[dict[str, Any]] = []
+    used: dict[str, None] = {}
+    ids = CallIds(_ID_PATTERN, unique=True)
+    results = 0
+    for message in messages:
+        role = message.get("role")
+        content = message.get("content")
+        if role == "tool":
+            id = ids.result(message.get("tool_call_id"))
+            if id is not None:
+                _add(wire, "user", [_result(id, content)], results)
+                results += 1
+        elif role == "assistant":
+            results = 0
+            _add(wire, "assistant", _assistant_blocks(message, content, ids, used, provider))
+        elif role in ("system", "developer") and not wire:
+            system.append(text_of(content))
+        else:
+            _add(wire, "user", _user_blocks(content) or ([] if wire and wire[-1]["role"] == "user" else [_EMPTY]))
+    if not wire or wire[0]["role"] != "user":
+        wire.insert(0, {"role": "user", "content": [_BEGINNING]})
+    _strip_end(wire)
+    return "\n\n".join(text for text in system if text.strip()), wire, list(used)
+
+
+def _add(wire: list[dict[str, Any]], role: str, blocks: list[Block], at: int | None = None) -> None:
+    """Add blocks as a message, or to the last one of the same role; `at`: their place in that one."""
+    if not blocks:
+        return
+    if wire and wire[-1]["role"] == role:
+        content = wire[-1]["content"]
+        at = len(content) if at is None else at
+        content[at:at] = blocks
+    else:
+        wire.append({"role": role, "content": blocks})
+
+
+def _strip_end(wire: list[dict[str, Any]]) -> None:
+    """The API refuses whitespace at the end of a final assistant message."""
+    last = wire[-1]["content"][-1]
+    if wire[-1]["role"] == "assistant" and last.get("type") == "text":
+        wire[-1]["content"][-1] = {**last, "text": last["text"].rstrip()}
+
+
+def _user_blocks(content: Any) -> list[Block]:
+    if type(content) is str:
+        return [{"type": "text", "text": content}] if content.strip() else []
+    return [block for part in parts_of(content) if (block := _block(part)) is not None]
+
+
+def _result(id: str, content: Any) -> Block:
+    if type(content) is str:
+        return {"type": "tool_result", "tool_use_id": id, "content": content}
+    if content is not None and not isinstance(content, list | tuple):
+        content = as_json(content)
+    blocks = _user_blocks(content)
+    return {"type": "tool_result", "tool_use_id": id, **({"content": blocks} if blocks else {})}
+
+
+def _block(part: dict[str, Any]) -> Block | None:
+    """One part of a message as a block; a part that the API has no form for is named in words."""
+    kind = part["type"]
+    if kind == "text":
+        if not part["text"].strip():
+            return None
+        return {key: part[key] for key in ("type", "text", "cache_control") if key in part}
+    if kind == "image_url":
+        image = part.get("image_url")
+        return _source("image", (image.get("url") if isinstance(image, dict) else image) or "")
+    if kind == "file" and isinstance(part.get("file"), dict):
+        return _source("document", part["file"].get("file_data") or "")
+    if kind in ("document", "search_result"):  # Anthropic's own
+        return part
+    return {"type": "text", "text": f"[a part of type {kind!r} is left out]"}
+
+
+def _source(kind: str, url: str) -> Block:
+    found = _DATA_URL.match(url)
+    if found:
+        source = {"type": "base64", "media_type": found.group(1), "data": url[found.end() :]}
+    elif url.startswith(("https://", "http://")):
+        source = {"type": "url", "url": url}
+    else:
+        return {"type": "text", "text": f"[an {kind} that is neither a data: nor an https: URL is left out]"}
+    return {"type": kind, "source": source}
+
+
+def _assistant_blocks(
+    message: Any, content: Any, ids: CallIds, used: dict[str, None], provider: str
+) -> list[Block]:  # fmt: skip
+    calls = message.get("tool_calls") or []
+    text = content if type(content) is str else text_of(content)
+    sent_ids = ids.begin(calls) if calls else []
+    kept = message.get("provider_data")
+    blocks: list[Block] = []
+    if kept and kept.get("provider") == provider:
+        own = [block for block in kept.get("content") or [] if isinstance(block, dict)]
+        if _says_the_same(own, text, calls, sent_ids):
+            used.update((wire_name(block.get("name")), None) for block in own if block.get("type") == "tool_use")
+            blocks = [block for block in own if block.get("type") != "text" or block["text"].strip()]
+            return blocks if any(block.get("type") not in _THINKING for block in blocks) else []
+        # a handler has changed the message since: only the thinking, which must come back untouched, is kept
+        blocks = [block for block in own if block.get("type") in _THINKING]
+    if text.strip():
+        blocks.append({"type": "text", "text": text})
+    for call, id in zip(calls, sent_ids, strict=True):
+        function = (call.get("function") if isinstance(call, dict) else None) or {}
+        name = wire_name(function.get("name"))
+        used[name] = None
+        blocks.append(
+            {"type": "tool_use", "id": id, "name": name, "input": sent_arguments(function.get("arguments"))}
+        )  # fmt: skip
+    if blocks and not text.strip() and not calls:
+        return []  # thinking alone is no message
+    return blocks
+
+
+def _says_the_same(blocks: list[Block], text: str, calls: list[Any], sent_ids: list[str]) -> bool:
+    """Whether the message still says what the provider's blocks say."""
+    said = "".join(block.get("text") or "" for block in blocks if block.get("type") == "text")
+    asked = [
+        (block.get("id"), block.get("name"), block.get("input")) for block in blocks if block.get("type") == "tool_use"
+    ]
+    if said != text or len(asked) != len(calls):
+        return False
+    return all(
+        isinstance(call, dict)
+        and call.get("id") == id == sent_id
+        and (call.get("function") or {}).get("name") == name
+        and sent_arguments((call.get("function") or {}).get("arguments")) == input
+        for call, sent_id, (id, name, input) in zip(calls, sent_ids, asked, strict=True)
+    )

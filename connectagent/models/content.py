@@ -1,0 +1,188 @@
+"""What both wires share about messages: parts of content, arguments, names and call ids."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import uuid
+from functools import lru_cache
+from typing import Any
+
+from connectagent.data import Image, ToolCall
+
+Part = dict[str, Any]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+def parts_of(content: object) -> list[Part]:
+    """Any content of a message as a list of parts, `{"type": ..., ...}`; what says nothing is left out."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    if content is None:
+        return []
+    if isinstance(content, list | tuple):
+        return [part for item in content if (part := _part(item)) is not None]
+    part = _part(content)
+    return [part] if part else []
+
+
+def _part(item: object) -> Part | None:
+    if isinstance(item, str):
+        return {"type": "text", "text": item} if item else None
+    if isinstance(item, Image):
+        return item.part()
+    if not isinstance(item, dict) or not isinstance(item.get("type"), str):
+        return {"type": "text", "text": as_json(item)}
+    if item["type"] == "text":
+        text = item.get("text")
+        return item if isinstance(text, str) and text else None
+    if item["type"] == "image" and isinstance(item.get("source"), dict):  # Anthropic's form, of MCP tools for example
+        source = item["source"]
+        url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
+        return {"type": "image_url", "image_url": {"url": url}}
+    return item
+
+
+def text_of(content: object) -> str:
+    """The text of any content, without what is no text; parts are joined as they are."""
+    if isinstance(content, str):
+        return content
+    return "".join(part["text"] for part in parts_of(content) if part["type"] == "text")
+
+
+def as_json(value: object) -> str:
+    """Any value as compact JSON; what JSON has no form for becomes its text."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def wire_name(name: object) -> str:
+    """A tool's name as every provider takes it back: `^[a-zA-Z0-9_-]{1,64}$`."""
+    text = str(name or "tool")
+    return text if _NAME.fullmatch(text) else re.sub(r"[^a-zA-Z0-9_-]", "_", text)[:64]
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def read_arguments(raw: object) -> tuple[dict[str, Any], str | None]:
+    """The arguments of a call as a dict, and why they cannot be read (then the dict is empty).
+
+    `None`, `""` and `{}` all mean no arguments: providers send each of them for a tool that takes none.
+    """
+    if isinstance(raw, dict):
+        return raw, None
+    if raw is None or (isinstance(raw, str) and raw.strip() in ("", "null")):
+        return {}, None
+    if not isinstance(raw, str):
+        return {}, f"the arguments must be a JSON object, not {type(raw).__name__}"
+    try:
+        value = json.loads(raw, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return {}, f"the arguments are not valid JSON ({error}): {_short(raw)}"
+    if not isinstance(value, dict):
+        return {}, f"the arguments must be a JSON object, not {type(value).__name__}: {_short(raw)}"
+    return value, None
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:160]} ... {text[-30:]}"
+
+
+def sent_arguments(raw: object) -> dict[str, Any]:
+    """The arguments of a call in the history, to be read only; {} where they are broken.
+
+    The whole history is sent with every request, so that short ones are kept; a long one is read again
+    rather than held in memory.
+    """
+    if isinstance(raw, str) and len(raw) <= 1000:
+        return _kept_arguments(raw)
+    return read_arguments(raw)[0]
+
+
+@lru_cache(maxsize=4096)
+def _kept_arguments(raw: str) -> dict[str, Any]:
+    return read_arguments(raw)[0]
+
+
+def tool_call(id: object, name: object, raw: object, taken: set[str], provider: str) -> ToolCall:
+    """One call of a response; an id that is missing, empty or taken is made up.
+
+    Args:
+        id: what the provider sent.
+        name: what the provider sent.
+        raw: the arguments as the provider sent them.
+        taken: the ids of the response's calls so far; the new one is added.
+        provider: whose format a made-up id gets.
+    """
+    text = id if isinstance(id, str) else "" if id is None else str(id)
+    if not text or text in taken:
+        text = new_id(provider)
+    taken.add(text)
+    arguments, error = read_arguments(raw)
+    if not name:
+        error = error or "the call names no tool"
+    return ToolCall(text, str(name or ""), arguments, error)
+
+
+def new_id(provider: str) -> str:
+    """A fresh id for a call, in the provider's own format."""
+    unique = uuid.uuid4().hex
+    return unique[:9] if provider == "mistral" else f"call_{unique[:24]}"
+
+
+class CallIds:
+    """The ids of calls on their way to one provider, for one request.
+
+    An id in the provider's format is sent as it is: the provider may have given it. Others (a history
+    that another provider began) are replaced by a digest, so that they are the same in each request.
+
+    Args:
+        pattern: what the provider takes, or None for anything that is not empty.
+        unique: whether an id may occur once in the whole history (Anthropic) or once in a round.
+    """
+
+    def __init__(self, pattern: re.Pattern[str] | None, *, unique: bool) -> None:
+        self._pattern = pattern
+        self._unique = unique
+        self._taken: set[str] = set()
+        self._open: dict[str, list[str]] = {}
+
+    def begin(self, calls: list[Any]) -> list[str]:
+        """The ids to send for the calls of one assistant message."""
+        taken = self._taken if self._unique else set()
+        plain: list[Any] = [call.get("id") for call in calls if type(call) is dict]
+        if len({id for id in plain if type(id) is str and id not in taken and self._fits(id)}) == len(calls):
+            taken.update(plain)
+            self._open = {id: [id] for id in plain}
+            return plain
+        self._open = {}
+        sent = []
+        for call in calls:
+            old = call.get("id") if isinstance(call, dict) else None
+            old = old if isinstance(old, str) else str(old or "")
+            new = old
+            fits = self._fits(old)
+            count = 0
+            while not fits or new in taken:
+                new, fits = _digest(f"{old}#{len(taken)}#{count}"), True
+                count += 1
+            taken.add(new)
+            self._open.setdefault(old, []).append(new)
+            sent.append(new)
+        return sent
+
+    def _fits(self, id: str) -> bool:
+        return bool(id) and (self._pattern is None or self._pattern.fullmatch(id) is not None)
+
+    def result(self, id: object) -> str | None:
+        """The id to send for a result; None where no call of this round waits for it."""
+        waiting = self._open.get(id if isinstance(id, str) else str(id or ""))
+        return waiting.pop(0) if waiting else None
+
+
+def _digest(text: str) -> str:
+    """Nine alphanumerics: the one form that every provider takes, Mistral too."""
+    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).hexdigest()[:9]

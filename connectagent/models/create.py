@@ -1,0 +1,88 @@
+"""The models behind an `LLM`: a name becomes one here.
+
+The SDKs are imported at the first call, not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from connectagent.data import LLM
+from connectagent.errors import ConfigError
+from connectagent.models.anthropic import AnthropicLLM
+from connectagent.models.connection import OWN_SERVER, Connection, given
+from connectagent.models.names import PROVIDERS, default_model
+from connectagent.models.offline import OfflineLLM
+from connectagent.models.openai import OpenAILLM
+from connectagent.models.sdk import NO_KEY
+from connectagent.settings import setting
+
+Factory = Callable[[str], LLM]
+"""Makes an `LLM` from a model's full name; plugins bring them by `register_models`."""
+
+
+def create_llm(
+    model: str | None = None,
+    *,
+    api_key: str | None = None,
+    base_url: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    factories: Mapping[str, Factory] | None = None,
+) -> LLM:
+    """The `LLM` that a model's name means. It needs no key before its first call.
+
+    Args:
+        model: `claude-sonnet-4-5`, `provider/model`, `offline`; without it `default_model()`.
+        api_key: the key, in place of the provider's variable.
+        base_url: another address. A name whose provider is not known is then asked on OpenAI's wire,
+            which is what local servers speak, without the key of OpenAI's variable.
+        options: parameters of the provider's API that are sent with every request.
+        factories: by the beginning of a model's name (`echo` for `echo` and `echo/...`, `my-` for `my-...`),
+            what makes its `LLM`. They are asked first; the longest beginning wins.
+
+    Raises:
+        ConfigError: no provider is known for the name, the gateway has no address, or an argument is not what
+            is accepted.
+    """
+    connection = given(model, api_key, base_url, options)
+    return connected(model if model is not None else default_model(), connection, factories)
+
+
+def connected(name: str, connection: Connection, factories: Mapping[str, Factory] | None = None) -> LLM:
+    """The `LLM` that a model's name means, reached by a connection if that is its provider's, else by its own.
+
+    Args:
+        name: as `create_llm` takes it.
+        connection: what code gave, and for whom.
+        factories: as `create_llm` takes them.
+
+    Raises:
+        ConfigError: no provider is known for the name, or the gateway has no address.
+    """
+    factories = factories or {}
+    provider, bare = connection.provider(name, factories)
+    mine = connection.to(provider, factories)
+    if provider in factories:
+        return factories[provider](name)
+    if provider == "offline":
+        if mine.base_url:
+            raise ConfigError(f"base_url={mine.base_url!r} needs a model: name the one to ask there, model='...'")
+        return OfflineLLM()
+    key, base_url = mine.api_key, mine.base_url
+    if provider == OWN_SERVER:
+        provider, key = "openai", key or NO_KEY  # the variable holds OpenAI's key, which is not theirs
+    elif provider == "co":
+        base_url, key = base_url or _gateway_url(name), key or setting("gateway_key")
+    adapter = AnthropicLLM if PROVIDERS[provider].wire == "anthropic" else OpenAILLM
+    return adapter(bare, provider=provider, api_key=key, base_url=base_url, options=dict(mine.options) or None)
+
+
+def _gateway_url(name: str) -> str:
+    url = setting("gateway_url")
+    if not url:
+        raise ConfigError(
+            f"model {name!r} is asked at a gateway whose address is not known:\n"
+            "set CONNECTAGENT_GATEWAY_URL, or gateway_url in [tool.connectagent] of pyproject.toml, or base_url=..."
+        )
+    return str(url)

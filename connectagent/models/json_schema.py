@@ -1,0 +1,117 @@
+"""Structured answers: a pydantic model as what each wire takes for it, and a model's text as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from connectagent.models.content import parts_of, wire_name
+
+Schema = dict[str, Any]
+
+
+def response_format(output: type[Any]) -> Schema:
+    """`response_format` of OpenAI's wire: strict where the schema can be, so that the answer must fit it."""
+    schema = output.model_json_schema()
+    strict = strict_schema(schema)
+    form = {"name": wire_name(output.__name__), "schema": schema if strict is None else strict}
+    return {"type": "json_schema", "json_schema": {**form, "strict": strict is not None}}
+
+
+def strict_schema(schema: Schema) -> Schema | None:
+    """A JSON Schema as OpenAI's strict mode takes it, or None where it cannot be said so.
+
+    Strict mode wants every object closed and all of its properties required. It has no form for a dict
+    with free keys, for `oneOf`, `allOf` and tuples.
+    """
+    if any(key in schema for key in ("oneOf", "allOf", "prefixItems", "patternProperties", "not")):
+        return None
+    if "$ref" in schema:
+        return {"$ref": schema["$ref"]}  # strict mode refuses anything beside it
+    made = {key: value for key, value in schema.items() if key != "default"}
+    if schema.get("type") == "object":
+        if "properties" not in schema or schema.get("additionalProperties") not in (None, False):
+            return None
+        made |= {"additionalProperties": False, "required": list(schema["properties"])}
+    elif not schema.keys() & {"type", "anyOf", "enum", "const"}:
+        return None  # anything at all
+    if schema.get("type") == "array" and not isinstance(schema.get("items"), dict):
+        return None
+    return _strict_inside(made)
+
+
+def _strict_inside(made: Schema) -> Schema | None:
+    for key in ("properties", "$defs"):
+        if key in made:
+            inner = {name: strict_schema(part) for name, part in made[key].items()}
+            if None in inner.values():
+                return None
+            made[key] = inner
+    if "anyOf" in made:
+        made["anyOf"] = [strict_schema(part) for part in made["anyOf"]]
+        if None in made["anyOf"]:
+            return None
+    if "items" in made:
+        made["items"] = strict_schema(made["items"])
+        if made["items"] is None:
+            return None
+    return made
+
+
+def output_tool(output: type[Any]) -> Schema:
+    """The tool that a model is made to call where the wire has no other way to ask for a form (Anthropic)."""
+    return {
+        "name": wire_name(output.__name__),
+        "description": (output.__doc__ or "").strip() or "Give the answer in this form.",
+        "input_schema": object_schema(output.model_json_schema()),
+    }
+
+
+def object_schema(schema: object) -> Schema:
+    """A tool's parameters as Anthropic takes them: an object without `oneOf`, `anyOf`, `allOf` at its top.
+
+    Their properties are taken together; only those of `allOf` stay required.
+    """
+    if not isinstance(schema, dict):
+        return {"type": "object", "properties": {}}
+    variants = [(key, part) for key in ("oneOf", "anyOf", "allOf") for part in schema.get(key) or []]
+    if schema.get("type") == "object" and not variants:
+        return schema
+    made = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf", "allOf")}
+    properties = dict(schema.get("properties") or {})
+    required = list(schema.get("required") or [])
+    for key, part in variants:
+        if isinstance(part, dict):
+            properties = {**(part.get("properties") or {}), **properties}
+            required += part.get("required") or [] if key == "allOf" else []
+    made |= {"type": "object", "properties": properties}
+    if required:
+        made["required"] = list(dict.fromkeys(name for name in required if name in properties))
+    return made
+
+
+def instruction(output: type[Any]) -> str:
+    """The request for a structured answer in words, for models that cannot be made to give one."""
+    schema = json.dumps(output.model_json_schema(), ensure_ascii=False)
+    return f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{schema}"
+
+
+def with_instruction(messages: list[Any], output: type[Any]) -> list[Any]:
+    """The conversation with `instruction` at the end of its last message, or behind it where that is not the user's."""
+    words = instruction(output)
+    last = messages[-1] if messages else {}
+    if last.get("role") != "user":
+        return [*messages, {"role": "user", "content": words}]
+    content = last.get("content")
+    joined = f"{content}\n\n{words}" if isinstance(content, str) else [*parts_of(content), *parts_of(words)]
+    return [*messages[:-1], {**last, "content": joined}]
+
+
+def json_in(text: str) -> str:
+    """The JSON object inside a text: models like to put it into a code fence, or a sentence before it."""
+    fenced = re.search(r"```(?:json)?\s*(\{.*\})\s*```", text, re.DOTALL)
+    if fenced:
+        return fenced.group(1)
+    begin, end = text.find("{"), text.rfind("}")
+    return text[begin : end + 1] if 0 <= begin < end else text

@@ -1,0 +1,310 @@
+"""OpenAI's chat completions, and the many endpoints that speak them too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.models.content import as_json, text_of, tool_call
+from connectagent.models.failures import error_text, kind_of
+from connectagent.models.json_schema import response_format, with_instruction
+from connectagent.models.openai_messages import to_wire
+from connectagent.models.sdk import Messages, OnText, Tools, WireLLM, attempt_hooks, closed_with, count
+
+# Mistral refuses the parameter, and tells the usage without it.
+_NO_STREAM_OPTIONS = {"mistral"}
+# They take a JSON object, but no schema for it.
+_NO_SCHEMA = {"deepseek"}
+_REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
+# What every answer may carry and none needs back; the rest of an assistant message is its provider's.
+_KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
+
+
+class OpenAILLM(WireLLM):
+    """A model behind OpenAI's chat completions or an endpoint that is compatible with them.
+
+    Args:
+        model: the bare name, as the provider knows it.
+        provider: a name of `llm.PROVIDERS` that speaks this wire.
+        api_key: the key; without it the provider's variable is read at each call.
+        base_url: another address of the same API; without a key a placeholder is sent.
+        options: parameters of the API that are sent with every request, for example `temperature`.
+    """
+
+    path = "/chat/completions"
+    default_base_url = "https://api.openai.com/v1"
+    base_url_variable = "OPENAI_BASE_URL"
+    client_variables = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        provider: str = "openai",
+        api_key: str | None = None,
+        base_url: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(model, provider=provider, api_key=api_key, base_url=base_url, options=options)
+
+    def _make_client(self, key: str | None, base_url: str) -> Any:
+        import openai
+
+        http_client = openai.DefaultHttpxClient(event_hooks=attempt_hooks())
+        client = openai.OpenAI(api_key=key, base_url=base_url, http_client=http_client)
+        if self.provider != "openai":  # the SDK sends what these variables of OpenAI's hold to every address
+            client.organization = client.project = None
+            client._custom_headers = {}
+        return closed_with(client, http_client)
+
+    def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
+        body = self._body(messages, tools, output)
+        if on_text is None:
+            answer, retries = self._post(body)
+        else:
+            body["stream"] = True
+            if self.provider not in _NO_STREAM_OPTIONS:
+                body.setdefault("stream_options", {"include_usage": True})
+            stream, retries = self._post(body, stream=True, stream_cls=_stream_class())
+            with stream:
+                answer = self._collected(stream, on_text)
+        response = self._response(answer)
+        response.retries = retries or None
+        return response
+
+    # ------------------------------------------------------------------------------------- sending
+
+    @property
+    def _is_openai(self) -> bool:
+        """Whether OpenAI itself answers, which refuses what it does not know."""
+        return self.provider == "openai" and self.base_url.startswith("https://api.openai.com")
+
+    def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+        options = self._body_options()
+        if self.provider == "openai" and "max_tokens" in options and _REASONING_MODEL.match(self.wire_model):
+            options.setdefault("max_completion_tokens", options.pop("max_tokens"))
+        sent: list[dict[str, Any]] = to_wire(messages, self.provider)
+        if output is not None and "response_format" not in options:
+            if self.provider in _NO_SCHEMA:
+                sent = with_instruction(sent, output)
+                options["response_format"] = {"type": "json_object"}
+            else:
+                options["response_format"] = response_format(output)
+        body: dict[str, Any] = {"model": self.wire_model, "messages": sent}
+        tools = [*(tools or []), *(self.options.get("tools") or [])]
+        if tools:
+            body["tools"] = tools
+        else:  # refused without tools
+            options.pop("tool_choice", None)
+            options.pop("parallel_tool_calls", None)
+        body.update(options)
+        return body
+
+    # ----------------------------------------------------------------------------------- receiving
+
+    def _response(self, answer: Any) -> LLMResponse:
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        if not choices or not isinstance(choices[0], dict):
+            raise self._no_answer(answer)
+        choice = choices[0]
+        message = choice.get("message")
+        message = message if isinstance(message, dict) else {}
+        finish = choice.get("finish_reason") or None
+        calls = self._calls(message)
+        content = text_of(message.get("content")) or None
+        refusal = message.get("refusal")
+        if refusal and not calls:
+            content, finish = (content or "") + str(refusal), "refusal"
+        if content is None and not calls:
+            self._refuse_empty(finish, message, answer)
+        usage = self._usage(answer.get("usage") or (answer.get("x_groq") or {}).get("usage"))
+        return LLMResponse(
+            content, calls or None, usage, finish, answer.get("model") or None, self._kept(message, calls)
+        )
+
+    def _no_answer(self, answer: Any) -> Exception:
+        error = answer.get("error") if isinstance(answer, dict) else None
+        if error:
+            kind = kind_of(200, answer)
+            return self._failure(error_text(error), "server" if kind == "stream" else kind, status=200, body=answer)
+        return self._failure(
+            f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}", "bad_response",
+            status=200, body=answer,
+        )  # fmt: skip
+
+    def _refuse_empty(self, finish: str | None, message: dict[str, Any], answer: Any) -> None:
+        """An answer that says nothing must not look like a good one."""
+        if finish in ("length", "model_length"):
+            text = "the answer reached the token limit before any text came; allow more tokens (max_tokens)"
+            raise self._failure(text, "length", status=200, body=answer)
+        if finish == "content_filter":
+            raise self._failure("the provider's filter held the answer back", "content_filter", status=200, body=answer)
+        if not message:
+            raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
+
+    def _calls(self, message: dict[str, Any]) -> list[ToolCall]:
+        """The calls of a message, told by themselves: `finish_reason` is wrong in both directions."""
+        taken: set[str] = set()
+        calls = []
+        for raw in message.get("tool_calls") or []:
+            if isinstance(raw, dict):
+                function = raw.get("function") or raw.get("custom") or {}
+                arguments = function.get("arguments", function.get("input"))
+                calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
+        return calls
+
+    def _kept(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
+        """What this endpoint may need back: reasoning, signatures, whatever the format does not know."""
+        if self._is_openai:
+            return None
+        fields = {key: value for key, value in message.items() if key not in _KNOWN_FIELDS and value not in (None, "")}
+        raw_calls = [raw for raw in message.get("tool_calls") or [] if isinstance(raw, dict)]
+        extras = {
+            call.id: raw["extra_content"]
+            for call, raw in zip(calls, raw_calls, strict=True)
+            if raw.get("extra_content")
+        }
+        if not fields and not extras:
+            return None
+        kept: dict[str, Any] = {"provider": self.provider}
+        if fields:
+            kept["message"] = fields
+        if extras:
+            kept["extra_content"] = extras
+        return kept
+
+    def _usage(self, usage: Any) -> TokenUsage | None:
+        if not isinstance(usage, dict) or not usage:
+            return None
+        cost = usage.get("cost") if self.provider == "openrouter" else None
+        return self._priced(
+            TokenUsage(
+                count(usage, "prompt_tokens"),
+                count(usage, "completion_tokens"),
+                count(usage, "prompt_tokens_details", "cached_tokens") or count(usage, "prompt_cache_hit_tokens"),
+                count(usage, "prompt_tokens_details", "cache_write_tokens"),
+                float(cost) if isinstance(cost, int | float) else None,
+            )
+        )
+
+    def _collected(self, stream: Any, on_text: OnText) -> dict[str, Any]:
+        """A stream put together as one plain answer, so that there is one way to read both."""
+        answer: dict[str, Any] = {}
+        message: dict[str, Any] = {}
+        calls: list[dict[str, Any]] = []
+        finish = None
+        for chunk in self._events(stream):
+            if chunk.get("error"):
+                raise self._no_answer(chunk)
+            answer.update((key, chunk[key]) for key in ("model", "usage", "x_groq") if chunk.get(key))
+            choice = _first_choice(chunk)
+            delta = choice.get("delta") or choice.get("message") or {}
+            finish = choice.get("finish_reason") or finish
+            _add_calls(calls, delta.get("tool_calls"))
+            for text in _add_fields(message, delta):
+                on_text(text)
+        if finish is None and not getattr(stream, "done", False):
+            raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+        if calls:
+            message["tool_calls"] = calls
+        answer["choices"] = [{"message": message, "finish_reason": finish}]
+        return answer
+
+
+@cache
+def _stream_class() -> Any:
+    """The SDK's stream, which also notes `[DONE]` in `done`.
+
+    The SDK hides it, but it alone tells a complete stream that names no finish_reason (Kimi) from one
+    that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side.
+    """
+    import openai
+
+    class NotingStream(openai.Stream[object]):
+        done = False
+
+        def _iter_events(self) -> Iterator[Any]:
+            for event in super()._iter_events():
+                if event.data.startswith("[DONE]"):
+                    self.done = True
+                yield event
+
+    return NotingStream
+
+
+def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
+    """The choice of a chunk; {} in chunks that carry usage or filter results only."""
+    choices = chunk.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices else None
+    return choice if isinstance(choice, dict) and not choice.get("index") else {}
+
+
+def _add_fields(message: dict[str, Any], delta: dict[str, Any]) -> Iterator[str]:
+    """Add a delta to the message: text to text, list to list, else the last value. Yields what is to be shown."""
+    for key, value in delta.items():
+        if value is None or key in ("tool_calls", "role"):
+            continue
+        if key == "content":
+            value = text_of(value)
+        before = message.get(key)
+        if isinstance(value, str) and isinstance(before, str):
+            message[key] = before + value
+        elif isinstance(value, list) and isinstance(before, list):
+            message[key] = _joined_details(before, value)
+        else:
+            message[key] = value
+        if key in ("content", "refusal") and value:
+            yield value
+
+
+def _joined_details(before: list[Any], more: list[Any]) -> list[Any]:
+    """`reasoning_details` of OpenRouter come in pieces of one item: same type and index, its text cut up."""
+    joined = list(before)
+    for item in more:
+        last = joined[-1] if joined else None
+        if (
+            isinstance(item, dict) and isinstance(last, dict) and "index" in item
+            and (item.get("type"), item["index"]) == (last.get("type"), last.get("index"))
+        ):  # fmt: skip
+            new = {key: value for key, value in item.items() if value is not None}
+            for key in ("text", "summary", "data"):
+                if isinstance(last.get(key), str) and isinstance(new.get(key), str):
+                    new[key] = last[key] + new[key]
+            joined[-1] = {**last, **new}
+        else:
+            joined.append(item)
+    return joined
+
+
+def _add_calls(calls: list[dict[str, Any]], deltas: Any) -> None:
+    """Collect calls by `index`. A repeated id or name counts once; another id with the same index is a new call."""
+    for delta in deltas or []:
+        if not isinstance(delta, dict):
+            continue
+        function = delta.get("function") or {}
+        call = _slot(calls, delta.get("index"), delta.get("id"), function.get("name"))
+        call["id"] = call["id"] or delta.get("id")
+        call["function"]["name"] = call["function"]["name"] or function.get("name")
+        arguments = function.get("arguments")
+        if isinstance(arguments, dict):
+            arguments = as_json(arguments)
+        call["function"]["arguments"] += arguments or ""
+        if delta.get("extra_content"):
+            call["extra_content"] = delta["extra_content"]
+
+
+def _slot(calls: list[dict[str, Any]], index: Any, id: Any, name: Any) -> dict[str, Any]:
+    if index is None:  # old Mistral: whole calls; others leave it out in what continues a call
+        if calls and not id and not name:
+            return calls[-1]
+    else:
+        before: dict[str, Any] | None = next((call for call in reversed(calls) if call["index"] == index), None)
+        # Gemini gives every parallel call the index 0
+        if before is not None and not (id and name and before["id"] and id != before["id"]):
+            return before
+    new: dict[str, Any] = {"index": index, "id": None, "function": {"name": None, "arguments": ""}}
+    calls.append(new)
+    return new

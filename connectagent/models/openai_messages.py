@@ -1,0 +1,142 @@
+"""A conversation as OpenAI's chat completions and the endpoints that speak them take it."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.sdk import Messages
+
+# OpenAI takes ids of up to 40 characters; Mistral wants its own form. Others take what is not empty.
+_ID_PATTERNS = {"openai": re.compile(r".{1,40}", re.DOTALL), "mistral": re.compile(r"[a-zA-Z0-9]{9}")}
+_ROLES = {"user", "system", "developer"}
+_USER_PARTS = {"text", "image_url", "input_audio", "file", "video_url", "document_url"}
+_IMAGE_NOTE = "(The image is in the next user message.)"
+
+
+def to_wire(messages: Messages, provider: str) -> list[dict[str, Any]]:
+    """The conversation as OpenAI-compatible endpoints take it.
+
+    A message that needs no change is passed on as it is: that is nearly every one, and checking it must
+    cost about a microsecond. Orphaned results and messages that say nothing are left out.
+    """
+    ids = CallIds(_ID_PATTERNS.get(provider), unique=False)
+    wire: list[dict[str, Any]] = []
+    images: list[dict[str, Any]] = []
+    for message in messages:
+        role = message.get("role")
+        content = message.get("content")
+        if role == "tool":
+            id = ids.result(message.get("tool_call_id"))
+            if id is not None:
+                wire.append(_tool_message(message, content, id, images))
+            continue
+        if images:  # all images of a round in one message, behind its last result
+            wire.append({"role": "user", "content": images})
+            images = []
+        if role == "assistant":
+            sent = _assistant_message(message, content, ids, provider)
+            if sent is not None:
+                wire.append(sent)
+        elif type(content) is str and len(message) == 2 and role in _ROLES:
+            wire.append(message)  # type: ignore[arg-type]
+        else:
+            wire.append(_other_message(role, content, message.get("name")))
+    if images:
+        wire.append({"role": "user", "content": images})
+    return _never_user_after_tool(wire) if provider == "mistral" else wire
+
+
+def _never_user_after_tool(wire: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mistral's order; else it answers 400 "Unexpected role 'user' after role 'tool'"."""
+    fixed: list[dict[str, Any]] = []
+    for message in wire:
+        if fixed and fixed[-1]["role"] == "tool" and message["role"] != "assistant" and message["role"] != "tool":
+            fixed.append({"role": "assistant", "content": "OK."})
+        fixed.append(message)
+    return fixed
+
+
+def _other_message(role: Any, content: Any, name: Any) -> dict[str, Any]:
+    role = role if role in _ROLES else "user"
+    if isinstance(content, str):
+        sent: Any = content
+    elif role == "user":
+        sent = [_clean(part) for part in parts_of(content) if part["type"] in _USER_PARTS] or ""
+    else:
+        sent = text_of(content)
+    return {"role": role, "content": sent, **({"name": wire_name(name)} if name else {})}
+
+
+def _clean(part: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "text", "text": part["text"]} if part["type"] == "text" and len(part) > 2 else part
+
+
+def _tool_message(message: Any, content: Any, id: str, images: list[dict[str, Any]]) -> dict[str, Any]:
+    """A result: its text. Its images, which this role may not hold, are added to `images`."""
+    if type(content) is str and len(message) == 3 and message.get("tool_call_id") == id:
+        return message  # type: ignore[no-any-return]
+    parts = parts_of(content) if isinstance(content, list | tuple) else []
+    found = [part for part in parts if part["type"] == "image_url"]
+    images.extend(found)
+    if content is None or isinstance(content, str):
+        text = content or ""
+    elif parts:
+        text = "\n".join(
+            part["text"] if part["type"] == "text" else as_json(part) for part in parts if part not in found
+        )
+    else:
+        text = as_json(content)
+    return {"role": "tool", "tool_call_id": id, "content": text or (_IMAGE_NOTE if found else "")}
+
+
+def _assistant_message(message: Any, content: Any, ids: CallIds, provider: str) -> dict[str, Any] | None:
+    calls = message.get("tool_calls")
+    kept = message.get("provider_data")
+    text = content if type(content) is str else text_of(content)
+    if not calls:
+        if not text:
+            return None
+        if len(message) == 2 and text is content:
+            return message  # type: ignore[no-any-return]
+        sent: dict[str, Any] = {"role": "assistant", "content": text}
+    else:
+        extras = kept.get("extra_content") if kept and kept.get("provider") == provider else None
+        sent = {
+            "role": "assistant",
+            "content": text or None,
+            "tool_calls": [_call(call, id, extras) for call, id in zip(calls, ids.begin(calls), strict=True)],
+        }
+    if kept and kept.get("provider") == provider:
+        sent.update(kept.get("message") or {})
+    return sent
+
+
+def _fits(function: dict[str, Any]) -> bool:
+    """Whether a call's function can be sent as it is: nearly all can, and the history is sent with each request."""
+    name, arguments = function.get("name"), function.get("arguments")
+    if len(function) != 2 or type(name) is not str or type(arguments) is not str or len(arguments) > 1000:
+        return False
+    return _known_to_fit(name, arguments)
+
+
+@lru_cache(maxsize=4096)
+def _known_to_fit(name: str, arguments: str) -> bool:
+    return wire_name(name) == name and (arguments == "{}" or bool(sent_arguments(arguments)))
+
+
+def _call(given: Any, id: str, extras: dict[str, Any] | None) -> dict[str, Any]:
+    """A call of the history; its arguments are always a JSON object, since some servers refuse anything else."""
+    call: dict[str, Any] = given if isinstance(given, dict) else {}
+    function = call.get("function") or {}
+    if not extras and len(call) == 3 and call.get("id") == id and call.get("type") == "function" and _fits(function):
+        return call
+    raw = function.get("arguments")
+    # sent as it was: a byte that differs is a miss in the provider's cache
+    arguments = raw if type(raw) is str and (raw == "{}" or sent_arguments(raw)) else as_json(sent_arguments(raw))
+    sent = {"id": id, "type": "function", "function": {"name": wire_name(function.get("name")), "arguments": arguments}}
+    if extras and call.get("id") in extras:
+        sent["extra_content"] = extras[call["id"]]
+    return sent

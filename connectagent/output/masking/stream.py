@@ -1,0 +1,217 @@
+"""Masking a text that arrives in pieces.
+
+What is looked for is looked for in the same order as in a whole text: exact values, each shape, fields, the user's
+patterns. Each of these passes takes what the one before it has let go, and lets go what it cannot mask any more,
+whatever follows. So nothing that was shown is ever masked anew, and all of it together is what the whole text shows.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Protocol
+
+from connectagent.output.masking import Mask, current
+from connectagent.output.masking.patterns import SHAPES, Shape, may_hold_shape, settled_fields
+
+MOST = 10_000  # characters that wait: of what is longer nothing is shown (a PEM key of 8192 bits has 6400)
+_CONTEXT = 300  # characters that were let go and decide what the next ones mean: a field's name, its line
+_WINDOW = 1000  # characters of a line that may be one match of a user's pattern
+
+_Spans = tuple[list[tuple[int, int, str]], int]
+
+
+class _Rule(Protocol):
+    goes_on: re.Pattern[str] | None  # what is dropped once more than MOST characters waited; None: all may wait
+
+    def settle(self, text: str, done: int, at: int, whole: bool) -> _Spans:
+        """Start, end and mark of what is masked behind `done`, and up to where nothing changes any more.
+
+        `at` is where the last mask ended, and `whole` that nothing follows.
+        """
+
+
+class _Pass:
+    """One thing that is looked for, in a text that arrives in pieces."""
+
+    def __init__(self, rule: _Rule) -> None:
+        self.rule = rule
+        self._text = ""  # what was let go last, and what waits
+        self._done = 0  # up to where it was let go
+        self._at = 0
+        self._dropping = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it holds something back."""
+        return self._dropping or self._done < len(self._text)
+
+    def skip(self, text: str) -> None:
+        """Take a text in which there is nothing for it, while nothing waits."""
+        self._text = (self._text + text)[-_CONTEXT:]
+        self._done, self._at = len(self._text), 0
+
+    def feed(self, piece: str, whole: bool = False) -> str:
+        """Take a piece; what is settled now."""
+        text = self._text + piece
+        if self._dropping and self.rule.goes_on:
+            rest = self.rule.goes_on.match(text, self._done)
+            self._done = self._at = rest.end() if rest else self._done
+            self._dropping = self._done == len(text)
+        done, parts = self._done, []
+        spans, settled = self.rule.settle(text, done, self._at, whole)
+        for start, end, mark in spans:
+            parts += [text[done:start], mark]
+            done = self._at = end
+        parts.append(text[done:settled])
+        if len(text) - settled > MOST and self.rule.goes_on:
+            parts.append(f"[masked: over {MOST} characters]")
+            self._dropping, settled = True, len(text)
+        cut = max(0, settled - _CONTEXT)
+        self._text, self._done, self._at = text[cut:], settled - cut, max(0, self._at - cut)
+        return "".join(parts)
+
+
+class _Found:
+    """A rule of a search: for a text's next mask, and for the place from which on more text may change what is one."""
+
+    def __init__(
+        self,
+        search: Callable[[str, int], re.Match[str] | None],
+        open_at: Callable[[str, int], int],
+        mark: Callable[[re.Match[str]], str],
+        goes_on: re.Pattern[str] | None,
+    ) -> None:
+        self._search, self._open_at, self._mark, self.goes_on = search, open_at, mark, goes_on
+
+    def settle(self, text: str, done: int, at: int, whole: bool) -> _Spans:
+        spans = []
+        opened = len(text) + 1 if whole else self._open_at(text, done)
+        found = self._search(text, done)
+        while found and found.start() < opened:
+            start, end = found.span()
+            spans.append((start, end, self._mark(found)))
+            at = end + (end == start)
+            if opened < at:  # it began within this one
+                opened = self._open_at(text, at)
+            found = self._search(text, at)
+        return spans, min(opened, len(text))
+
+
+class _Fields:
+    """The rule of fields with secret names."""
+
+    def __init__(self, own: tuple[str, ...]) -> None:
+        self._own = own
+        self.goes_on: re.Pattern[str] | None = re.compile(r"[^\n]*")
+
+    def settle(self, text: str, done: int, at: int, whole: bool) -> _Spans:
+        return settled_fields(text, self._own, at, done, whole)
+
+
+def _value(mask: Mask) -> _Found:
+    """The rule of the values that are looked for wherever they stand."""
+    forms = sorted(mask.forms)
+
+    def open_at(text: str, at: int) -> int:
+        for index in range(max(at, len(text) - mask.longest), len(text)):
+            if text[index] in mask.begins:
+                tail = text[index:]
+                after = bisect_right(forms, tail)  # the first that is more than the tail, if one begins so
+                if after < len(forms) and forms[after].startswith(tail):
+                    return index
+        return len(text)
+
+    return _Found(mask.exact.search, open_at, mask.value_mark, None)
+
+
+def _pattern(pattern: re.Pattern[str]) -> _Found:
+    """The rule of a user's pattern. What it may match cannot be told beforehand: the last line waits, or its end."""
+
+    def open_at(text: str, at: int) -> int:
+        # `$` matches before a line break that ends the text: it ends a line when something follows it.
+        line = text.rfind("\n", at, len(text) - 1) + 1
+        opened = max(at, line, len(text) - _WINDOW)
+        for found in pattern.finditer(text, at):
+            if found.start() < opened and found.end() == len(text):
+                return found.start()
+        return opened
+
+    return _Found(pattern.search, open_at, lambda match: "[masked]", re.compile(r"[^\n]*"))
+
+
+_SHAPES = [Shape(label) for label in SHAPES]
+
+
+class _Shapes:
+    """A pass for each shape. Asking all of them takes 80 us a piece: they are asked where one may be."""
+
+    def __init__(self) -> None:
+        self._passes = [_Pass(_Found(shape.search, shape.open_at, shape.mark, shape.goes_on)) for shape in _SHAPES]
+        self._waits = False
+        self._tail = ""  # what came last
+        self._skipped = ""  # what they were not asked about
+
+    def feed(self, piece: str, whole: bool = False) -> str:
+        """Take a piece; what is settled now."""
+        seen = self._tail + piece
+        self._tail = seen[-20:]
+        if not self._waits and not may_hold_shape(seen):
+            self._skipped = (self._skipped + piece)[-_CONTEXT:]
+            return piece
+        for step in self._passes:
+            if self._skipped:
+                step.skip(self._skipped)
+            piece = step.feed(piece, whole)
+        self._waits, self._skipped = any(step.waits for step in self._passes), ""
+        return piece
+
+
+class Stream:
+    """A text that arrives in pieces, without its secrets: only what may be the beginning of one waits.
+
+    What waits longer than 10,000 characters is masked, whatever it is, and so is what follows in the same word (in a
+    private key: the same text of letters; in a field: the same line). A match of a user's pattern is seen within a
+    line, and up to 1000 characters long there: with one, a text is shown line by line. A secret that is given while a
+    text streams is masked from where its beginning arrives after that.
+    """
+
+    def __init__(self) -> None:
+        self._mask: Mask | None = None
+        self._passes: list[_Pass | _Shapes] = []
+
+    def feed(self, piece: str) -> str:
+        """Take a piece; what may be shown now."""
+        mask = current()
+        if not mask.active:
+            return self.flush() + piece
+        before = self._take(mask) if mask is not self._mask else ""
+        for step in self._passes:
+            piece = step.feed(piece)
+            if not piece:
+                break
+        return before + piece
+
+    def flush(self) -> str:
+        """The text is whole: what is left of it."""
+        left = ""
+        for step in self._passes:
+            left = step.feed(left, whole=True)
+        self._mask, self._passes = None, []
+        return left
+
+    def _take(self, mask: Mask) -> str:
+        """Look for something else from now on, also in what waits; what waited for patterns that are gone."""
+        steps: list[_Pass | _Shapes] = [_Pass(_value(mask)), _Shapes(), _Pass(_Fields(mask.own))]
+        steps += [_Pass(_pattern(pattern)) for pattern in mask.patterns]
+        left = ""
+        for step in self._passes[len(steps) :]:
+            left = step.feed(left, whole=True)
+        for index, step in enumerate(self._passes[: len(steps)]):
+            new = steps[index]
+            if isinstance(step, _Pass) and isinstance(new, _Pass):
+                step.rule = new.rule
+            steps[index] = step
+        self._mask, self._passes = mask, steps
+        return left

@@ -1,0 +1,342 @@
+"""What the terminal tells of a trace entry: rows of text, before they are laid out for a width."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from connectagent.data import TokenUsage, TraceEntry
+from connectagent.errors import Paused
+from connectagent.session.messages import text_of
+
+Part = tuple[str, str]
+"""Text, and rich's name for its style."""
+
+# The words of the providers for an answer that is not whole.
+_CUT = {
+    "length": "at the limit of output tokens",
+    "max_tokens": "at the limit of output tokens",
+    "model_context_window_exceeded": "at the end of the context window",
+    "refusal": "as the model refused",
+    "content_filter": "by the provider's content filter",
+}
+_JOINERS = "\u200c\u200d"  # not printable, yet part of Persian words and of emoji
+
+
+@dataclass(slots=True)
+class Row:
+    """One line, or, with `wrap`, as many as its text takes.
+
+    Args:
+        indent: cells before it.
+        parts: the text on the left.
+        right: what stands at the right edge.
+        wrap: whether text that does not fit goes on in the next line.
+        stack: whether `right` goes below rather than that text on the left is left out.
+    """
+
+    indent: int
+    parts: tuple[Part, ...]
+    right: str = ""
+    wrap: bool = False
+    stack: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Glyphs:
+    """The few symbols that are used."""
+
+    ok: str
+    bad: str
+    other: str
+    warn: str
+    dot: str
+    arrow: str
+    more: str
+
+
+UNICODE = Glyphs("✓", "✗", "•", "!", "·", "→", "…")
+ASCII = Glyphs("*", "x", "o", "!", "-", ">", "...")
+
+
+# -- values --------------------------------------------------------------------------------------
+
+
+def visible(value: object, limit: int = 400) -> str:
+    """A value as one line of text without a character that a terminal obeys or that changes the reading order."""
+    try:
+        text = value if isinstance(value, str) else str(value)
+    except Exception as error:
+        text = f"<{type(value).__name__} whose str() raised {type(error).__name__}>"
+    short = text[:limit]
+    if not short.isprintable():
+        short = "".join(map(_visible, short))
+    return short if len(text) <= limit else short + "..."
+
+
+def _visible(character: str) -> str:
+    if character.isprintable() or character in _JOINERS:
+        return character
+    return " " if character.isspace() else character.encode("unicode_escape").decode("ascii")
+
+
+class _Arguments(reprlib.Repr):
+    """Short forms of arguments; long ones are cut before they are written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = 60
+        self.maxlevel, self.maxdict, self.maxlist = 3, 6, 6
+
+    def repr_str(self, x: str, level: int) -> str:
+        # The beginning tells most. A path or query that keeps its double quotes reads as it was written.
+        cut = x if len(x) <= self.maxstring else x[: self.maxstring] + "..."
+        return f'"{cut}"' if cut.isprintable() and '"' not in cut and "\\" not in cut else repr(cut)
+
+
+_arguments = _Arguments()
+
+
+def call_text(name: object, arguments: Any) -> str:
+    """A call as code: `search(query="retry", limit=3)`."""
+    if not isinstance(arguments, dict):
+        return f"{name}({_arguments.repr(arguments)})"
+    return f"{name}({', '.join(f'{visible(key, 40)}={_arguments.repr(value)}' for key, value in arguments.items())})"
+
+
+def first_line(content: Any) -> str:
+    """The first line with something in it, of a result or a message."""
+    text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else str(content)
+    return next((line.strip() for line in text[:2000].splitlines() if line.strip()), "")
+
+
+def many(number: int, what: str) -> str:
+    """A number of things: `1 call`, `2 calls`."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def duration(ms: Any) -> str:
+    """`12ms`, `1.2s` or `2m05s`."""
+    if ms < 1000:
+        return f"{ms:.0f}ms"
+    return f"{ms / 1000:.1f}s" if ms < 60_000 else f"{ms // 60_000:.0f}m{ms // 1000 % 60:02.0f}s"
+
+
+def tokens(count: int) -> str:
+    """`950`, `1.2k` or `3.4M`."""
+    if count < 1000:
+        return str(count)
+    return f"{count / 1000:.1f}k" if count < 999_950 else f"{count / 1_000_000:.1f}M"
+
+
+def price(cost: float) -> str:
+    """US dollars, to a hundredth of a cent."""
+    if 0 < cost < 0.0001:
+        return "<$0.0001"
+    return f"${cost:.4f}" if cost < 1 else f"${cost:.2f}"
+
+
+def who(by: Any) -> str:
+    """The handler, tool or plugin that did something."""
+    by = by if isinstance(by, dict) else {}
+    return str(by.get("handler") or by.get("tool") or by.get("agent") or by.get("plugin") or "a handler")
+
+
+def _where(by: dict[str, Any]) -> str:
+    place = f"{os.path.basename(str(by.get('file') or '?'))}:{by.get('line', '?')}"
+    plugin = by.get("plugin")
+    return f"{who(by)} ({place})" if plugin in (None, who(by)) else f"{who(by)} of plugin {plugin} ({place})"
+
+
+def stopped(error: BaseException) -> Part:
+    """Why a turn did not come to its end."""
+    if isinstance(error, Paused):
+        return f"paused: {error.reason or 'no reason was given'}", "yellow"
+    return f"{'failed' if isinstance(error, Exception) else 'interrupted'}: {type(error).__name__}", "red"
+
+
+# -- entries -------------------------------------------------------------------------------------
+
+
+def rows_of(entry: TraceEntry, glyphs: Glyphs, *, streamed: bool = False) -> list[Row]:
+    """The rows that tell of a trace entry; none for a type that is not shown.
+
+    Args:
+        streamed: whether the text of this model call was shown already, as it arrived.
+    """
+    if entry.get("type") == "llm_call":
+        return _llm_call(entry, glyphs, streamed)
+    make = _ROWS.get(str(entry.get("type")))
+    return make(entry, glyphs) if make else []
+
+
+def _user_input(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    return [Row(0, ((f"{entry.get('turn')} {glyphs.dot} {entry.get('prompt')}", "bold"),))]
+
+
+def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
+    status, usage, calls = entry.get("status"), usage_of(entry), entry.get("tool_calls_count") or 0
+    right = [f"{calls} call{'' if calls == 1 else 's'}" if calls else "", duration(entry.get("duration_ms") or 0)]
+    if usage is not None:
+        right.append(f"{tokens(usage.input_tokens)}{glyphs.arrow}{tokens(usage.output_tokens)} tok")
+        right.append(price(usage.cost) if usage.cost is not None else "")
+    parts: list[Part] = [(f"{entry.get('iteration', '')} ", "dim"), (str(entry.get("model")), "cyan")]
+    if status in ("stand_in", "recovered"):
+        parts.append((f" {'stand-in' if status == 'stand_in' else 'recovered'} by {who(entry.get('by'))}", "yellow"))
+    rows = [Row(2, tuple(parts), "  ".join(filter(None, right)))]
+    if entry.get("retries"):
+        rows.append(_retries(entry["retries"], glyphs))
+    if entry.get("error") is not None and status in ("error", "recovered"):
+        style = "red" if status == "error" else "yellow"
+        rows.append(Row(4, ((f"{glyphs.bad} {_error(entry)}", style),), wrap=True))
+    if str(entry.get("finish_reason")).lower() in _CUT:
+        reason = str(entry["finish_reason"])
+        text = f"{glyphs.warn} the answer was cut {_CUT[reason.lower()]} ({reason})"
+        rows.append(Row(4, ((text, "yellow"),), wrap=True))
+    if calls and entry.get("content") and not streamed:  # what a model says beside its calls; never the result
+        rows.append(Row(4, ((first_line(entry["content"]), "italic"),)))
+    return rows
+
+
+def usage_of(entry: TraceEntry) -> TokenUsage | None:
+    """The usage of a model call; of one that was read from a record, too, where it is a dict."""
+    usage = entry.get("usage")
+    return TokenUsage(**usage) if isinstance(usage, dict) else usage
+
+
+def _retries(retries: list[dict[str, Any]], glyphs: Glyphs) -> Row:
+    reasons = ", ".join(str(failed.get("status") or "no answer") for failed in retries)
+    attempts = f"{len(retries)} failed attempt{'' if len(retries) == 1 else 's'}"
+    return Row(4, ((f"{glyphs.warn} {attempts}: {reasons}", "yellow"),))
+
+
+def _error(entry: TraceEntry) -> str:
+    kind, text = str(entry.get("error_type") or "error"), str(entry.get("error") or "")[:600]
+    text = text.removeprefix("Error: ")
+    if entry.get("status") == "not_found" or text.startswith(kind):
+        return text
+    return f"{kind}: {text}" if text else kind
+
+
+def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    status = str(entry.get("status"))
+    call = call_text(entry.get("tool_name"), entry.get("arguments"))
+    took = duration(entry.get("timing") or 0)
+    if status == "success":
+        return [
+            Row(4, ((f"{glyphs.ok} ", "green"), (call, "")), took),
+            Row(6, ((first_line(entry.get("result")), "dim"),)),
+        ]
+    failed = status in ("error", "not_found", "interrupted")
+    style = "red" if failed else "yellow"
+    mark = glyphs.bad if failed or status == "rejected" else glyphs.other
+    # A call that was not made has taken no time.
+    right = f"{status.replace('_', ' ')}  {took}" if status in ("error", "interrupted") else status.replace("_", " ")
+    text = _error(entry) if entry.get("error") is not None and failed else first_line(entry.get("result"))
+    if entry.get("by"):
+        text = f"{text.removeprefix('rejected: ')} (by {who(entry['by'])})"
+    whole = failed or status == "rejected"
+    return [Row(4, ((f"{mark} ", style), (call, "")), right), Row(6, ((text, style),), wrap=whole)]
+
+
+def _message(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    by = entry.get("by")
+    if isinstance(by, dict) and by.get("agent"):  # what another agent said was shown when it said so
+        return []
+    did = {"message": "added", "message_edited": "edited", "message_removed": "removed"}[entry["type"]]
+    message = entry.get("message")
+    text = first_line(message.get("content") or "") if isinstance(message, dict) else ""
+    return [Row(4, ((f"+ {who(entry.get('by'))} {did} a message", ""), (f": {text}" if text else "", "dim")))]
+
+
+def _change(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    value, of = entry.get("value"), str(entry.get("of"))
+    if of == "tool_execution" and isinstance(value, dict):
+        text = f": {value.get('status')}: {first_line(value.get('result'))}"
+        return [Row(4, ((f"+ {who(entry.get('by'))} handled the error", ""), (text, "dim")))]
+    return [Row(4, ((f"+ {who(entry.get('by'))} changed the {of.replace('_', ' ')}", ""),))]
+
+
+_WOULD = {
+    "message": "add a message",
+    "message_edited": "edit a message",
+    "message_removed": "remove a message",
+    "state_delta": "change the state",
+    "session_delta": "change the session",
+    "change": "change the {of}",
+}
+
+
+def _shadow(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    would = entry.get("would")
+    told = would if isinstance(would, dict) else {}
+    did = [f"{call.get('call') or 'set'} {call.get('set', '')}".strip() for call in told.get("calls") or ()]
+    for change in told.get("changes") or ():
+        kind = _WOULD.get(str(change.get("type")), "add to the trace")
+        did.append(kind.format(of=str(change.get("of")).replace("_", " ")))
+    if "raise" in told:
+        did.append(f"raise {told['raise'].get('error_type')}: {first_line(told['raise'].get('error') or '')}")
+    if "return" in told:
+        did.append(f"return {_arguments.repr(told['return'])}")
+    text = f"({who(entry.get('by'))} would {', '.join(did)})"
+    return [Row(4, ((text, "dim"),))]
+
+
+def _failure(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    by = entry.get("by")
+    text = f"{glyphs.bad} {_where(by) + ' raised ' if isinstance(by, dict) else ''}{_error(entry)}"
+    return [Row(4, ((text, "red"),), wrap=True)]
+
+
+def _log(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    return [Row(4, ((str(entry.get("text")), "dim"),), wrap=True)]
+
+
+def _mended(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    text = "the conversation had calls without results, or results without calls: it was mended"
+    return [Row(4, ((f"{glyphs.warn} {text}", "yellow"),), wrap=True)]
+
+
+def _paused(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    call, reason = entry.get("call"), entry.get("reason") or "no reason was given"
+    head = Row(4, ((f"{glyphs.warn} {who(entry.get('by'))} paused the turn: {reason}", "yellow"),), wrap=True)
+    waits = call_text(call.get("name"), call.get("arguments")) if isinstance(call, dict) else str(entry.get("hook"))
+    return [head, Row(6, ((f"{waits} waits", "dim"),))]
+
+
+def _resumed(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    name = os.path.basename(str(entry.get("record")))
+    did = f", {decision(entry['decided'])}" if entry.get("decided") else ""
+    rows = [Row(4, ((f"{glyphs.other} goes on from {name}, turn {entry.get('turn')}{did}", "cyan"),), wrap=True)]
+    changed = entry.get("plugins") or {}
+    told = [f"{kind} {', '.join(map(str, names))}" for kind, names in changed.items()]
+    if told:
+        rows.append(Row(6, ((f"{glyphs.warn} the plugins are not the same: {'; '.join(told)}", "yellow"),), wrap=True))
+    return rows
+
+
+def decision(decided: Any) -> str:
+    """What was decided about a turn that was paused, as the entry `resumed` has it."""
+    told = decided if isinstance(decided, dict) else {}
+    if "reject" in told:
+        return f"rejected: {first_line(told['reject'])}"
+    return f"answered: {first_line(told['answer'])}" if "answer" in told else "approved"
+
+
+_ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {
+    "user_input": _user_input,
+    "tool_execution": _tool,
+    "message": _message,
+    "message_edited": _message,
+    "message_removed": _message,
+    "change": _change,
+    "error": _failure,
+    "log": _log,
+    "mended": _mended,
+    "shadow": _shadow,
+    "paused": _paused,
+    "resumed": _resumed,
+}

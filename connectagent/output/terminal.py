@@ -1,0 +1,262 @@
+"""A terminal, or a file in its place, that obeys nothing of what is shown on it.
+
+What is shown was written by users, models and tools, so nothing is read as markup, and a character that a
+terminal would obey is shown as an escape instead. rich is loaded with the first line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+
+from connectagent.output import masking
+from connectagent.output.rows import ASCII, UNICODE, Glyphs, Row, visible
+
+if TYPE_CHECKING:
+    import rich.console
+    from rich.text import Text
+
+_TOKENS = re.compile(r"\n|[^\S\n]+|\S+")
+_TRAILING = re.compile(r" +$", re.MULTILINE)  # rich fills the cells of its tables
+_INDENT = 4  # of an agent that another one calls, below the line of the model call that asked for it
+
+
+@dataclass(slots=True)
+class _Line:
+    """A text that is arriving: where, whose, and how many cells of its last line are taken."""
+
+    file: TextIO
+    owner: object
+    column: int
+
+
+class Terminal:
+    """Something to show lines on. What cannot be written is dropped: a terminal that went away breaks nothing.
+
+    Args:
+        file: where to write; None for `sys.stderr`, as it is at each line.
+        width: cells in a line; None for the terminal's own, 80 where there is none.
+
+    Attributes:
+        is_gone: whether nobody reads what is written any more, as behind `| head -1`.
+    """
+
+    _lock: ClassVar[threading.RLock] = threading.RLock()  # one for all: agents share the terminal
+    _arriving: ClassVar[_Line | None] = None
+
+    def __init__(self, file: TextIO | None = None, width: int | None = None) -> None:
+        self._file = file
+        self._width = width
+        self.is_gone = False
+
+    @property
+    def file(self) -> TextIO | None:
+        """Where lines go; None in a process that has no stderr."""
+        return sys.stderr if self._file is None else self._file
+
+    @property
+    def width(self) -> int:
+        """Cells in a line."""
+        given = str(self._width or os.environ.get("COLUMNS") or "")
+        if given.isdecimal() and int(given):
+            return max(20, int(given))
+        columns = 0
+        if self.interactive:
+            with suppress(OSError, ValueError, AttributeError):
+                columns = os.get_terminal_size(self.file.fileno()).columns  # type: ignore[union-attr]
+        return max(20, columns or 80)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether somebody sits in front of it."""
+        try:
+            return self.file is not None and self.file.isatty()
+        except (ValueError, AttributeError):
+            return False
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """The symbols that its encoding can show."""
+        return UNICODE if self._encoding == "utf-8" else ASCII
+
+    @property
+    def _encoding(self) -> str:
+        return _codec(getattr(self.file, "encoding", None) or "utf-8")
+
+    def text(self, value: object, limit: int = 400) -> str:
+        """A value as one line of text without secrets, which this terminal can show and does not obey."""
+        text = masking.current().text(value if isinstance(value, str) else visible(value, sys.maxsize))
+        return self._encodable(visible(text, limit))
+
+    def _encodable(self, text: str) -> str:
+        return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
+
+    def show(self, things: Iterable[Any], owner: object = None) -> None:
+        """Print rows or other rich renderables as whole lines.
+
+        Args:
+            things: what to print.
+            owner: whose lines they are; they end the text that is arriving from the same one.
+        """
+        file, width = self.file, self.width
+        if file is None:
+            return
+        console = _rich(self.interactive and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
+        with console.capture() as capture:
+            for thing in things:
+                lines = self._laid(thing, min(width, 100)) if isinstance(thing, Row) else [thing]
+                for line in lines:
+                    console.print(line, width=width, soft_wrap=isinstance(thing, Row))
+        with Terminal._lock:
+            line = Terminal._arriving
+            start = ""
+            if line is not None and line.file is file:
+                start, line.column = "\n" if line.column else "", 0
+                if line.owner is owner:
+                    Terminal._arriving = None
+            self._write(file, start + self._encodable(_TRAILING.sub("", capture.get())))
+
+    def stream(self, owner: object, text: str, indent: int = 0, *, force: bool = False) -> bool:
+        """Print a piece of a text that is arriving; False, and nothing, while another one's is.
+
+        A line is broken before the word that does not fit, as far as the pieces tell where words begin.
+        """
+        file = self.file
+        if file is None:
+            return True
+        lines = text.replace("\r", "").replace("\t", "    ").split("\n")
+        shown = "\n".join(self._encodable(visible(one, len(one))) for one in lines)
+        with Terminal._lock:
+            line = Terminal._arriving
+            if line is not None and line.file is file and line.owner is not owner:
+                if not force:
+                    return False
+                self.end(line.owner)
+                line = None
+            column = line.column if line is not None and line.file is file else 0
+            out, column = _wrapped(shown, column, indent, self.width)
+            Terminal._arriving = _Line(file, owner, column)
+            self._write(file, out)
+        return True
+
+    def end(self, owner: object, *, typed: bool = False) -> None:
+        """End the text that arrived; `typed`: the user has ended its line by an answer."""
+        with Terminal._lock:
+            line = Terminal._arriving
+            if line is not None and line.owner is owner:
+                line.column = 0 if typed else line.column
+                self.show((), owner)
+
+    def _write(self, file: TextIO, text: str) -> None:
+        try:
+            file.write(text)
+            file.flush()
+        except BrokenPipeError:
+            # What stays in the buffer would make Python exit with 120.
+            self.is_gone = True
+            with suppress(OSError, ValueError, AttributeError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, file.fileno())
+                os.close(nowhere)
+        except (OSError, ValueError):  # a full disk, a file that was closed here
+            pass
+
+    def _laid(self, row: Row, width: int) -> list[Text]:
+        """A row as lines: what is on the left gives way to what is on the right, which stays whole."""
+        from rich.cells import cell_len
+        from rich.text import Text
+
+        pad = " " * min(row.indent, width // 2)
+        if row.wrap:
+            text = "".join(self.text(part, sys.maxsize) for part, _ in row.parts)
+            lines = _wrapped(text, 0, len(pad), width)[0].split("\n")
+            return [Text(line, row.parts[0][1]) for line in lines]
+        right = self.text(row.right)
+        room = width - len(pad) - (cell_len(right) + 2 if right else 0)
+        below = room < 12 or (row.stack and sum(cell_len(self.text(part)) for part, _ in row.parts) > room)
+        left = Text(pad)
+        room = width - len(pad) if below else room
+        for part, style in row.parts:
+            clipped = clip(self.text(part), room, self.glyphs.more)
+            left.append(clipped, style)
+            room -= cell_len(clipped)
+        if not right:
+            return [left]
+        if below:
+            return [left, Text(pad + clip(right, width - len(pad), self.glyphs.more), "dim")]
+        return [left.append(" " * (room + 2) + right, "dim")]
+
+
+def clip(text: str, cells: int, more: str) -> str:
+    """Text of at most so many cells; what is left out is marked."""
+    from rich.cells import cell_len, set_cell_size
+
+    if cell_len(text) <= cells:
+        return text
+    if cells <= len(more):
+        return ""
+    return set_cell_size(text, cells - len(more)).rstrip() + more
+
+
+def _wrapped(text: str, column: int, indent: int, width: int) -> tuple[str, int]:
+    """Text broken into lines, from a column on, and the column after it."""
+    from rich.cells import cell_len, chop_cells
+
+    parts: list[str] = []
+    for token in _TOKENS.findall(text):
+        if token == "\n":
+            parts.append(token)
+            column = 0
+            continue
+        if column > indent and column + cell_len(token) > width:
+            if parts and parts[-1].isspace() and parts[-1] != "\n":
+                parts.pop()
+            parts.append("\n")
+            column = 0
+            if token.isspace():
+                continue
+        if column == 0:
+            parts.append(" " * indent)
+            column = indent
+        chunks = chop_cells(token, max(2, width - indent)) if cell_len(token) > width - column else [token]
+        parts.append(("\n" + " " * indent).join(chunks))
+        column = cell_len(chunks[-1]) + (column if len(chunks) == 1 else indent)
+    return "".join(parts), column
+
+
+@lru_cache(maxsize=8)
+def _codec(name: str) -> str:
+    try:
+        return codecs.lookup(name).name
+    except LookupError:
+        return "ascii"
+
+
+@lru_cache(maxsize=2)
+def _rich(colour: bool) -> rich.console.Console:
+    """What turns styles into codes; without colour there are none at all, neither bold nor dim."""
+    import io
+
+    from rich.console import Console as RichConsole
+
+    return RichConsole(
+        file=io.StringIO(),
+        force_terminal=colour,
+        force_jupyter=False,
+        color_system="auto" if colour else None,
+        legacy_windows=False,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+# -- the plugin ----------------------------------------------------------------------------------

@@ -1,0 +1,94 @@
+"""What of a value goes into the record: no secrets, and no long texts, which are files of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from connectagent.data import TraceEntry
+from connectagent.output.masking import current
+from connectagent.output.text import describe
+from connectagent.records import yaml_lines
+from connectagent.records.blobs import LARGEST, is_long, place_holder, store_blob
+from connectagent.records.paths import data_folder, warn
+from connectagent.settings import enabled
+
+
+class Kept:
+    """Makes the lines of one session's record.
+
+    Args:
+        agent: who is told where a long text cannot be written.
+        record: the session's file, where it is there already.
+    """
+
+    def __init__(self, agent: Any, record: Path | None = None) -> None:
+        self._agent = agent
+        self.record = record
+        self._folder: Path | None = None
+
+    def entry(self, entry: TraceEntry) -> str:
+        """An entry of the trace as one line."""
+        return self._line(entry, yaml_lines.entry_line)
+
+    def line(self, value: Any) -> str:
+        """A value as one line."""
+        return self._line(value, yaml_lines.json_line)
+
+    def scalar(self, text: str) -> str:
+        """A text as one line, without quotes where it needs none."""
+        return self._line(text, yaml_lines.scalar)
+
+    def messages(self, messages: list[Any]) -> str:
+        """Messages as one line: a text that is JSON."""
+        return yaml_lines.json_line(self._line(messages, yaml_lines.json_text))
+
+    def _line(self, value: Any, encode: Any) -> str:
+        """Most lines hold nothing secret and nothing long, which is told from the line itself at little cost."""
+        line: str = encode(value)
+        try:
+            if current().suspects(line):
+                value = current().value(value)
+                line = encode(value)
+            if len(line) > LARGEST // 4:
+                line = encode(self._short(value))
+        except Exception as error:  # another thread changes it meanwhile: the turn must go on
+            line = encode(
+                {"type": "", "not_recorded": current().text(f"{type(error).__name__}: {describe(str, error)}")}
+            )
+        return line
+
+    def _short(self, value: Any, above: tuple[int, ...] = ()) -> Any:
+        """A value with place holders for its long texts; what contains itself is told."""
+        if isinstance(value, str):
+            return self._blob(value) if is_long(value) else value
+        if value is None or isinstance(value, (int, float)):
+            return value
+        if id(value) in above or len(above) > yaml_lines.MAX_DEPTH:
+            return f"<{type(value).__name__}: {'it contains itself' if id(value) in above else 'too many levels'}>"
+        above = (*above, id(value))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            value = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
+        if isinstance(value, Mapping):
+            return {key: self._short(item, above) for key, item in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [self._short(item, above) for item in value]
+        text = str(value) if isinstance(value, os.PathLike) else describe(repr, value)
+        return self._blob(text) if is_long(text) else value
+
+    def _blob(self, text: str) -> str:
+        try:
+            if self._folder is None:
+                # Beside the record, wherever the program has gone since.
+                evals = data_folder("evals") if self.record is None else self.record.parent
+                folder = evals.parent / "blobs"
+                folder.mkdir(mode=0o700, exist_ok=True)
+                self._folder = folder
+            store_blob(text, self._folder, synced=enabled("fsync"))
+        except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
+            warn(self._agent, "record", error)
+            return place_holder(text, kept=False)
+        return place_holder(text)

@@ -1,0 +1,134 @@
+"""The file of a record: one process writes it, in whole lines, and no interruption tears them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from io import FileIO
+from pathlib import Path
+
+from connectagent.errors import ConfigError
+from connectagent.records.locks import lock_to_write
+from connectagent.settings import enabled
+
+
+class RecordFile:
+    """A file of one session alone, appended to in whole lines.
+
+    How much of a write has reached the file is told by the file's size, since Ctrl-C may come after any
+    step: what was interrupted is completed at once, or with the next write.
+    """
+
+    def __init__(self, path: Path, head: bytes, synced: bool) -> None:
+        self.path = path
+        self.process = os.getpid()
+        self._synced = synced
+        self._pending = (0, head)  # where in the file it belongs, and what is not known to be there
+        self._whole = bool(head)  # else the file's last line may be torn
+        self._open_file: FileIO | None = None
+        self.kept = False  # whether it stays open, and so locked, between two writes: see `Held`
+
+    def append(self, data: bytes) -> None:
+        if os.getpid() != self.process:
+            return  # a fork inside a turn: the file is the parent's
+        if self._open_file is None or self._open_file.closed:
+            self.open()
+        assert self._open_file is not None
+        position, queued = self._pending
+        pending = (position if queued else os.fstat(self._open_file.fileno()).st_size, queued + data)
+        try:
+            self._pending = pending
+            self._flush(self._open_file.fileno())
+        except KeyboardInterrupt:
+            self._pending = pending
+            self._flush(self._open_file.fileno())
+            raise
+
+    def open(self) -> None:
+        """Open and lock the file.
+
+        Raises:
+            OSError: another process has it, or it cannot be opened.
+        """
+        # No lock may be left behind by Ctrl-C: a FileIO is closed in one step, at the latest with its last reference.
+        file = FileIO(self.path, "r+", opener=lambda path, flags: os.open(path, os.O_RDWR | os.O_APPEND))
+        try:
+            if not lock_to_write(file.fileno()):
+                raise OSError(errno.EAGAIN, "another agent is writing it", str(self.path))
+            if not self._whole:
+                _drop_torn_line(file.fileno())
+            self._open_file, self._whole = file, True
+        except BaseException:
+            file.close()
+            raise
+
+    def _flush(self, fd: int) -> None:
+        position, data = self._pending
+        left = len(data) + 1
+        while True:
+            status = os.fstat(fd)
+            if not status.st_nlink and not self.path.exists():
+                raise FileNotFoundError(2, "it was removed", str(self.path))
+            rest = memoryview(data)[max(0, status.st_size - position) :]
+            if not rest:
+                break
+            if len(rest) >= left:  # else this would go on for ever
+                raise OSError(5, "something else changes it", str(self.path))
+            left = len(rest)
+            try:
+                os.write(fd, rest)
+            except OSError as error:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(fd, position)  # no torn line is left
+                raise OSError(error.errno, error.strerror, str(self.path)) from None
+        if self._synced:
+            os.fsync(fd)
+        self._pending = (position + len(data), b"")
+
+    def close(self) -> None:
+        """Give the descriptor back: thousands of agents may be alive between their turns."""
+        if self._open_file is not None and not self.kept:
+            self._open_file.close()
+
+
+class Held:
+    """A record that this process alone writes, from before it is read."""
+
+    def __init__(self, file: RecordFile) -> None:
+        self.file = file
+        file.kept = True
+
+    def close(self) -> None:
+        """Let others write it."""
+        self.file.kept = False
+        self.file.close()
+
+
+def hold(path: Path) -> Held:
+    """Take the lock of a record.
+
+    Raises:
+        ConfigError: another process has it.
+    """
+    file = RecordFile(path, b"", synced=enabled("fsync"))
+    try:
+        file.open()
+    except OSError as error:
+        if error.errno != errno.EAGAIN:
+            raise
+        raise ConfigError(
+            f"{path} is being written by a running agent; wait for it, or resume with fork=True"
+        ) from None
+    return Held(file)
+
+
+def _drop_torn_line(fd: int) -> None:
+    """Take away a last line that a kill has torn, so that the next one begins at a line's beginning."""
+    end = os.fstat(fd).st_size
+    while end:
+        start = max(0, end - 65536)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return os.ftruncate(fd, start + newline + 1)
+        end = start

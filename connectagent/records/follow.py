@@ -1,0 +1,111 @@
+"""Records while they grow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from connectagent.records.find import records_folder
+from connectagent.records.read import BETWEEN_TURNS, entry_of, is_shown, pair_of
+
+
+class Follower:
+    """Reads the entries of a growing record, by whole lines.
+
+    Args:
+        path: the record.
+
+    Attributes:
+        path: the record.
+        turn: the number of the turn that the last entry is of.
+        item: the pairs of that turn's item as far as they were read; each item of the record is another dict.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.turn: Any = None
+        self.item: dict[str, Any] = {}
+        self._offset = 0
+        self._agent: Any = None
+
+    def entries(self) -> Iterator[dict[str, Any]]:
+        """What came since the last time: trace entries, and for a turn's end `{"type": "turn_ended", ...}`.
+
+        A turn's end has the keys of the turn's summary. What cannot be read is left out.
+
+        Raises:
+            OSError: the file cannot be read, for example as it was removed.
+        """
+        with self.path.open("rb") as file:
+            # The writer takes back a line that it could not write whole, as on a disk that is full.
+            self._offset = min(self._offset, os.fstat(file.fileno()).st_size)
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._offset += len(line)
+                entry = self._read(line[:-1].decode("utf-8", "replace"))
+                if entry is not None:
+                    yield entry
+
+    def _read(self, line: str) -> dict[str, Any] | None:
+        try:
+            if line.startswith("  - {"):
+                entry = entry_of(line)
+                return entry if is_shown(entry, self._agent) else None
+            if line.startswith("- "):
+                key, self.turn = pair_of(line[2:])
+                self.item = {key: self.turn}
+            elif line.startswith("agent: "):
+                self._agent = pair_of(line)[1]
+            elif line.startswith("  ") and line != "  trace:":
+                key, value = pair_of(line[2:])
+                self.item[key] = value
+                if key == "status" and value != BETWEEN_TURNS:
+                    return {"type": "turn_ended", **self.item}
+        except (ValueError, RecursionError):
+            pass
+        return None
+
+
+def follow(
+    newest: Callable[[], Path | None], every_s: float = 0.15, wait: Callable[[float], Any] = time.sleep
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Entries as they are written, by whichever process, with the record that each is of; it never ends.
+
+    Args:
+        newest: the record to follow; asked again when its folder has changed, and followed where it is another.
+        every_s: seconds between two looks.
+        wait: waits that long.
+    """
+    follower: Follower | None = None
+    seen: Any = None
+    while True:
+        changed = _modified(follower.path.parent if follower else records_folder())
+        if follower is None or changed != seen:
+            seen = changed
+            path = newest()
+            if path is not None and (follower is None or path != follower.path):
+                if follower is not None:  # what came between the last look and the next record
+                    yield from ((follower.path, entry) for entry in _left(follower))
+                follower = Follower(path)
+        if follower is not None:
+            yield from ((follower.path, entry) for entry in _left(follower))
+        wait(every_s)
+
+
+def _left(follower: Follower) -> Iterator[dict[str, Any]]:
+    try:
+        yield from follower.entries()
+    except FileNotFoundError:  # it was removed: the next one may come
+        return
+
+
+def _modified(folder: Path) -> int | None:
+    try:
+        return folder.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -1,0 +1,280 @@
+"""A session as its record tells it: the conversation of each agent in it, and the turn that is open."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from connectagent.data import TokenUsage, TraceEntry
+from connectagent.errors import ConfigError
+from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.read import BETWEEN_TURNS, own_entries, read_record
+from connectagent.session.history import History
+from connectagent.session.journal import Journal
+from connectagent.session.snapshot import clone
+
+STOPPED = ("paused", "error", "interrupted", "cancelled", None)
+"""The statuses of a turn that may go on; None where the process died in it."""
+
+
+@dataclass
+class Part:
+    """One turn of a record, or what came between two: an item, and those that went on with it.
+
+    Args:
+        number: the turn's.
+        items: as the record has them.
+        lines: the lines of all items, without what was taken back.
+    """
+
+    number: Any
+    items: list[dict[str, Any]]
+    lines: list[TraceEntry]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The newest item."""
+        return self.items[-1]
+
+    @property
+    def is_turn(self) -> bool:
+        """Whether it is a turn, not what came between two."""
+        return bool(self.last.get("status") != BETWEEN_TURNS)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the turn may go on."""
+        return self.is_turn and self.last.get("status") in STOPPED
+
+
+def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[Part]:
+    """The turns of a record, each with the items that went on with it; what was taken back is left out.
+
+    Args:
+        record: as `read_record` returns it.
+        at: the turn and iteration before which to end; iteration 0 is the turn's beginning.
+
+    Raises:
+        ConfigError: there is no such place.
+    """
+    parts: list[Part] = []
+    for item in record["turns"]:
+        if item.get("from"):
+            parts = _before(parts, *item["from"])
+        before = next((part for part in reversed(parts) if part.is_turn), None)
+        if item.get("resumed") and before is not None and before.number == item.get("turn"):
+            before.items.append(item)
+            before.lines += item["lines"]
+        else:
+            parts.append(Part(item.get("turn"), [item], list(item["lines"])))
+    return _before(parts, *at) if at is not None else parts
+
+
+def _before(parts: list[Part], turn: int, iteration: int) -> list[Part]:
+    """The turns up to one, or up to an iteration in it."""
+    places: list[tuple[Any, int]] = []
+    for number, part in enumerate(parts):
+        if not part.is_turn:
+            continue
+        places.append((part.number, 0))
+        if part.number == turn and not iteration:
+            return parts[:number]
+        for count, line in enumerate(part.lines):
+            place = str(line.get("id") or line.get("at") or "")
+            if part.number == turn and place.startswith(f"T{turn}/{iteration}/"):
+                return [*parts[:number], Part(turn, [{"turn": turn, "cut": True, "lines": []}], part.lines[:count])]
+            if line.get("type") == "llm_call" and str(line.get("id")).count("/") == 2:
+                places.append((part.number, int(line.get("iteration") or 0)))
+    known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in dict.fromkeys(places))
+    wanted = f"{turn}.{iteration}" if iteration else turn
+    raise ConfigError(f"the record has no turn or iteration {wanted}; it has {known or 'none'}")
+
+
+def read_history(record: dict[str, Any], blobs: Path | None = None) -> History:
+    """The conversation of the agent that a record is of, as `read_record` returns it.
+
+    A turn that was cut off leaves `answer` and `round` as they were then.
+
+    Args:
+        record: the record.
+        blobs: the folder of the long texts that it refers to; None leaves the references.
+    """
+    whole = partial(restored, folder=blobs) if blobs is not None else clone
+    history = _beginning(record, whole)
+    for part in parts_of(record):
+        _extend(history, part, record.get("agent"), whole)
+    return history
+
+
+def _beginning(record: dict[str, Any], whole: Callable[[Any], Any]) -> History:
+    first = record.get("begins_with") or {}
+    messages, state = (whole(first.get(key)) for key in ("messages", "state"))
+    return History(whole(record.get("system_prompt") or ""), messages, state, int(first.get("turn") or 0))
+
+
+def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any]) -> None:
+    """Apply a turn's entries, but those that count no more since the turn went on."""
+    void = void_entries(part)
+    entries = [whole(entry) for entry in own_entries(part.lines, agent) if id(entry) not in void]
+    history.extend(entries, closed="status" in part.last or "messages" in part.last)
+    if isinstance(part.last.get("messages"), str) and len(part.items) == 1:
+        history.settle(whole(json.loads(part.last["messages"])))
+
+
+def void_entries(part: Part) -> set[int]:
+    """The entries of a turn (by Python's id) that count no more: their operation began again, or went on."""
+    journal = Journal(part.lines)
+    void = {id(journal.lines[number]) for number in journal.void}
+    for item in part.items[:-1]:
+        void |= {id(entry) for entry in item["lines"] if _only_says_stopped(entry)}
+    return void
+
+
+def _only_says_stopped(entry: TraceEntry) -> bool:
+    """Whether an entry only says that a call was not run, or not to its end, as its turn stopped."""
+    if entry.get("type") != "tool_execution":
+        return False
+    return entry.get("status") == "interrupted" or (entry.get("status") == "skipped" and "id" not in entry)
+
+
+def history_of(path: Path) -> History:
+    """The conversation of a record, with the long texts that are kept apart from it.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record.
+    """
+    return read_history(read_record(path), blob_folder(path))
+
+
+@dataclass
+class Recorded:
+    """What one agent goes on with.
+
+    Args:
+        history: its conversation, up to the turn that is open.
+        trace: its entries, those of the open turn too.
+    """
+
+    history: History
+    trace: list[TraceEntry]
+
+
+@dataclass
+class RecordedSession:
+    """A record, so that its agent, and those inside it, can go on.
+
+    Args:
+        head: the pairs above the turns.
+        own: of the agent that the record is of.
+        inside: of agents inside it, by branch.
+        last: the newest item of the last turn; {} where there is none.
+        open: the turn that is to go on; None where it ended.
+        lines: all lines.
+        messages: how many messages the turns that have ended left.
+        taken_back: the root's entries that come behind the place at which it ends.
+    """
+
+    head: dict[str, Any]
+    own: Recorded
+    inside: dict[str, Recorded]
+    last: dict[str, Any]
+    open: Part | None
+    lines: list[TraceEntry] = field(default_factory=list)
+    messages: int = 0
+    taken_back: list[TraceEntry] = field(default_factory=list)
+
+
+def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSession:
+    """The session of a record.
+
+    Args:
+        path: the record.
+        at: the turn and iteration before which it is to go on; None for its end.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record, or has no such place.
+    """
+    record = read_record(path)
+    if "agent" not in record:
+        raise ConfigError(f"{path}: not a record: it has no 'agent:'")
+    whole = partial(restored, folder=blob_folder(path))
+    for item in record["turns"]:
+        item["lines"] = [_line(line, whole) for line in item["lines"]]
+    parts = parts_of(record, at)
+    turns = [part for part in parts if part.is_turn]
+    last = turns[-1] if turns else None
+    opened = last if last is not None and (last.is_open or last.last.get("cut")) else None
+    history = _beginning(record, whole)
+    for part in parts:
+        if part is not opened:
+            _extend(history, part, record["agent"], clone)
+    lines = [line for part in parts for line in part.lines]
+    trace = own_entries(lines, record["agent"])
+    amend([entry for part in parts if part is not opened for entry in own_entries(part.lines, record["agent"])])
+    head = {key: value for key, value in record.items() if key != "turns"}
+    session = RecordedSession(head, Recorded(history, trace), _inside(parts, opened), {}, opened, lines)
+    session.last = last.last if last is not None else {}
+    session.messages = len(history.messages)
+    session.taken_back = [line for item in record["turns"] for line in own_entries(item["lines"], record["agent"])]
+    return session
+
+
+def _line(line: TraceEntry, whole: Callable[[Any], Any]) -> TraceEntry:
+    made: TraceEntry = whole(line)
+    if isinstance(made.get("usage"), dict):
+        made["usage"] = TokenUsage(**made["usage"])
+    return made
+
+
+def amend(entries: list[TraceEntry]) -> None:
+    """Let entries of calls have what became of them in the end, as they had in the session."""
+    calls: dict[Any, TraceEntry] = {}
+    for entry in entries:
+        kind, of, value = entry.get("type"), entry.get("of"), entry.get("value")
+        if kind == "tool_execution":
+            calls[entry.get("call_id")] = entry
+        elif kind == "llm_call":
+            calls["model"] = entry
+        elif kind == "change" and of in ("tool_execution", "result", "llm_call"):
+            call = calls.get("model" if of == "llm_call" else entry.get("call_id"))
+            changed = {"result": value} if of == "result" else value
+            if call is not None and isinstance(changed, dict):
+                by = {"by": entry.get("by")} if changed.get("status") == "recovered" else {}
+                call.update({**changed, **by})
+
+
+def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
+    """What agents inside have: the turns that have ended; what is open of theirs is looked up when it goes on."""
+    found: dict[str, Recorded] = {}
+    for part in parts:
+        journal = Journal(part.lines)
+        turn: dict[str, str] = {}  # by branch, the place of its turn
+        for line in part.lines:
+            branch = line.get("branch")
+            if line.get("type") == "began" and isinstance(branch, str) and branch not in found:
+                begins = line.get("begins_with") or {}
+                prompt = str(line.get("system_prompt") or "")
+                history = History(prompt, clone(begins.get("messages")), None, int(begins.get("turn") or 0))
+                found[branch] = Recorded(history, [])
+            if line.get("type") == "began" and line.get("heard") and branch in found and part is not opened:
+                found[branch].history.session.setdefault("heard", {}).update(line["heard"])
+        for branch, recorded in found.items():
+            entries = own_entries(part.lines, branch.rpartition(".")[2], branch)
+            recorded.trace += entries
+            kept = []
+            numbers = {id(line): number for number, line in enumerate(part.lines)}
+            for entry in entries:
+                if entry.get("type") == "user_input":
+                    turn[branch] = str(entry.get("at"))
+                place = turn.get(branch, "")
+                ended = part is not opened or (place in journal.closed and not journal.is_open(place))
+                if ended and numbers[id(entry)] not in journal.void and not _only_says_stopped(entry):
+                    kept.append(entry)
+            recorded.history.extend(clone(kept))
+    return found

@@ -1,0 +1,88 @@
+"""What all files under `.co` share: the folder, names, harmless text, and how a failure is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+from connectagent.output.masking import current
+from connectagent.output.text import clean
+from connectagent.settings import co_folder, enabled
+
+
+def data_folder(name: str) -> Path:
+    """A folder in `.co`, or in what the setting `dir` names instead; it is made where it is missing.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    base = co_folder()
+    made = not base.exists()
+    (base / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if made or base.name == ".co":  # a folder of the user's own must not vanish from git
+        with contextlib.suppress(OSError):
+            fd = os.open(base / ".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            with os.fdopen(fd, "wb") as file:
+                file.write(b"*\n")
+    return base / name
+
+
+def safe_name(name: str) -> str:
+    """An agent's name as a part of a file's name: no separators, not hidden, at most 100 bytes."""
+    safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
+    safe = "_" + safe[1:] if safe.startswith(".") else safe
+    return safe.encode()[:100].decode("utf-8", "ignore") or "agent"
+
+
+def new_record(agent: str, started: time.struct_time) -> Path:
+    """Create the file of a new session, which no other thread or process has.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    stem = f"{safe_name(agent)}_{time.strftime('%Y-%m-%dT%H-%M-%S', started)}"
+    folder = data_folder("evals")
+    for number in range(1, 1000):
+        ending = "" if number == 1 else f"-{number}" if number < 100 else f"-{secrets.token_hex(6)}"
+        path = folder / f"{stem}{ending}.yaml"
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            continue
+        if enabled("fsync"):
+            _sync_folder(folder)
+        return path
+    raise FileExistsError(17, "no name is free", str(folder / stem))
+
+
+def _sync_folder(folder: Path) -> None:
+    """Keep a power cut from taking a new file's name."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+_warned: weakref.WeakKeyDictionary[Any, tuple[Any, set[Any]]] = weakref.WeakKeyDictionary()
+
+
+def warn(agent: Any, what: str, error: Exception) -> None:
+    """Tell on stderr that a file cannot be written: once a session for one reason, whichever files it hits."""
+    session, reasons = _warned.get(agent, (None, set()))
+    if session is not agent.current_session:
+        reasons = set()
+    _warned[agent] = (agent.current_session, reasons)
+    reason = getattr(error, "errno", None) or str(error)
+    if reason in reasons or sys.stderr is None:
+        return
+    reasons.add(reason)
+    text = " ".join(clean(current().text(str(error))).split())
+    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
+        print(f"connectagent: the {what} cannot be written: {text}; the agent goes on without it", file=sys.stderr)

@@ -1,0 +1,351 @@
+"""The log of a session: in memory while a turn is open, and as one YAML file that grows by whole lines only.
+
+Every write leaves a valid document behind: a trace entry is one line of JSON, which is YAML, and the
+lines of a turn's end are one write. So a turn costs the same however long the session is, and a process
+that is killed leaves at most one torn line, which has no newline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from connectagent.data import TraceEntry
+from connectagent.errors import Paused
+from connectagent.output.masking import refresh
+from connectagent.output.text import describe
+from connectagent.records.encode import Kept
+from connectagent.records.file import RecordFile
+from connectagent.records.paths import new_record, warn
+from connectagent.records.read import BETWEEN_TURNS, FORMAT
+from connectagent.records.retention import check_limits, keep_limits
+from connectagent.records.summary import Totals, summarise
+from connectagent.session.journal import BEGAN
+from connectagent.session.snapshot import clone
+from connectagent.settings import enabled
+
+
+def new_log(recording: bool) -> MemoryLog:
+    """The log of an agent's sessions.
+
+    Args:
+        recording: whether they are written to files.
+
+    Raises:
+        ConfigError: a setting of the records cannot be used.
+    """
+    if recording:
+        check_limits()
+    return RecordLog() if recording else MemoryLog()
+
+
+class MemoryLog:
+    """A log without a file: it has the lines of the turn that is open, as they were before anything was masked."""
+
+    def __init__(self) -> None:
+        self.id = secrets.token_hex(6)
+        self._lines: list[TraceEntry] = []
+        self._lock = threading.RLock()  # agents in threads write into the log of one root turn
+
+    @property
+    def path(self) -> Path | None:
+        """The session's file; None where nothing is written (yet)."""
+        return None
+
+    def lines(self) -> list[TraceEntry]:
+        """The lines of the turn that is open, or that stopped last."""
+        return list(self._lines)
+
+    def follow(self, agent: Any) -> None:
+        """Go over to the session that the agent has now."""
+
+    def leave(self) -> None:
+        """The session is over."""
+        self._lines = []
+
+    def go_on(self, origin: Origin) -> None:
+        """Go on with the session of a record, which the agent has now."""
+
+    def begin(self, turn: Any) -> None:
+        """A root turn begins, or goes on."""
+        with self._lock:
+            self._lines = [] if turn.past is None else list(turn.past.lines)
+
+    def append(self, line: TraceEntry) -> None:
+        """Take one line."""
+        with self._lock:
+            self._lines.append(clone(line))
+
+    def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
+        """A root turn is over, or has stopped; one that is over is not looked up again."""
+        with self._lock:
+            if error is None:
+                self._lines = []
+
+
+class RecordLog(MemoryLog):
+    """Writes what happens to `.co/evals/<agent>_<started>.yaml` while it happens.
+
+    Entries of the trace that come between turns, as `agent.execute_tool()` makes them, stand under
+    `turns` as well, as an item whose `status` is `between_turns`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._session: Any = {}
+        self._agent: Any = None
+        self._file: RecordFile | None = None
+        self._kept: Any = None  # makes the lines of this session
+        self._failed = False
+        self._turn: _Turn | None = None
+        self._origin: Origin | None = None  # the record that the session was resumed from
+        self._place: list[int] | None = None  # where the session was taken back to before the next turn
+        self._between = False  # whether the file ends with an item for what came between turns
+        self._waiting: list[str] = []  # lines that came between turns and have no item yet
+        self._totals = Totals()  # of the turns that have ended, for those who read the file's tail alone
+        self._messages = 0  # how many of the session's messages are in the file already
+
+    @property
+    def path(self) -> Path | None:
+        return self._file.path if self._file is not None else None
+
+    def begin(self, turn: Any) -> None:
+        super().begin(turn)
+        with self._lock:
+            refresh()
+            self.follow(turn.agent)
+            session = self._session
+            written = _Turn(min(self._messages, len(session["messages"])))
+            head = f"- turn: {session['turn']}\n  input: {self._kept.scalar(turn.prompt)}\n"
+            if turn.past is not None:
+                written.resumed = True
+                head = f"- turn: {session['turn']}\n  resumed: true\n"
+            if self._place is not None:
+                head, self._place = f"{head}  from: {self._place}\n", None
+            head += "  trace:\n"
+            # In this order Ctrl-C between two lines leaves no entry without an item above it.
+            lines, self._waiting, self._between = [head, *self._waiting], [], False
+            self._write("".join(lines))
+            self._turn = written
+
+    def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
+        with self._lock:
+            written, self._turn = self._turn, None
+            super().end(turn, result, error)
+            if self._file is not None:
+                if written is not None:
+                    self._write(written.summary(turn, self._totals, result, error, self._kept))
+                    self._messages = len(self._session["messages"])
+                self._file.close()
+
+    def append(self, line: TraceEntry) -> None:
+        with self._lock:
+            super().append(line)
+            if self._failed:
+                return
+            text = f"  - {self._kept.entry(line)}\n"
+            if self._turn is not None:
+                self._turn.count(self._agent, line)
+            if self._turn is not None or self._between:
+                self._write(text)
+            elif line["type"] in (BEGAN, "tool_execution"):
+                item = f"- turn: {self._session['turn']}\n  status: {BETWEEN_TURNS}\n  trace:\n"
+                self._write("".join([item, *self._waiting, text]))
+                self._waiting, self._between = [], True
+            else:
+                self._waiting.append(text)
+            if self._turn is None and self._file is not None:
+                self._file.close()
+
+    def go_on(self, origin: Origin) -> None:
+        self._origin = origin
+
+    def leave(self) -> None:
+        super().leave()
+        self._origin = None
+
+    def follow(self, agent: Any) -> None:
+        """Leave the file of another session behind: of the one before a reset, or of the process that forked."""
+        forked = self._turn is None and self._file is not None and self._file.process != os.getpid()
+        if self._session is agent.current_session and not forked:
+            return
+        self._agent = agent
+        self._session, self._file, self._failed = agent.current_session, None, False
+        self._kept = Kept(agent)
+        self._waiting, self._between, self._totals = [], False, Totals()
+        first = (self._session["messages"] or [{}])[0]
+        self._messages = int(first.get("role") == "system")  # the header has it
+        self.id, self._place = secrets.token_hex(6), None
+        origin = self._origin
+        if origin is not None and origin.session is not self._session:
+            origin = self._origin = None
+        if origin is None:
+            return
+        self._messages, self._place = origin.messages, origin.place
+        self._totals = summarise(origin.record).totals or Totals()
+        if not origin.fork and not forked:
+            self.id = origin.id or self.id
+            self._file = (
+                origin.held.file if origin.held is not None else RecordFile(origin.record, b"", synced=enabled("fsync"))
+            )
+            self._kept.record = origin.record
+
+    def _write(self, text: str) -> None:
+        """Append whole lines. A failure is told once and ends the session's record, never the turn."""
+        if self._failed:
+            return
+        try:
+            if self._file is None:
+                started, agent = time.gmtime(), self._agent
+                head = _header(agent, self.id, started, self._kept).encode("utf-8", "replace")
+                if self._origin is not None:
+                    head = _forked(self._origin.record, self.id)
+                self._file = RecordFile(new_record(agent.name, started), head, synced=enabled("fsync"))
+                self._kept.record = self._file.path
+                keep_limits(self._file.path)
+            self._file.append(text.encode("utf-8", "replace"))
+        except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
+            self._failed = True
+            warn(self._agent, "record", error)
+
+
+class Origin:
+    """The record that a session goes on with.
+
+    Args:
+        session: `agent.current_session`, by which it is told from others.
+        record: the file.
+        fork: whether what follows goes into a record of its own.
+        place: the turn and iteration before which it goes on; None for the end.
+        messages: how many of the session's messages the record has.
+        id: the session's id.
+        held: the file, locked already.
+    """
+
+    def __init__(
+        self, session: Any, record: Path, fork: bool, place: list[int] | None, messages: int, id: str, held: Any = None
+    ) -> None:
+        self.session, self.record, self.fork, self.place = session, record, fork, place
+        self.messages, self.id, self.held = messages, id, held
+
+
+class _Turn:
+    """What one turn's summary is made of, gathered while the turn runs."""
+
+    def __init__(self, first_message: int) -> None:
+        self.started = time.perf_counter()
+        self.first_message = first_message
+        self.resumed = False  # whether it began in another process
+        self.anchor: Any = None  # the message at that place, by which it is found again
+        self.tools: list[Any] = []
+        self.iterations: set[str] = set()
+
+    def count(self, agent: Any, entry: TraceEntry) -> None:
+        """Count an entry of the root's own; those of agents inside count where their costs do."""
+        kind = entry["type"]
+        if entry.get("branch") not in (None, agent.name):
+            return
+        if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
+            self.tools.append(entry.get("tool_name"))
+        elif kind == "llm_call":
+            self.iterations.add(str(entry.get("id", "")).rpartition("/")[0])
+        elif kind == "user_input":
+            messages: Any = agent.current_session and agent.current_session["messages"]
+            self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
+
+    def summary(self, turn: Any, totals: Totals, result: str | None, error: BaseException | None, kept: Kept) -> str:
+        """The lines that end the turn's item."""
+        agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
+        status = session.get("outcome") or "ended"
+        tokens = spent.tokens
+        long = [
+            [plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.boundary.slow_calls
+        ]
+        totals.add(not self.resumed, len(self.iterations), len(self.tools), tokens, spent.cost)
+        pairs = {
+            "model": kept.scalar(agent.llm.model),
+            "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
+            "tokens": kept.line(tokens),
+            "cost": kept.line(spent.cost),
+            "tools_called": kept.line(self.tools),
+            "result": kept.line(result),
+            "messages": kept.messages(self._own(session["messages"])),
+            **({"handlers": kept.line(long)} if long else {}),
+            "session": kept.line(totals.data()),  # behind all that may be long: who lists records reads tails
+        }
+        if error is not None:
+            status = "error" if isinstance(error, Exception) else "interrupted"
+            status = "paused" if isinstance(error, Paused) else status
+            pairs["error"] = kept.line(f"{type(error).__name__}: {describe(str, error)}".removeprefix("Paused: "))
+        pairs["status"] = kept.scalar(status)
+        return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
+
+    def _own(self, messages: list[Any]) -> list[Any]:
+        """The turn's messages, though handlers may have changed how many are before them."""
+        first = min(self.first_message, len(messages))
+        if self.anchor is not None and (first == len(messages) or messages[first] is not self.anchor):
+            found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
+            first = next(found, first)
+        return messages[first:]
+
+
+def _header(agent: Any, id: str, started: time.struct_time, kept: Kept) -> str:
+    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
+    script = _script()
+    return (
+        f"format: {FORMAT}\n"
+        f"agent: {kept.scalar(agent.name)}\n"
+        f"model: {kept.scalar(agent.llm.model)}\n"
+        f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
+        f"connectagent: {json.dumps(_version())}\n"
+        f"id: {json.dumps(id)}\n"
+        + (f"script: {kept.line(script)}\n" if script else "")
+        + f"plugins: {kept.line({handler.plugin: handler.version for handler in handlers})}\n"
+        + (f"switched_off: {kept.line(agent.switched_off)}\n" if agent.switched_off else "")
+        + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
+        + f"system_prompt: {kept.line(agent.system_prompt)}\n"
+        f"{_beginning(agent, kept)}turns:\n"
+    )
+
+
+def _version() -> str:
+    """The package's version; the package itself stands above this room and is not imported."""
+    return str(vars(sys.modules["connectagent"]).get("__version__"))
+
+
+def _script() -> str | None:
+    """The program that made the agent, as a file from which its agent can be made again."""
+    for name in ("connectagent_script", "__main__"):
+        file = str(getattr(sys.modules.get(name), "__file__", None) or "")
+        if file.endswith(".py") and os.path.basename(file) != "__main__.py":
+            return os.path.abspath(file)
+    return None
+
+
+def _beginning(agent: Any, kept: Kept) -> str:
+    """What the session began with, where it did not begin here, or not with nothing."""
+    session: Any = agent.current_session
+    begins = {key: session[key] for key in ("messages", "state")}
+    begun = (entry.get("turn") for entry in reversed(session["trace"]) if entry.get("type") == "user_input")
+    begins["turn"] = next(begun, 0)
+    system = [{"role": "system", "content": agent.system_prompt}] if agent.system_prompt else []
+    if begins["messages"] == system:
+        del begins["messages"]
+    begins = {key: value for key, value in begins.items() if value}
+    return f"begins_with: {kept.line(begins)}\n" if begins else ""
+
+
+def _forked(record: Path, id: str) -> bytes:
+    """What a fork begins with: the record that it was made from, which it names; its id is its own."""
+    whole = record.read_bytes()
+    head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
+    head = head.partition(b"\nforked_from: ")[0]  # of a fork of a fork; it is the last line
+    head = re.sub(rb"(?m)^id: .*$", f"id: {json.dumps(id)}".encode(), head)
+    return head + f"\nforked_from: {json.dumps(str(record))}".encode() + turns + rest

@@ -1,0 +1,391 @@
+"""The conversation as the loop changes it: each change is in the session, the snapshot and the trace at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from connectagent.data import CHANGES_MESSAGES, LLMRequest, Message, ToolCall, TraceEntry
+from connectagent.errors import HookResultError
+from connectagent.session.messages import LEFT_OUT, mend, place_of_result, says_nothing
+from connectagent.session.prompt import Prompt
+from connectagent.session.snapshot import By, Shadow, clone
+from connectagent.session.state import (
+    drop_temporary,
+    is_temporary,
+    merge_change,
+    same,
+    snapshot,
+    state_delta,
+)
+from connectagent.session.surroundings import EntryEnd, PendingEntries, Surroundings
+
+OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
+PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
+_REPEATED = frozenset(
+    ("user_input", "message", "message_edited", "mended", "state_delta", "session_delta", "assistant")
+)
+
+
+class Conversation:
+    """One session, and the doors through which the loop changes it.
+
+    Args:
+        around: those who are to know of changes.
+        name: the agent's.
+        system_prompt: the first message; "" for none.
+        session: a session to go on with, for example one that was stored; what it lacks is filled in.
+        state: what the state of a session without one begins with; None: the prompt's placeholders may stay open.
+        labels: what each entry of the trace carries.
+
+    Attributes:
+        announced: how many entries of the trace there were so far.
+        offered: the tools of the newest model call, by name.
+    """
+
+    def __init__(
+        self,
+        around: Surroundings,
+        name: str,
+        system_prompt: str,
+        session: dict[str, Any] | None = None,
+        state: dict[str, Any] | None = None,
+        labels: dict[str, str] | None = None,
+    ) -> None:
+        self._around = around
+        self.name, self.labels = name, labels or {}
+        self._pending = PendingEntries()
+        self.announced = 0
+        self.offered: list[str] = []
+        self.session: dict[str, Any] = {} if session is None else session
+        messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
+        fresh |= {"pending_tools": None, "result": None, "outcome": None, "state": {}}
+        begins = "state" not in self.session
+        for key, value in fresh.items():
+            self.session.setdefault(key, value)
+        first = clone(self.session["messages"]) if session is not None else None
+        self.beginning = (system_prompt, first, snapshot(self.session["state"]), self.session["turn"])
+        self.shadow = Shadow(self.session)
+        self.prompt = Prompt(system_prompt, strict=state is not None)
+        entries = (entry for entry in reversed(self.session["trace"]) if isinstance(entry, dict))
+        last = next((entry for entry in entries if entry.get("index") == 0 and entry.get("by") == OWN), {})
+        self._filled = last.get("message", {}).get("content", system_prompt)
+        if begins:  # behind the snapshot's back: so it is traced as what the program gave
+            self.session["state"].update(snapshot(state or {}))
+        self.unmerged: list[dict[str, Any]] = []  # what agents inside changed whose turns wait
+        self.home: Any = None  # the log that has all of its turns
+        self.dropped: dict[str, Any] = {}  # the `temp:` state of the last turn
+        self._repeats: dict[str, list[TraceEntry]] = {}
+        self._changed = False  # whether something was done to messages since the model answered
+
+    def take_over(self) -> None:
+        """Trace what the program changed since the last turn.
+
+        Raises:
+            HookResultError: it left what no provider takes; the change is undone.
+        """
+        self.session.update(pending_tool=None, pending_tools=None)
+        self.shadow.sync()
+        self.take_changes()
+        self.shadow.mark_round()
+
+    def take_changes(self, by: By = PROGRAM) -> None:
+        """Trace what the program changed; raises as `take_over` does."""
+        self._around.keep_session(self.session)  # it may be changed, not replaced
+        if not self.shadow.unchanged():
+            try:
+                entries = self.shadow.changes(by)
+            except HookResultError:
+                self.shadow.restore()
+                raise
+            self.announce(*entries)
+
+    def begin_turn(self, prompt: str) -> None:
+        """Start the next turn.
+
+        Raises:
+            ConfigError: the system prompt names state that there is none; nothing of the turn is there yet.
+        """
+        self.take_over()
+        while self.unmerged:  # nobody goes on with what waited
+            self.merge(self.unmerged.pop(0))
+        state, system = self.session["state"], self._system()
+        filled = self._filled
+        if system and system["content"] == filled:  # one that somebody else has edited stays as it is
+            filled = self.prompt.fill(state, self.name)
+        self.session["turn"] += 1
+        self.session.update(iteration=0, user_prompt=prompt, result=None, outcome=None)
+        if system and filled != self._filled:
+            self._filled = filled
+            self.shadow.set_content(system, filled)
+            message = {**system, "content": self.prompt.shown(state)}
+            self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message})
+        self.mend()
+
+    def _system(self) -> Message | None:
+        """The system message, while it is the first."""
+        first: Message | None = next(iter(self.session["messages"]), None)
+        return first if first and first["role"] == "system" else None
+
+    def end_turn(self) -> None:
+        """Leave nothing of the turn behind: no pending calls, no `temp:` state."""
+        self._repeats = {}
+        self.session.update(pending_tool=None, pending_tools=None)
+        state = self.session.get("state")
+        self.dropped = {key: state[key] for key in state if is_temporary(key)} if isinstance(state, dict) else {}
+        if isinstance(state, dict) and drop_temporary(state):
+            self.shadow.copy["state"] = snapshot(state)
+        self.shadow.sync()
+
+    def beginning_for(self, log: Any, system_prompt: str) -> dict[str, Any]:
+        """What the conversation begins with, as far as a log does not have it; {} where it has all of it."""
+        if self.home is log:
+            return {}
+        self.home = log
+        begins = {"messages": self.session["messages"], "turn": self.session["turn"]}
+        system = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        if not begins["turn"] and begins["messages"] == system:
+            return {"system_prompt": system_prompt} if system_prompt else {}
+        return {"begins_with": clone(begins), "system_prompt": system_prompt}
+
+    # -- messages and state --------------------------------------------------------------------
+
+    def append(self, message: Message, by: By | None = None) -> None:
+        """Add a message at the end; `by` tells whose it is, where it is not the user's or the model's.
+
+        A model's answer follows its `llm_call` in the trace without an entry of its own, unless messages were
+        changed meanwhile: then an entry tells where it stands.
+        """
+        self._around.settle()
+        self.shadow.insert(message)
+        index = len(self.session["messages"]) - 1
+        if by is not None:
+            told = {"type": "message", "by": by, "index": index, "message": clone(message)}
+            self.trace({**told, **self.changed_by(by)})
+        elif message["role"] == "assistant" and self._changed:
+            self.trace({"type": "assistant", "index": index, "message": clone(message)})
+
+    def answered(self) -> None:
+        """The model has answered; what changes messages from here on comes between its answer and its message."""
+        self._changed = False
+
+    def set_state(self, wanted: dict[str, Any], by: By) -> None:
+        """Let the state be what another agent's is."""
+
+        def become(state: dict[str, Any]) -> None:
+            state.clear()
+            state.update(snapshot(wanted))
+
+        self._change_state(become, by)
+
+    def set_key(self, key: str, value: Any, by: By) -> None:
+        """Set one key of the state."""
+        self._change_state(lambda state: state.update({key: value}), by)
+
+    def _change_state(self, change: Callable[[dict[str, Any]], Any], by: By) -> None:
+        self._around.settle()
+        state, before = self.session["state"], self.shadow.copy["state"]
+        change(state)
+        told = state_delta(before, state)
+        self.shadow.copy["state"] = snapshot(state)
+        if told:
+            self.trace({"type": "state_delta", "by": by, **told})
+
+    def merge(self, change: dict[str, Any]) -> None:
+        """Take over what an agent inside this one's turn changed in the state; its closing entry tells it."""
+        if any(change.get(key) for key in ("delta", "appended", "removed")):
+            self._around.settle()
+            merge_change(self.session["state"], change)
+            self.shadow.copy["state"] = snapshot(self.session["state"])
+
+    def reapply(self, changes: Iterable[TraceEntry]) -> None:
+        """Change messages and state again as entries of the log tell."""
+        shadow, messages = self.shadow, self.session["messages"]
+        for entry in changes:
+            kind, index = entry.get("type"), entry.get("index", 0)
+            self._changed = self._changed or kind in CHANGES_MESSAGES
+            if kind in ("message", "assistant"):
+                shadow.insert(clone(entry["message"]), index)
+            elif kind == "message_edited":
+                shadow.replace(messages[index], entry["message"])
+            elif kind == "message_removed":
+                shadow.remove(index)
+            elif kind == "mended":
+                self.mend(silently=True)
+            elif kind == "state_delta":
+                for key, value in (entry.get("delta") or {}).items():
+                    gone = key in (entry.get("removed") or ())
+                    self.session["state"].pop(key, None) if gone else self.session["state"].update({key: clone(value)})
+                shadow.copy["state"] = snapshot(self.session["state"])
+            elif kind == "agent_turn":
+                self.merge(entry)
+            elif kind == "session_delta":
+                self.session.update(clone(entry.get("delta") or {}))
+        shadow.sync()
+
+    # -- the trace -----------------------------------------------------------------------------
+
+    def repeat(self, entries: Iterable[TraceEntry]) -> None:
+        """Expect the loop to make entries again that are in the trace already, since its turn goes on."""
+        for entry in entries:
+            self._repeats.setdefault(entry["type"], []).append(entry)
+
+    def _is_repeated(self, entry: TraceEntry) -> bool:
+        waiting = self._repeats.get(entry["type"])
+        if not waiting or "id" in entry or entry["type"] not in _REPEATED or self._around.place() != waiting[0]["at"]:
+            return False
+        waiting.pop(0)
+        return True
+
+    def trace(self, entry: TraceEntry) -> None:
+        """Add an entry to the trace and announce it."""
+        if self._repeats and self._is_repeated(entry):
+            return
+        self._around.settle()
+        if self._around.pending():
+            self._around.tell()
+        self._add(entry)
+        self._tell(entry)
+
+    def trace_quietly(self, entry: TraceEntry) -> None:
+        """Trace on the way out of a turn, where no handler's error may hide the one that ended it."""
+        with contextlib.suppress(Exception):
+            self.trace(entry)
+
+    def announce(self, *entries: TraceEntry) -> None:
+        """Trace what code of others changed; an entry that it added to the trace itself stays where it is."""
+        known = {id(entry) for entry in self.shadow.followed}
+        for entry in entries:
+            if id(entry) not in known:
+                self._add(entry)
+            elif self.labels:
+                self.shadow.amend(entry, **{**self.labels, **entry})
+        self._tell(*entries)
+
+    def _add(self, entry: TraceEntry) -> None:
+        entry.setdefault("timestamp", time.time())
+        if "id" not in entry and (place := self._around.place()) is not None:
+            entry["at"] = place
+        for key, value in self.labels.items():
+            entry.setdefault(key, value)
+        if entry["type"] == "change":
+            entry.update(self.changed_by(entry["by"]))
+        if entry.get("of") != "llm_call":
+            self._changed = self._changed or entry["type"] in CHANGES_MESSAGES
+        self.shadow.append(entry)
+
+    def _tell(self, *entries: TraceEntry) -> None:
+        """Let everybody know of entries, in the order of the trace.
+
+        What a handler changes when it is told of one entry makes further entries, which are told after all
+        that stand before them, but not to those who brought them about. Each is told, whatever is raised.
+        """
+        self.announced += len(entries)
+        pending = self._pending
+        pending.entries += [(entry, [*(pending.telling or ()), *self._around.all_running()]) for entry in entries]
+        if pending.telling is not None:
+            return
+        errors: list[BaseException] = []
+        try:
+            while pending.entries:
+                entry, pending.telling = pending.entries.pop(0)
+                try:
+                    self._around.emit(entry, pending.telling)
+                except BaseException as error:
+                    errors.append(error)
+        finally:
+            pending.telling = None
+            pending.entries.clear()
+        if errors:
+            raise errors[0]
+
+    def ending_with(self, entry: TraceEntry) -> EntryEnd:
+        """Keep an entry the last of the trace for each handler of a hook."""
+        return EntryEnd(self.shadow, entry)
+
+    def changed_by(self, by: By | None) -> dict[str, Any]:
+        """The state that a handler changed in the call in which it decided: `delta`, `removed`; {} for none."""
+        return clone(self.shadow.deltas.get(id(by), {}))  # type: ignore[no-any-return]
+
+    # -- tool calls ----------------------------------------------------------------------------
+
+    def note_pending(self, call: dict[str, Any] | None) -> None:
+        """Say which call is being run; it is the loop's doing, also inside of a tool or handler that asked for it."""
+        self.session["pending_tool"] = call
+        self.shadow.copy["pending_tool"] = clone(call)
+
+    def place(self, call: ToolCall, entry: TraceEntry) -> None:
+        """Put a call's result behind its assistant message, and its entry into the trace."""
+        self.answer(call, entry["result"])
+        self.trace(entry)
+
+    def answer(self, call: ToolCall, content: Any) -> None:
+        """Put a result behind the assistant message that asked for it, or in the place of the one that is there."""
+        self._around.settle()
+        index, there = place_of_result(self.session["messages"], call.id)
+        if there is not None:
+            if not same(there.get("content"), content):
+                self.shadow.set_content(there, content)
+        elif index is not None:
+            self.shadow.insert({"role": "tool", "tool_call_id": call.id, "content": content}, index)
+
+    def amend(self, call: ToolCall, entry: TraceEntry, **changed: Any) -> None:
+        """Change a call's entry that is in the trace already, and its result with it."""
+        self.amend_entry(entry, **changed)
+        if "result" in changed:
+            self.answer(call, changed["result"])
+
+    def amend_entry(self, entry: TraceEntry, **changed: Any) -> None:
+        """Change an entry that is in the trace already."""
+        self._around.settle()
+        self.shadow.amend(entry, **changed)
+
+    def begin_round(self, calls: list[dict[str, Any]]) -> None:
+        """A round of calls begins."""
+        self.shadow.mark_round()
+        self.session["pending_tools"] = calls
+
+    def close_round(self, calls: list[ToolCall], result: str) -> None:
+        """Answer the calls of a round that have no result; what is left of a round is always valid."""
+        self.session["pending_tools"] = None
+        waiting = iter(calls)
+        try:
+            for call in waiting:
+                if self._is_open(call):
+                    self.answer(call, result)
+                    entry = {"type": "tool_execution", "tool_name": call.name, "arguments": clone(call.arguments)}
+                    entry |= {"call_id": call.id, "timing": 0.0, "iteration": self.session["iteration"]}
+                    self.trace_quietly({**entry, "status": "skipped", "result": result})
+        finally:  # Ctrl-C in a handler of that trace entry: the others are answered all the same
+            for call in waiting:
+                if self._is_open(call):
+                    self.answer(call, result)
+
+    def _is_open(self, call: ToolCall) -> bool:
+        index, there = place_of_result(self.session["messages"], call.id)
+        return there is None and index is not None
+
+    def mend(self, request: LLMRequest | None = None, *, silently: bool = False) -> None:
+        """Make the conversation one that every provider takes, whatever was done to it."""
+        messages = self.session["messages"]
+        if request is not None and request.messages is not messages:
+            mended = mend(request.messages)
+            request.messages = request.messages if mended is None else mended
+            if says_nothing(request.messages):
+                request.messages = [*request.messages, {"role": "user", "content": LEFT_OUT}]
+            return
+        if request is not None and says_nothing(messages):  # no provider takes an empty conversation
+            self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
+        for announced in (True, True, False):  # a handler of that trace entry may break it again
+            mended, before = mend(messages, self.shadow.valid), len(messages)
+            self.shadow.valid = before
+            if mended is None:
+                return
+            messages[:] = mended
+            self.shadow.take()
+            self.shadow.valid = len(mended)
+            if announced and not silently:
+                self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})

@@ -1,0 +1,334 @@
+"""The conversation as its trace tells it: what it was at each moment, and who made and changed each message.
+
+The trace holds every change, so its entries, applied in order, give the conversation again. Whatever reads
+a record (blame, resume, replay) goes through here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectagent.data import CHANGES_MESSAGES, LLMResponse, Message, ToolCall, TraceEntry
+from connectagent.errors import ConfigError
+from connectagent.session.journal import LINES
+from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
+from connectagent.session.snapshot import By, clone
+from connectagent.session.state import merge_change
+
+NO_ANSWER = ("error", "interrupted")  # what became of a model call that put nothing into the conversation
+_ASIDE = (*LINES, "shadow")  # entries that are told later than they happened, and change nothing
+_BEFORE_CALLS = ("before_llm", "around_llm")
+_WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
+
+
+@dataclass(slots=True)
+class Change:
+    """One thing that was done to a message.
+
+    Args:
+        did: `added`, `edited` or `removed`.
+        by: who: `{"user": ...}`, `{"model": name}`, `{"tool": name}`, or the `by` of a handler.
+        entry: the number of the trace entry that tells it, from 0, over the whole session.
+        turn: the turn in which it was done.
+        iteration: the iteration, 0 before the first.
+        message: the message as it was afterwards; None where it was removed.
+    """
+
+    did: str
+    by: By
+    entry: int
+    turn: int
+    iteration: int
+    message: Message | None
+
+
+@dataclass(slots=True)
+class Line:
+    """One message of the conversation, and all that was done to it, the oldest first."""
+
+    message: Message
+    changes: list[Change]
+
+
+@dataclass
+class Round:
+    """The newest tool round, as far as it got.
+
+    Args:
+        calls: the calls of the model, with what handlers made of their arguments.
+        done: the trace entry of each call that has one, by the call's id.
+    """
+
+    calls: list[ToolCall]
+    done: dict[str, TraceEntry] = field(default_factory=dict)
+
+
+class History:
+    """A conversation that grows by trace entries.
+
+    Args:
+        system_prompt: the first message; "" for none.
+        messages: what the conversation began with instead, where it did not begin here.
+        state: the state that it began with.
+        turn: the turn that it began behind.
+
+    Attributes:
+        lines: the messages of the conversation, each with its changes.
+        removed: messages that are gone, each with its changes.
+        entries: every entry that was applied, in order.
+        dropped: what came after them, where the history was taken back.
+        state: `current_session["state"]`.
+        session: the other keys of the session that handlers or tools set.
+        turn, iteration: where the conversation is.
+        answer: the model's answer that is not in the conversation yet, or None.
+        round: the newest tool round, or None where the newest answer asked for none.
+    """
+
+    def __init__(
+        self,
+        system_prompt: str = "",
+        messages: list[Message] | None = None,
+        state: dict[str, Any] | None = None,
+        turn: int = 0,
+    ) -> None:
+        self._beginning = (system_prompt, messages, state, turn)
+        self.lines: list[Line] = []
+        self.removed: list[Line] = []
+        self.entries: list[TraceEntry] = []
+        self.dropped: list[TraceEntry] = []
+        self.state: dict[str, Any] = dict(state or {})
+        self.session: dict[str, Any] = {}
+        self.turn, self.iteration = turn, 0
+        self.answer: LLMResponse | None = None
+        self.answered_by: By = {}
+        self.round: Round | None = None
+        self._begin: Line | None = None  # the message with which the turn began
+        system: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        for message in system if messages is None else messages:
+            self._insert(len(self.lines), {"agent": "its beginning"}, message)
+
+    @property
+    def messages(self) -> list[Message]:
+        """The conversation."""
+        return [line.message for line in self.lines]
+
+    def extend(self, entries: Iterable[TraceEntry], *, closed: bool = True) -> None:
+        """Apply entries of the trace, of one turn or several.
+
+        Args:
+            entries: as `current_session["trace"]` or a record has them.
+            closed: whether the turn came to its end after them; else its last answer may still have been
+                on its way into the conversation, and stays in `answer`.
+        """
+        listed = list(entries)
+        for number, entry in enumerate(listed):
+            self._apply(entry)
+            if self.answer is not None and entry.get("type") == "llm_call" and self._follows(listed, number, closed):
+                self.take_answer()
+
+    def take_answer(self) -> None:
+        """Put the model's answer into the conversation."""
+        if self.answer is not None:
+            self._insert(len(self.lines), self.answered_by, assistant_message(self.answer))
+            self._open_round()
+
+    def before(self, turn: int, iteration: int = 0) -> History:
+        """The history up to a turn, or up to the model call of one of its iterations.
+
+        Raises:
+            ConfigError: there is no such place.
+        """
+        now, places = 0, []
+        for number, entry in enumerate(self.entries):
+            kind = entry.get("type")
+            now = entry["turn"] if kind == "user_input" else now
+            place = (now, 0) if kind == "user_input" else (now, entry.get("iteration")) if kind == "llm_call" else None
+            if place == (turn, iteration):
+                while number and (self.entries[number - 1].get("by") or {}).get("hook") in _BEFORE_CALLS:
+                    number -= 1  # these handlers run again
+                history = History(*self._beginning)
+                history.extend(self.entries[:number])
+                history.dropped = self.entries[number:]
+                return history
+            places += [place] if place else []
+        known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in places)
+        wanted = f"{turn}.{iteration}" if iteration else turn
+        raise ConfigError(f"the record has no turn or iteration {wanted}; it has {known or 'none'}")
+
+    def prompt_of(self, turn: int) -> Any:
+        """The content of the message with which a turn began; "" where it is not known."""
+        for entry in reversed([*self.entries, *self.dropped]):
+            if entry.get("type") == "user_input" and entry.get("turn") == turn:
+                return entry.get("content", entry.get("prompt"))
+        return ""
+
+    def settle(self, own: list[Message]) -> None:
+        """Take a turn's messages as they were written at its end, where the entries gave something else.
+
+        The entries of a record cannot hold all that messages may: objects, and half of a surrogate pair.
+        """
+        first = len(self.lines) - len(own)
+        ends = self.lines[max(first, 0) :]
+        if [line.message.get("role") for line in ends] != [message.get("role") for message in own]:
+            begun = (index for index, line in enumerate(self.lines) if line is self._begin)
+            del self.lines[next(begun, max(first, 0)) :]
+            for message in own:
+                self._insert(len(self.lines), {"agent": "not told by the trace"}, message)
+            return
+        for line, message in zip(ends, own, strict=True):
+            if line.message != message:
+                line.message = message
+
+    def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
+        """Whether an answer's message came directly behind its `llm_call`, without an entry of its own."""
+        calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
+        behind = entries[number + 1 :]
+        rest = [entry for entry in behind if entry.get("type") not in _ASIDE or entry.get("call_id") in calls]
+        while rest and _watches(rest[0]) and rest[0].get("type") not in (*CHANGES_MESSAGES, "error"):
+            del rest[0]
+        if not rest:
+            return closed
+        if _watches(rest[0]):  # before the message, which then has its own entry
+            return False
+        following = (entry.get("type") for entry in rest)
+        return next((kind for kind in following if kind in ("llm_call", "user_input", "assistant")), "") != "assistant"
+
+    def _apply(self, entry: TraceEntry) -> None:
+        self.entries.append(entry)
+        apply = getattr(self, f"_on_{entry.get('type')}", None)
+        if apply is not None:
+            with contextlib.suppress(KeyError, IndexError, TypeError, ValueError, AttributeError):
+                apply(entry)  # a handler may have put an entry of its own into the trace, in any form
+
+    # -- one method for each type of entry that changes something --------------------------------
+
+    def _on_user_input(self, entry: TraceEntry) -> None:
+        self.turn, self.iteration = int(entry.get("turn") or self.turn + 1), 0
+        self.answer = self.round = None
+        self._insert(len(self.lines), {"user": "user"}, user_message(entry.get("content", entry.get("prompt", ""))))
+        self._begin = self.lines[-1]
+
+    def _on_llm_call(self, entry: TraceEntry) -> None:
+        if "/ask:" in str(entry.get("id")):  # a handler or tool asked a model itself
+            return
+        self.iteration = int(entry.get("iteration") or self.iteration)
+        if entry.get("status") in NO_ANSWER:
+            return
+        self.answer = _response(entry, entry.get("provider_data"))
+        self.answered_by = entry.get("by") or {"model": entry.get("model")}
+        self.round = None
+
+    def _on_assistant(self, entry: TraceEntry) -> None:
+        self._insert(entry["index"], self.answered_by, entry["message"])
+        self._open_round()
+
+    def _on_change(self, entry: TraceEntry) -> None:
+        of, by, value = entry.get("of"), entry.get("by") or {}, entry.get("value")
+        if of == "response" and self.answer is not None and isinstance(value, dict):
+            self.answer, self.answered_by = _response(value, value.get("provider_data")), by
+        elif of == "result" and by.get("hook") == "after_each_tool":
+            self._result(entry["call_id"], value, by)
+        elif of == "tool_execution" and isinstance(value, dict):
+            self._result(entry["call_id"], value.get("result"), by)
+            if self.round is not None and entry["call_id"] in self.round.done:
+                self.round.done[entry["call_id"]] = {**self.round.done[entry["call_id"]], **value}
+        elif of == "llm_call" and isinstance(value, dict):
+            self.answer, self.answered_by = _response(value, value.get("provider_data")), by
+            self.round = None
+        elif of in ("tool_call", "tool_calls") and self.round is not None:
+            calls = {call.id: call for call in self.round.calls}
+            listed: list[Any] = value if isinstance(value, list) else [value]
+            for told in listed:
+                call = calls[told["id"]]
+                call.name, call.arguments = told["name"], clone(told["arguments"])
+
+    def _on_tool_execution(self, entry: TraceEntry) -> None:
+        by = entry.get("by")
+        if by is None:
+            not_run = entry.get("status") in ("skipped", "not_found", "rejected")
+            by = {"plugin": "connectagent"} if not_run else {"tool": entry.get("tool_name")}
+        self._result(entry["call_id"], entry.get("result"), by)
+        if self.round is not None and any(call.id == entry["call_id"] for call in self.round.calls):
+            self.round.done[entry["call_id"]] = entry
+
+    def _on_message(self, entry: TraceEntry) -> None:
+        self._insert(entry["index"], entry.get("by") or {}, entry["message"])
+
+    def _on_message_edited(self, entry: TraceEntry) -> None:
+        self._edit(entry["index"], entry.get("by") or {}, entry["message"])
+
+    def _on_message_removed(self, entry: TraceEntry) -> None:
+        self._remove(entry["index"], entry.get("by") or {})
+
+    def _on_mended(self, entry: TraceEntry) -> None:
+        lines = {id(line.message): line for line in self.lines}
+        mended, by = mend(self.messages), {"plugin": "connectagent"}
+        if mended is None:
+            return
+        before, self.lines = self.lines, []
+        for message in mended:
+            line = lines.pop(id(message), None)
+            if line is None:
+                self._insert(len(self.lines), by, message)
+            else:
+                self.lines.append(line)
+        for line in before:
+            if id(line.message) in lines:
+                line.changes.append(self._change("removed", by, None))
+                self.removed.append(line)
+
+    def _on_state_delta(self, entry: TraceEntry) -> None:
+        for key, value in (entry.get("delta") or {}).items():
+            if key in (entry.get("removed") or ()):
+                self.state.pop(key, None)
+            else:
+                self.state[key] = clone(value)
+
+    def _on_agent_turn(self, entry: TraceEntry) -> None:
+        merge_change(self.state, entry)
+
+    def _on_session_delta(self, entry: TraceEntry) -> None:
+        self.session.update(clone(entry.get("delta") or {}))
+
+    # -- what they do ----------------------------------------------------------------------------
+
+    def _open_round(self) -> None:
+        calls, self.answer = (self.answer.tool_calls if self.answer else None) or [], None
+        self.round = Round(calls) if calls else None
+
+    def _result(self, call_id: str, content: Any, by: By) -> None:
+        index, there = place_of_result(self.messages, call_id)
+        if there is not None and index is not None:
+            self._edit(index, by, {**there, "content": content})
+        elif index is not None:
+            self._insert(index, by, {"role": "tool", "tool_call_id": call_id, "content": content})
+
+    def _change(self, did: str, by: By, message: Message | None) -> Change:
+        return Change(did, by, len(self.entries) - 1, self.turn, self.iteration, message)
+
+    def _insert(self, index: int, by: By, message: Message) -> None:
+        message = clone(message)
+        self.lines.insert(index, Line(message, [self._change("added", by, message)]))
+
+    def _edit(self, index: int, by: By, message: Message) -> None:
+        line = self.lines[index]
+        line.message = clone(message)
+        line.changes.append(self._change("edited", by, line.message))
+
+    def _remove(self, index: int, by: By) -> None:
+        line = self.lines.pop(index)
+        line.changes.append(self._change("removed", by, None))
+        self.removed.append(line)
+
+
+def _watches(entry: TraceEntry) -> bool:
+    """Whether an entry comes from a handler that may have run between a model's answer and its message."""
+    return (entry.get("by") or {}).get("hook") in _WATCHING
+
+
+def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LLMResponse:
+    calls = [ToolCall(**clone(call)) for call in value.get("tool_calls") or ()]
+    return LLMResponse(value.get("content"), calls or None, provider_data=clone(provider_data))

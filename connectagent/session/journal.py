@@ -1,0 +1,204 @@
+"""What a log says of each operation, by its place; so what is finished is looked up and never done again.
+
+An operation is a turn, an attempt at a model or a tool, a run of a hook's handlers, or a wait. Its id is the place
+where it stands: `T3` is the third turn, `T3/2/model1` the first attempt at the model in its second iteration,
+`T3/2/c1/tool1` that at the round's first call, and `T3/2/c1/tool1/turn:billing~5f0c#1` the turn of another agent that
+this tool asked for. An operation writes a line when it begins and one when it ends; a turn that goes on runs again
+from its beginning, and looks each of them up.
+
+Other entries of the trace that tell of a change carry the place where it was made as `at`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from connectagent.data import TraceEntry, Wait
+
+BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "left", "wait", "decided"
+TOOL_ENDED = "tool_ended"
+LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED))
+"""The types of lines that only the log has: they are not in `current_session["trace"]`."""
+
+_ATTEMPT = re.compile(r"(.*)/(?:model|tool)(\d+)", re.DOTALL)
+
+
+def digest_of(value: Any) -> str:
+    """Twelve hex digits by which inputs are told apart; what is not JSON counts by its type's name."""
+    text = json.dumps(value, sort_keys=True, default=lambda item: type(item).__name__, skipkeys=True)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def is_inside(id: str, outer: str) -> bool:
+    """Whether a place is another one, or stands inside it."""
+    return id == outer or id.startswith(f"{outer}/")
+
+
+def wait_of(line: TraceEntry) -> Wait:
+    """A wait as its line tells it."""
+    told = [line.get(key) for key in ("id", "agent", "call", "reason", "digest", "by")]
+    return Wait(*told)  # type: ignore[arg-type]
+
+
+class Journal:
+    """The lines of a turn, of the agents inside it too, by the places that they are about.
+
+    Args:
+        lines: as the log has them, in order, entries of the trace included.
+
+    Attributes:
+        void: the numbers of the lines that count no more, as their operation began again behind them.
+    """
+
+    def __init__(self, lines: Iterable[TraceEntry]) -> None:
+        self.lines = list(lines)
+        self.void: set[int] = set()
+        self.began: dict[str, int] = {}
+        self.closed: dict[str, int] = {}
+        self.left: dict[str, list[str]] = {}
+        self.parts: dict[str, int] = {}  # by hook: the line that tells how far its handlers were, or that one waits
+        self.waits: dict[str, int] = {}
+        self.decided: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+        self._ends: dict[str, tuple[int, list[str]]] = {}  # of frames that ended with an error: whose error it was
+        self._seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
+        self._opened: dict[str, set[str]] = {}  # by turn: its operations that go on or begin again
+        for number, line in enumerate(self.lines):
+            self._take(number, line)
+
+    def _take(self, number: int, line: TraceEntry) -> None:
+        kind, id = line.get("type"), line.get("id")
+        if not isinstance(id, str):
+            return
+        if kind == BEGAN:
+            if id in self.began:
+                self._begin_again(id, number)
+            self.began[id] = number
+        elif kind == WAIT:
+            self.waits[id] = number
+            if hook := line.get("hook"):
+                self.parts[hook] = number
+        elif kind == HANDLERS:
+            self.parts[id] = number
+        elif kind == LEFT:
+            self.left[id] = list(line.get("waits") or ())
+        elif kind == DECIDED:
+            self.decided.setdefault(id, number)
+        else:
+            if kind == "agent_turn" and id in self._turns:  # it had stopped there, and went on
+                self.void.add(self._turns[id])
+            self._turns[id] = number
+            if line.get("from") is not None:
+                self._ends[id] = (number, list(line["from"]))
+            if line.get("status") != "interrupted" and not line.get("open"):
+                self.closed[id] = number
+
+    def _begin_again(self, id: str, number: int) -> None:
+        """What an operation had changed is void, but what finished handlers did; so is what came of its error."""
+        self.closed.pop(id, None)
+        self.left.pop(id, None)
+        over = self.lines[self.parts[id]].get("over", []) if id in self.parts else []
+        for at, line in enumerate(self.lines[:number]):
+            by = line.get("by") or {}
+            if line.get("at") == id and [by.get("plugin"), by.get("handler")] not in over:
+                self.void.add(at)
+        if found := _ATTEMPT.fullmatch(id):
+            outer = f"{found[1]}/on_error{found[2]}"
+            for table in (self.began, self.closed, self.left, self.parts):
+                for place in [place for place in table if is_inside(place, outer)]:
+                    del table[place]
+            self.void |= {at for at, line in enumerate(self.lines[:number]) if is_inside(_place(line), outer)}
+
+    # -- looking up ----------------------------------------------------------------------------
+
+    def closing(self, id: str, turn: str) -> TraceEntry | None:
+        """The line that ended an operation of a turn; None where it has not ended, or is to be done again."""
+        number = self.closed.get(id)
+        if number is None or self.is_open(id):
+            return None
+        self.saw(turn, number)
+        return self.lines[number]
+
+    def saw(self, turn: str, number: int) -> None:
+        """Note how far a turn has come in its lines."""
+        self._seen[turn] = max(number, self._seen.get(turn, -1))
+
+    def opened(self, id: str, turn: str) -> None:
+        """Note that an operation of a turn goes on or begins again: its lines are no sign of what came behind it."""
+        self._opened.setdefault(turn, set()).add(id)
+
+    def is_over(self, hook: str, turn: str) -> bool:
+        """Whether a hook without an end is over: its turn went on behind it, so its handlers only observed."""
+        since = self.began.get(hook)
+        part = self.lines[self.parts[hook]] if hook in self.parts else {}
+        if since is None:
+            return self._goes_on(turn, hook, self._seen.get(turn, -1))
+        if part.get("type") == WAIT:
+            if part["id"] not in self.decided:
+                return False
+            since = self.decided[part["id"]]
+        if not self._goes_on(turn, hook, since):
+            return False
+        self.saw(turn, since)
+        return True
+
+    def _goes_on(self, turn: str, hook: str, since: int) -> bool:
+        open_ones = self._opened.get(turn, ())
+        for number in range(len(self.lines) - 1, since, -1):
+            line = self.lines[number]
+            place = _place(line)
+            if place == turn or not is_inside(place, turn) or is_inside(place, hook) or line.get("type") == DECIDED:
+                continue
+            if number not in self.void and not any(is_inside(place, one) for one in open_ones):
+                return True
+        return False
+
+    def is_open(self, id: str) -> bool:
+        """Whether an error of an operation ended all around it, up to the turn that goes on: it is done again."""
+        line = self.lines[self.closed[id]] if id in self.closed else None
+        if line is None or not (line.get("error") is not None or line.get("error_type")):
+            return False
+        while "/" in id:
+            frame = id.rpartition("/")[0]
+            while frame not in self._ends and frame not in self.began and "/" in frame:
+                frame = frame.rpartition("/")[0]
+            number, whose = self._ends.get(frame, (-1, []))
+            if number < self.closed.get(id, number) or id not in whose:
+                return False
+            id = frame
+        return True
+
+    def own(self, place: str, branch: str | None) -> list[TraceEntry]:
+        """What was changed at a place itself in the conversation of one agent, in order, without what is void."""
+        return [
+            line
+            for number, line in enumerate(self.lines)
+            if line.get("at") == place and line.get("branch") == branch and number not in self.void
+        ]
+
+    def changes(self, place: str, turn: str, branch: str | None) -> list[TraceEntry]:
+        """The same, of all that stands inside the place too, and what agents that were asked there brought home."""
+        found = []
+        for number, line in enumerate(self.lines):
+            if number in self.void:
+                continue
+            if line.get("type") == "agent_turn":
+                id = str(line.get("id"))
+                own = "/turn:" not in id[len(turn) : id.rindex("/turn:")] if is_inside(id, place) else False
+                if own and not line.get("open"):
+                    found.append(line)
+            elif is_inside(str(line.get("at", "")), place) and line.get("branch") == branch:
+                found.append(line)
+        return found
+
+    def pending(self) -> list[Wait]:
+        """What waits and is not decided, in the order in which it was asked."""
+        return [wait_of(self.lines[number]) for id, number in self.waits.items() if id not in self.decided]
+
+
+def _place(line: TraceEntry) -> str:
+    return str(line.get("id") or line.get("at") or "")

@@ -1,0 +1,267 @@
+"""What keeps a conversation valid: building messages, and the place of each tool result.
+
+The rule that all providers share: each call in an assistant's `tool_calls` has exactly one `tool` message,
+directly behind it and before anything else (OpenAI answers 400 otherwise, and so does Anthropic).
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from connectagent.data import Continue, Image, LLMRequest, LLMResponse, Message, ToolCall
+
+NOT_RUN = "not run: {reason}"
+LEFT_OUT = "(The conversation so far is not shown.)"
+_ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def user_message(prompt: Any) -> Message:
+    """A user's message from text, an `Image`, or a list of text, images and parts.
+
+    Raises:
+        TypeError: the prompt is none of these.
+    """
+    if isinstance(prompt, str):
+        return {"role": "user", "content": prompt}
+    parts = [_part(part) for part in (prompt if isinstance(prompt, (list, tuple)) else [prompt])]
+    if not parts:
+        raise TypeError("the prompt is empty: give a str, an Image, or a list of them")
+    return {"role": "user", "content": parts}
+
+
+def _part(part: Any) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if isinstance(part, Image):
+        return part.part()
+    if isinstance(part, dict) and isinstance(part.get("type"), str):
+        return part
+    raise TypeError(f"a prompt is a str, an Image, or a list of them, not {type(part).__name__}: {part!r}")
+
+
+def text_of(content: Any) -> str:
+    """The text in a message's content; an image is shown as `[image]`."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    return "\n".join(str(part.get("text", f"[{str(part.get('type')).removesuffix('_url')}]")) for part in parts)
+
+
+def assistant_message(response: LLMResponse) -> Message:
+    """The message that puts a model's answer into the conversation, text and calls."""
+    message: Message = {"role": "assistant", "content": response.content}
+    if response.tool_calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+            for call in response.tool_calls
+        ]
+    elif response.content is None:
+        message["content"] = ""
+    if response.provider_data:
+        message["provider_data"] = response.provider_data
+    return message
+
+
+def _arguments(call: ToolCall) -> str:
+    """The arguments as JSON text; `{}` for those that could not be read, since some servers parse them again."""
+    try:
+        return json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return "{}"
+
+
+def tidy_calls(response: LLMResponse) -> LLMResponse:
+    """A copy of a response whose calls can be answered: each has an id of its own, a name and a dict.
+
+    A copy, because a handler may supply the same response twice, and others edit the arguments of its calls.
+    """
+    calls: list[ToolCall] = []
+    taken = {call.id for call in response.tool_calls or () if isinstance(call.id, str)}
+    for call in response.tool_calls or ():
+        id, error, arguments = call.id, call.error, call.arguments
+        if not isinstance(id, str) or not id or any(id == other.id for other in calls):
+            id = next(made for made in (f"call_{n}" for n in itertools.count(1)) if made not in taken)
+            taken.add(id)
+        if not isinstance(arguments, dict):
+            error = error or f"the arguments must be a JSON object, not {type(arguments).__name__}"
+            arguments = {}
+        calls.append(ToolCall(id, str(call.name), copy.deepcopy(arguments), error))
+    return dataclasses.replace(response, tool_calls=calls)
+
+
+def find_round(messages: Sequence[Message], call_id: str) -> int | None:
+    """The index of the assistant message that asked for a call, the newest first; None if it is gone."""
+    for index in range(len(messages) - 1, -1, -1):
+        for call in messages[index].get("tool_calls") or ():
+            if call["id"] == call_id:
+                return index
+    return None
+
+
+def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | None, Message | None]:
+    """Where a call's result belongs, and the message that is there already, if any.
+
+    Returns:
+        The index at which to insert it (None if the call is gone), and the result that stands there.
+    """
+    index = find_round(messages, call_id)
+    if index is None:
+        return None, None
+    ids = [call["id"] for call in messages[index]["tool_calls"]]
+    before = set(ids[: ids.index(call_id)])
+    index += 1
+    while index < len(messages) and messages[index].get("tool_call_id") in before:
+        index += 1
+    if index < len(messages) and messages[index].get("tool_call_id") == call_id:
+        return index, messages[index]
+    return index, None
+
+
+def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
+    """The same conversation with every result at its place, or None if it is valid as it is.
+
+    Args:
+        messages: the conversation.
+        valid: so many messages from the start are known to be in order, and are not looked at again.
+
+    A result that stands elsewhere is moved behind its call, a missing one is made up, and one without a
+    call is dropped. Handlers and callers may edit messages freely; this runs before each model call.
+    """
+    while valid and (messages[valid - 1]["role"] == "tool" or messages[valid - 1].get("tool_calls")):
+        valid -= 1  # back to where no round is open
+    if _is_valid(messages[valid:]):
+        return None
+    mended: list[Message] = []
+    for index, message in enumerate(messages):
+        calls = message.get("tool_calls")
+        if message["role"] == "tool":
+            continue
+        if not calls:
+            mended.append(_without_calls(message) if "tool_calls" in message else message)
+            continue
+        single = {call["id"]: call for call in calls}  # two calls of one id cannot both be answered
+        mended.append(message if len(single) == len(calls) else {**message, "tool_calls": list(single.values())})
+        results = _results_after(messages, index)
+        for call_id in single:
+            missing: Message = {"role": "tool", "tool_call_id": call_id, "content": NOT_RUN.format(reason="no result")}
+            mended.append(results.get(call_id, missing))
+    return mended
+
+
+def says_nothing(messages: Sequence[Message]) -> bool:
+    """Whether nothing would be sent of a conversation: orphaned results and empty answers are left out."""
+    return all(
+        message["role"] == "tool"
+        or (message["role"] == "assistant" and not message.get("tool_calls") and not text_of(message.get("content")))
+        for message in messages
+    )
+
+
+def _without_calls(message: Message) -> Message:
+    """A message without its empty `tool_calls`, which OpenAI refuses."""
+    kept: Message = {**message, "content": message.get("content") or ""}
+    del kept["tool_calls"]
+    return kept
+
+
+def _results_after(messages: Sequence[Message], index: int) -> dict[str, Message]:
+    """The results behind an assistant message by call id, up to the next one that uses the same id again."""
+    wanted = {call["id"] for call in messages[index]["tool_calls"]}
+    results: dict[str, Message] = {}
+    for message in messages[index + 1 :]:
+        if message["role"] == "tool" and message["tool_call_id"] in wanted:
+            results.setdefault(message["tool_call_id"], message)
+        for call in message.get("tool_calls") or ():
+            wanted.discard(call["id"])
+    return results
+
+
+def _is_valid(messages: Sequence[Message]) -> bool:
+    open_ids: list[str] = []
+    for message in messages:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_ids:
+                return False
+            open_ids.remove(message["tool_call_id"])
+            continue
+        if open_ids:
+            return False
+        if "tool_calls" in message:
+            if not message["tool_calls"]:
+                return False
+            open_ids = [call["id"] for call in message["tool_calls"]]
+            if len(set(open_ids)) < len(open_ids):
+                return False
+    return not open_ids
+
+
+def message_problem(message: Any) -> str | None:
+    """Why something is not a message in OpenAI's chat format, or None if it is one."""
+    if not isinstance(message, dict):
+        return "a message is a dict with 'role' and 'content'"
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    if role not in _ROLES:
+        return f"its role must be one of {', '.join(_ROLES)}"
+    if isinstance(content, list):
+        if not content or not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
+            return "a list of content holds parts such as {'type': 'text', 'text': '...'}"
+        if not all(map(_is_part, content)):
+            return "a text part holds a str as 'text', an image_url part {'url': str} as 'image_url'"
+    elif not isinstance(content, str) and not (content is None and role == "assistant" and calls):
+        return "its content must be a str or a list of parts"
+    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+        return "a tool message needs the 'tool_call_id' of its call"
+    if "tool_calls" in message and (
+        role != "assistant" or not isinstance(calls, list) or not all(map(_is_call, calls))
+    ):
+        return "tool_calls is a list of {'id': str, 'type': 'function', 'function': {'name': str, 'arguments': str}}"
+    return None
+
+
+def _is_part(part: dict[str, Any]) -> bool:
+    image = part.get("image_url")
+    if part["type"] == "image_url":
+        return isinstance(image, dict) and isinstance(image.get("url"), str)
+    return part["type"] != "text" or isinstance(part.get("text"), str)
+
+
+def value_problem(value: Any) -> str | None:
+    """Why a request, a response, a call, a list of calls or a `Continue` cannot be used, or None."""
+    if isinstance(value, Continue):
+        return None if isinstance(value.prompt, str) else f"Continue(prompt) takes a str, not {value.prompt!r:.80}"
+    if isinstance(value, LLMRequest):
+        if (
+            not isinstance(value.messages, list)
+            or not isinstance(value.tools, list)
+            or not isinstance(value.model, str)
+            or not isinstance(value.options, dict)
+        ):
+            return "a request has lists of messages and of tools, the name of a model, and a dict of options"
+        problems = ((message, message_problem(message)) for message in value.messages)
+        return next((f"{message!r:.200}: {problem}" for message, problem in problems if problem), None)
+    if isinstance(value, LLMResponse):
+        if not isinstance(value.content, str | None) or not isinstance(value.provider_data, dict | None):
+            return "a response's content is a str or None, its provider_data a dict or None"
+        calls = [] if value.tool_calls is None else value.tool_calls  # `tidy_calls` puts ids and arguments right
+        good = isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls)
+        return (
+            None if good else f"a response's tool_calls are a list of ToolCall(id, name, arguments), not {calls!r:.80}"
+        )
+    calls = value if isinstance(value, list) else [value] if isinstance(value, ToolCall) else []
+    good = all(isinstance(call, ToolCall) and type(call.name) is str and type(call.arguments) is dict for call in calls)
+    return None if good else "a call has a str as name and a dict as arguments"
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return (
+        isinstance(function, dict)
+        and isinstance(call.get("id"), str)
+        and isinstance(function.get("name"), str)
+        and isinstance(function.get("arguments"), str)
+    )

@@ -1,0 +1,123 @@
+"""System prompts: text, or a file that holds it, with placeholders that the state fills."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from connectagent.errors import ConfigError
+from connectagent.session.state import is_temporary
+
+_PLACEHOLDER = re.compile(r"(\{+)((?:(?:app|user|temp):)?[^\W\d]\w*)(\??)(\}+)")
+_SUFFIXES = (".md", ".txt", ".prompt")
+
+
+def read_prompt(source: str | Path | None) -> str:
+    """The text of a system prompt.
+
+    Args:
+        source: the text; a path to a file that holds it; or the name of a file in `prompts/`, with or
+            without its ending. A `Path` is always a file.
+
+    Raises:
+        ConfigError: a `Path`, or a text that can only be a file's name, is missing, empty or not UTF-8.
+    """
+    if source is None:
+        return ""
+    if isinstance(source, Path):
+        return read_text(source, "system prompt")
+    if not isinstance(source, str):
+        raise ConfigError(f"system_prompt must be a str or a Path, not {type(source).__name__}")
+    if "\n" in source or len(source) > 255 or not source.strip():
+        return source
+    for path in (Path(source), *(Path("prompts") / f"{source}{suffix}" for suffix in ("", *_SUFFIXES))):
+        if is_file(path):
+            return read_text(path, "system prompt")
+    if source.endswith(_SUFFIXES) and " " not in source:
+        raise ConfigError(f"system prompt {source!r}: no such file in {Path.cwd()} or its folder prompts/")
+    return source
+
+
+def is_file(path: Path) -> bool:
+    """Whether a text is the path of a file."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a text that no file system takes as a name
+        return False
+
+
+def read_text(path: Path, what: str) -> str:
+    """The text of a file that the user named.
+
+    Raises:
+        ConfigError: it is missing, empty or not UTF-8; `what` says what it was to be.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{what} {str(path)!r} is not UTF-8 text: {error}") from error
+    except (OSError, ValueError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else str(error)
+        raise ConfigError(f"{what} {str(path)!r} cannot be read: {reason}") from error
+    if not text.strip():
+        raise ConfigError(f"{what} {str(path)!r} is empty")
+    return text
+
+
+class Prompt:
+    """A system prompt whose placeholders the state fills: `{name}`, `{user:name}`, `{name?}`; `{{name}}` is text.
+
+    Only names in braces are placeholders, so that JSON and code in a prompt stay as they are.
+
+    Args:
+        template: the prompt.
+        strict: whether the state must have each name; else a name that it has not stays as it is written.
+    """
+
+    def __init__(self, template: str, *, strict: bool) -> None:
+        self.template = template
+        self.strict = strict
+
+    def fill(self, state: dict[str, Any], agent: str) -> str:
+        """The prompt with the values of the state, as text; nothing for None.
+
+        Raises:
+            ConfigError: the state has no value for a placeholder, or one that cannot be written as text.
+        """
+        return _PLACEHOLDER.sub(lambda match: self._value(match, state, agent), self.template)
+
+    def shown(self, state: dict[str, Any]) -> str:
+        """The same for the trace: `{temp:name}` stays as it is written, since its value is never recorded."""
+        return _PLACEHOLDER.sub(
+            lambda match: match[0] if is_temporary(match[2]) else self._value(match, state, ""), self.template
+        )
+
+    def _value(self, match: re.Match[str], state: dict[str, Any], agent: str) -> str:
+        opening, name, optional, closing = match.groups()
+        braces = min(len(opening), len(closing))  # the others belong to the text around it: {"user": {name}}
+        if name not in state and not self.strict:
+            return match[0]
+        if braces > 1:
+            return match[0][1:-1] if braces == 2 else match[0]
+        if name not in state and not optional:
+            raise self._missing(match, state, agent)
+        return opening[1:] + _written(name, state.get(name)) + closing[1:]
+
+    def _missing(self, match: re.Match[str], state: dict[str, Any], agent: str) -> ConfigError:
+        name = match[2]
+        near = self.template[max(0, match.start() - 30) : match.end() + 30]
+        keys = ", ".join(repr(key) for key in state) or "nothing"
+        return ConfigError(
+            f"the system prompt of agent {agent!r} needs {name!r} for {{{name}}} in {near!r}; the state has {keys}.\n"
+            f"Give it a value, by Agent(state={{{name!r}: ...}}) or agent.current_session['state'][{name!r}] = ...; or "
+            f"write {{{name}?}}, which is empty without one. {{{{{name}}}}} is the text {{{name}}}."
+        )
+
+
+def _written(name: str, value: Any) -> str:
+    try:
+        return "" if value is None else str(value)
+    except Exception as error:
+        problem = f"state {name!r} cannot be written into the system prompt: its str() raised {type(error).__name__}"
+        raise ConfigError(f"{problem}: {error}") from error

@@ -1,0 +1,159 @@
+"""The state of a session: copies of it, what has changed in it, and the keys that live for one turn."""
+
+from __future__ import annotations
+
+import copy
+from collections import deque
+from typing import Any
+
+from connectagent.errors import ConfigError
+
+_ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are equal; False where they cannot be compared, as arrays cannot."""
+    try:
+        return left is right or bool(left == right)
+    except Exception:
+        return False
+
+
+def snapshot(value: Any) -> Any:
+    """A copy of a value of the state, in which later changes of the value do not show.
+
+    Dicts, lists, tuples, sets, deques, their subclasses, dataclasses and pydantic models are copied, with what
+    they hold. Everything else is shared: a change inside it is not seen, that it was replaced is.
+    """
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is dict:
+        return {key: snapshot(item) for key, item in value.items()}
+    if kind is list:
+        return [snapshot(item) for item in value]
+    try:
+        copied = _copied(value)
+    except RecursionError:
+        raise
+    except Exception:  # a class that cannot be copied, or not like this
+        return value
+    return copied if type(copied) is kind and same(copied, value) else value
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a container that is no plain dict or list; the value itself where it is none."""
+    kind = type(value)
+    if isinstance(value, tuple):
+        return tuple.__new__(kind, map(snapshot, value))
+    if isinstance(value, set | bytearray):
+        return copy.copy(value)
+    if isinstance(value, dict | list | deque):
+        copied = copy.copy(value)
+        for key, item in list(copied.items() if isinstance(copied, dict) else enumerate(copied)):
+            copied[key] = snapshot(item)
+        return copied
+    fields = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "__pydantic_fields__", None)
+    if not fields or hasattr(kind, "__del__"):  # which may close what a copy shares
+        return value
+    copied = copy.copy(value)
+    for name in fields:
+        object.__setattr__(copied, name, snapshot(getattr(value, name)))
+    return copied
+
+
+def initial_state(state: Any) -> dict[str, Any] | None:
+    """A copy of what sessions begin with.
+
+    Raises:
+        ConfigError: it is neither a dict nor None.
+    """
+    if state is not None and not isinstance(state, dict):
+        raise ConfigError(f"state is a dict of what sessions begin with, not {type(state).__name__} {state!r:.80}")
+    return None if state is None else {**snapshot(state)}
+
+
+def is_temporary(key: Any) -> bool:
+    """Whether a key of the state lives for one turn and is never recorded."""
+    return isinstance(key, str) and key.startswith("temp:")
+
+
+def lasting(value: Any) -> Any:
+    """A value of the state without the keys that live for one turn."""
+    if isinstance(value, dict):
+        return {key: lasting(item) for key, item in value.items() if not is_temporary(key)}
+    return type(value)(map(lasting, value)) if type(value) in (list, tuple) else value
+
+
+def drop_temporary(value: Any) -> bool:
+    """Remove the keys that live for one turn; whether there was one."""
+    dropped = False
+    if isinstance(value, dict):
+        for key in [key for key in value if is_temporary(key)]:
+            del value[key]
+            dropped = True
+    if isinstance(value, dict | list | tuple):
+        for item in value.values() if isinstance(value, dict) else value:
+            dropped |= drop_temporary(item)
+    return dropped
+
+
+def state_delta(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
+    """What a trace entry tells of a change of the state, without what lives for one turn; {} for no change.
+
+    Returns:
+        `delta`: the top-level keys that changed, with their new values; None for a key that is gone.
+        `removed`: the keys that are gone, where there are any.
+    """
+    delta: dict[Any, Any] = {}
+    removed = []
+    for key in {**old, **new}:
+        if is_temporary(key) or (key in old and key in new and same(old[key], new[key])):
+            continue
+        value = lasting(new.get(key))
+        if key not in new:
+            removed.append(key)
+        if key not in old or key not in new or not same(lasting(old[key]), value):
+            delta[key] = snapshot(value)
+    return ({"delta": delta} | ({"removed": removed} if removed else {})) if delta else {}
+
+
+def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Two changes of the state, one after the other, as one; both as `state_delta` gives them."""
+    later = second.get("delta", {})
+    removed = [key for key in first.get("removed", ()) if key not in later] + second.get("removed", [])
+    delta = {**first.get("delta", {}), **later}
+    return ({"delta": delta} | ({"removed": removed} if removed else {})) if delta else {}
+
+
+def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
+    """What an agent inside another changed, so that it can be merged; keys that live for one turn included.
+
+    Returns:
+        `delta`: the keys that were set; `appended`: what was added to lists that both may have added to; `removed`:
+        the keys that are gone. {} for no change.
+    """
+    delta: dict[Any, Any] = {}
+    appended: dict[Any, Any] = {}
+    for key, value in new.items():
+        before = old.get(key)
+        if key in old and same(before, value):
+            continue
+        if type(value) is list and key not in old:
+            appended[key] = snapshot(value)  # another one may begin the same list beside it
+        elif type(value) is list and type(before) is list and same(value[: len(before)], before):
+            appended[key] = snapshot(value[len(before) :])
+        else:
+            delta[key] = snapshot(value)
+    removed = [key for key in old if key not in new]
+    told = {"delta": delta, "appended": appended, "removed": removed}
+    return {name: value for name, value in told.items() if value}
+
+
+def merge_change(state: dict[Any, Any], change: dict[str, Any]) -> None:
+    """Take over what `state_change` tells."""
+    state.update(snapshot(change.get("delta") or {}))
+    for key, items in (change.get("appended") or {}).items():
+        state[key] = [*state[key], *snapshot(items)] if type(state.get(key)) is list else list(snapshot(items))
+    for key in change.get("removed") or ():
+        state.pop(key, None)

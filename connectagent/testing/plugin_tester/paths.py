@@ -1,0 +1,241 @@
+"""Every path of a turn, each with the model's script and the handlers that bring it about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from weakref import WeakSet
+
+from connectagent import hooks
+from connectagent.data import Continue, LLMResponse, Message, Retry, TokenUsage, ToolCall
+from connectagent.errors import ProviderError, ToolRejected
+from connectagent.hooks.specs import AROUND, EVENTS
+from connectagent.testing.script import ScriptedLLM, call
+from connectagent.testing.turn import crash_at
+
+
+class PathError(Exception):
+    """An error that a path brings about; no plugin is to blame for it."""
+
+
+class ToolFailure(PathError, ConnectionError):
+    """What the tools of the paths raise."""
+
+
+class ModelFailure(PathError, ProviderError):
+    """What the models of the paths raise."""
+
+
+class Path(NamedTuple):
+    """One path of a turn.
+
+    Args:
+        name: what happens.
+        script: the model's responses.
+        drivers: makes the handlers that bring it about.
+        limit: the number of iterations.
+        aside: what the model raises when the plugin itself asks it something; None for nothing.
+    """
+
+    name: str
+    script: Callable[[], list[Any]]
+    drivers: Callable[[], list[Any]] = list
+    limit: int = 10
+    aside: type[BaseException] | None = None
+
+
+class PathModel(ScriptedLLM):
+    """The model of one agent on a path: "Done." behind the script's end, since a plugin may ask for more.
+
+    Args:
+        path: whose script it follows.
+        answers: what it answers where a handler or tool itself asks it, over and over.
+    """
+
+    def __init__(self, path: Path, answers: list[Any]) -> None:
+        super().__init__(*path.script())
+        self.aside = path.aside
+        self.answers = answers
+        self.asked = 0
+        self.interrupted: Any = None  # the handler that asked when it raised Ctrl-C
+        self.agent: Any = None
+
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+        """The next response; to a handler's or tool's own question, the next answer."""
+        asking = self.agent.boundary.running() if self.agent is not None else None
+        if asking is None:
+            if len(self.requests) >= len(self.responses):
+                self.responses.append("Done.")
+            return super().complete(messages, tools)
+        if self.aside is not None:
+            self.interrupted = asking if self.aside is KeyboardInterrupt else None
+            raise failure() if self.aside is ModelFailure else self.aside
+        self.asked += 1
+        return ScriptedLLM(self.answers[(self.asked - 1) % len(self.answers)]).complete(messages, tools)
+
+
+def failure() -> ModelFailure:
+    """A provider that has a bad day."""
+    return ModelFailure("try again later", kind="overloaded", provider="scripted", status=529)
+
+
+# The tools of the paths; their names are not those that a plugin would give to a tool that it brings.
+
+
+def do_work(x: int = 0) -> int:
+    """Work."""
+    return 2 * x
+
+
+def do_fail() -> int:
+    """Fail."""
+    raise ToolFailure("no answer")
+
+
+def do_fail_once(agent: Any) -> str:
+    """Fail the first time."""
+    if agent not in _failed:
+        _failed.add(agent)
+        raise ToolFailure("no answer")
+    return "at last"
+
+
+def do_end(agent: Any) -> str:
+    """End the turn."""
+    agent.end_turn("Ended.")
+    return "last"
+
+
+_failed: WeakSet[Any] = WeakSet()
+TOOLS = (do_work, do_fail, do_fail_once, do_end)
+
+
+def once(hook: str, act: Callable[[Any], Any]) -> Any:
+    """A handler that acts on the agent once; what the act returns is its value."""
+    left = [act]
+
+    def driver(agent: Any) -> Any:
+        return left.pop()(agent) if left else None
+
+    return getattr(hooks, hook)(driver)
+
+
+def _end(agent: Any) -> None:
+    agent.end_turn("Ended.")
+
+
+def _end_and_say(agent: Any) -> str:
+    agent.end_turn("Ended.")
+    return "Done."
+
+
+def _reject(agent: Any) -> None:
+    raise ToolRejected("not now")
+
+
+def _work() -> ToolCall:
+    return call("do_work", x=1)
+
+
+def _says(*responses: Any) -> Callable[[], list[Any]]:
+    """A script, made anew each time: handlers may edit what it holds. A function stands for what it makes."""
+
+    def made(value: Any) -> Any:
+        if isinstance(value, list):
+            return [made(item) for item in value]
+        return value() if callable(value) else value
+
+    return lambda: [made(response) for response in responses]
+
+
+def _broken() -> ToolCall:
+    return ToolCall(call("do_work").id, "do_work", {}, error="not JSON")
+
+
+def _no_object() -> ToolCall:
+    return ToolCall(call("do_work").id, "do_work", [1])  # type: ignore[arg-type]
+
+
+def _does(hook: str, act: Callable[[Any], Any]) -> Callable[[], list[Any]]:
+    return lambda: [once(hook, act)]
+
+
+def _gives(hook: str, value: Any) -> Callable[[], list[Any]]:
+    return lambda: [once(hook, lambda agent: value() if callable(value) else value)]
+
+
+FAIL: Any = ("do_fail", {})
+FAIL_ONCE: Any = ("do_fail_once", {})
+UNKNOWN: Any = ("unknown", {})
+ROUND: list[Any] = [_work, FAIL, UNKNOWN, _work]
+
+_PLAIN = [
+    Path("an answer", _says("Done.")),
+    Path("an empty answer", _says("")),
+    Path("no content at all", _says(LLMResponse)),
+    Path("a tool call", _says(_work, "Done.")),
+    Path(
+        "text and a call",
+        _says(lambda: LLMResponse("Let me see.", [_work()], TokenUsage(120_000, 1_000, cost=0.4)), "Done."),
+    ),
+    Path("several calls in a round", _says(ROUND, "Done.")),
+    Path("two rounds", _says(_work, [_work, _work], "Done.")),
+    Path("a tool's error", _says([FAIL, _work], "Done.")),
+    Path("an unknown tool", _says(UNKNOWN, "Done.")),
+    Path("arguments that do not fit", _says(("do_work", {"x": "two"}), "Done.")),
+    Path("arguments that are not JSON", _says(_broken, "Done.")),
+    Path("arguments that are no object", _says(_no_object, "Done.")),
+    Path("a model's error", _says(failure)),
+    Path("the end in a tool", _says([("do_end", {}), _work])),
+    Path("the limit", _says(_work, _work, _work), limit=2),
+]
+_DECIDED = [
+    Path("a rejected call", _says([_work, _work], "Done."), _does("before_each_tool", _reject)),
+    Path("a rejected round", _says([_work, _work], "Done."), _does("before_tools", _reject)),
+    Path("a stand-in for a tool", _says(_work, "Done."), _gives("before_each_tool", 0)),
+    Path("a stand-in for the model", _says("Done."), _gives("before_llm", "Done.")),
+    Path(
+        "a stand-in for the model that calls a tool",
+        _says("Done."),
+        _gives("before_llm", lambda: LLMResponse(None, [_work()])),
+    ),
+    Path("an answer to the user's input", _says("Done."), _gives("after_user_input", "Done.")),
+    Path("an empty answer to the user's input", _says("Done."), _gives("after_user_input", "")),
+    Path("a model's error, recovered", _says(failure, "Done."), _gives("on_error", "Done.")),
+    Path("a model's error, tried again", _says(failure, "Done."), _gives("on_error", Retry)),
+    Path("a model's error, tried again in vain", _says(failure, failure), _gives("on_error", Retry)),
+    Path("a tool's error, recovered", _says(FAIL, "Done."), _gives("on_error", "another result")),
+    Path("a tool's error, tried again", _says(FAIL_ONCE, "Done."), _gives("on_error", Retry)),
+    Path("a tool's error, tried again in vain", _says(FAIL, "Done."), _gives("on_error", Retry)),
+    Path("Continue", _says("More?", "Done."), _gives("on_complete", lambda: Continue("Yes."))),
+    Path("Continue at the limit", _says("Done."), _gives("on_complete", lambda: Continue("Yes.")), limit=1),
+    Path("the end in after_llm of an answer", _says("Done."), _does("after_llm", _end)),
+    Path("the end in on_error of a tool", _says([FAIL, _work]), _does("on_error", _end)),
+    Path("the end in on_error of a model", _says(failure), _does("on_error", _end)),
+    Path("the end in on_error of a model, and a value", _says(failure), _does("on_error", _end_and_say)),
+]
+_ASIDE = [
+    Path("an error of the model that the plugin itself asks", _says(ROUND, "Done."), aside=ModelFailure),
+    Path("Ctrl-C in the model that the plugin itself asks", _says(ROUND, "Done."), aside=KeyboardInterrupt),
+]
+
+
+def _crash(point: str, error: type[BaseException], nth: int = 1) -> Path:
+    what = "Ctrl-C" if error is KeyboardInterrupt else "an error"
+    calls: list[Any] = [FAIL, _work] if point == "on_error" else [_work, _work]
+    script = _says("Done.") if point == "on_complete" else _says(calls, "Done.")
+    return Path(f"{what} in {point}", script, lambda: [crash_at(point, nth, error)])
+
+
+_HALVES = [f"{hook}:{half}" for hook in AROUND for half in ("enter", "exit")]
+_ENDS = [Path(f"the end in {hook}", _says(ROUND, "Done."), _does(hook, _end)) for hook in EVENTS[:-2]]
+_CRASHES = [_crash(point, PathError) for point in (*EVENTS, *_HALVES, "on_trace")]
+_PRESSED = [_crash(point, KeyboardInterrupt) for point in (*EVENTS, *_HALVES, "model", "tool", "on_trace", "on_text")]
+_DOWN = [
+    Path("an error in on_error for a model", _says(failure), lambda: [crash_at("on_error", 1, PathError)]),
+    Path("Ctrl-C in on_error for a model", _says(failure), lambda: [crash_at("on_error")]),
+    Path("Ctrl-C in the model's second call", _says(_work, "Done."), lambda: [crash_at("model", 2)]),
+]
+
+PLAIN: tuple[Path, ...] = tuple(_PLAIN)  # what happens without anybody's doing
+PATHS: tuple[Path, ...] = (*_PLAIN, *_DECIDED, *_ENDS, *_CRASHES, *_PRESSED, *_DOWN, *_ASIDE)

@@ -1,0 +1,208 @@
+"""What is different now: requests, tool calls and results, then and now."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectagent.data import Message, TraceEntry
+from connectagent.output.rows import call_text, visible
+from connectagent.session.messages import text_of
+from connectagent.session.snapshot import By
+from connectagent.testing.replay.player import canonical
+from connectagent.testing.replay.recording import Sent
+
+MOST_LINES = 12  # of a diff
+
+
+@dataclass(slots=True)
+class Divergence:
+    """The first thing that is not as it was.
+
+    Args:
+        turn, iteration: where.
+        what: `messages`, `tools`, `model`, `request` (one call's own changes), `calls` (the model is asked more or
+            less often), `result`, `error`.
+        lines: a small diff; `-` is then, `+` is now.
+        then_by: who made or changed it then, or {}.
+        now_by: who makes or changes it now, or {}.
+    """
+
+    turn: int
+    iteration: int
+    what: str
+    lines: list[str]
+    then_by: By = field(default_factory=dict)
+    now_by: By = field(default_factory=dict)
+
+    @property
+    def place(self) -> str:
+        return f"{self.turn}.{self.iteration}"
+
+    def __str__(self) -> str:
+        whose = [f"{when}: {by_text(by)}" for when, by in (("then", self.then_by), ("now", self.now_by)) if by]
+        return "\n".join([f"{self.place}: other {self.what}", *self.lines, *whose])
+
+
+@dataclass(slots=True)
+class Call:
+    """A tool call that does not become of what became of it then.
+
+    Args:
+        turn, iteration, call_id, name, arguments: which call.
+        then: its status then; None where the model did not make it.
+        now: its status now.
+        then_result, now_result: what the model read.
+        by: whose doing it is now, or {}.
+    """
+
+    turn: int
+    iteration: int
+    call_id: str
+    name: str
+    arguments: Any
+    then: str | None
+    now: str
+    then_result: Any
+    now_result: Any
+    by: By
+
+    @property
+    def had_succeeded(self) -> bool:
+        return self.then == "success"
+
+    def __str__(self) -> str:
+        then = self.then or "was not made"
+        text = f"{self.turn}.{self.iteration} {call_text(self.name, self.arguments)}: {then} then, {self.now} now"
+        return f"{text}, by {by_text(self.by)}" if self.by else text
+
+
+def by_text(by: By) -> str:
+    """Whose doing something is, with file and line where they are known."""
+    for kind in ("user", "model", "tool", "agent"):
+        if by.get(kind):
+            return visible(f"the {by[kind]}" if kind == "user" else f"{kind} {by[kind]}", 100)
+    name = by.get("handler") or by.get("plugin") or "?"
+    plugin = f" of plugin {by['plugin']}" if by.get("plugin") not in (None, name) else ""
+    place = f" ({by.get('hook')}, {by['file']}:{by.get('line')})" if by.get("file") and by.get("hook") else ""
+    return visible(f"{name}{plugin}{place}", 300)
+
+
+def compared(then: Sent, now: Sent) -> Divergence | None:
+    """The first difference of two requests, or None."""
+
+    def other(what: str, lines: list[str], then_by: By | None = None, now_by: By | None = None) -> Divergence:
+        return Divergence(now.turn, now.iteration, what, lines, then_by or {}, now_by or {})
+
+    if then.model is not None and then.model != now.model:
+        return other("model", [f"- {visible(then.model)}", f"+ {visible(now.model)}"])
+    if then.tools is not None and then.tools != now.tools:
+        return other("tools", diff(then.tools, now.tools or []))
+    changes = [[(*_who(one["by"]), canonical(one["value"])) for one in side.changes] for side in (then, now)]
+    if changes[0] != changes[1]:
+        told = [[f"{handler}: {value}" for _, handler, value in side] for side in changes]
+        last = [side.changes[-1]["by"] if side.changes else {} for side in (then, now)]
+        return other("request", diff(*told), *last)
+    at = first_difference(then.messages, now.messages)
+    if at is None:
+        return None
+    sides = [side.messages[at] if at < len(side.messages) else None for side in (then, now)]
+    makers = [side.makers[at] if at < len(side.makers) else {} for side in (then, now)]
+    lines = [f"message {at}:", *diff(*(_lines(message) for message in sides))]
+    return other("messages", lines, *makers)
+
+
+def _who(by: Any) -> tuple[str, str]:
+    by = by or {}
+    return str(by.get("plugin")), str(by.get("handler"))
+
+
+def first_difference(then: list[Message], now: list[Message]) -> int | None:
+    """The index of the first message that is not the same; None where all are."""
+    for at, (one, two) in enumerate(zip(then, now, strict=False)):
+        if one != two and _text(one) != _text(two):
+            return at
+    return None if len(then) == len(now) else min(len(then), len(now))
+
+
+def _text(message: Any) -> str:
+    return canonical(dict(sorted(message.items()))) if isinstance(message, dict) else canonical(message)
+
+
+def _lines(message: Message | None) -> list[str]:
+    """A message as lines that can be compared."""
+    if message is None:
+        return []
+    lines = [f"{message.get('role')}: {line}" for line in text_of(message.get("content")).splitlines() or [""]]
+    calls = [call.get("function") or {} for call in message.get("tool_calls") or ()]
+    lines += [f"calls {call.get('name')}({call.get('arguments')})" for call in calls]
+    known = ("role", "content", "tool_calls")
+    return lines + [f"{key}: {canonical(value)}" for key, value in sorted(message.items()) if key not in known]
+
+
+def diff(then: list[str], now: list[str]) -> list[str]:
+    """A small diff: what is only on one side, and one line around it."""
+    lines = [line for line in difflib.unified_diff(then, now, n=1, lineterm="") if line[:2] not in ("--", "++", "@@")]
+    shown = [f"{line[:1]} {visible(line[1:], 200)}" for line in lines[:MOST_LINES]]
+    return shown if len(lines) <= MOST_LINES else [*shown, f"  ... {len(lines) - MOST_LINES} more lines"]
+
+
+# -- tool calls ----------------------------------------------------------------------------------
+
+
+def final_calls(entries: list[TraceEntry]) -> dict[tuple[str, int], TraceEntry]:
+    """What became of each tool call in the end, by its id and how often that id came before."""
+    calls: dict[tuple[str, int], TraceEntry] = {}
+    newest: dict[str, TraceEntry] = {}
+    times: Counter[str] = Counter()
+    for entry in entries:
+        if not isinstance(entry, dict):
+            continue
+        id, value = str(entry.get("call_id")), entry.get("value")
+        if entry.get("type") == "tool_execution" and newest.get(id, {}).get("status") == "skipped":
+            newest[id].update(entry)  # the turn was paused at it, and went on
+        elif entry.get("type") == "tool_execution":
+            newest[id] = calls[id, times[id]] = dict(entry)
+            times[id] += 1
+        elif entry.get("type") == "change" and id in newest:
+            if entry.get("of") == "tool_execution" and isinstance(value, dict):
+                newest[id].update(value)
+            elif entry.get("of") == "result" and (entry.get("by") or {}).get("hook") == "after_each_tool":
+                newest[id]["result"] = value
+    return calls
+
+
+def changed_calls(turn: int, then: list[TraceEntry], now: list[TraceEntry]) -> Iterator[Call]:
+    """The calls of a turn that do not become of what became of them then."""
+    before = final_calls(then)
+    for key, entry in final_calls(now).items():
+        old = before.get(key, {})
+        status, result = str(entry.get("status")), entry.get("result")
+        if old and old.get("status") == status and canonical(old.get("result")) == canonical(result):
+            continue
+        yield Call(
+            turn, int(entry.get("iteration") or 0), key[0], str(entry.get("tool_name")), entry.get("arguments"),
+            old.get("status"), status, old.get("result"), result, entry.get("by") or {},
+        )  # fmt: skip
+
+
+def new_errors(then: list[TraceEntry], now: list[TraceEntry]) -> list[TraceEntry]:
+    """The errors of handlers that were not there then."""
+    known = Counter(map(_error_key, _errors(then)))
+    found = []
+    for entry in _errors(now):
+        known[_error_key(entry)] -= 1
+        if known[_error_key(entry)] < 0:
+            found.append(entry)
+    return found
+
+
+def _errors(entries: list[TraceEntry]) -> list[TraceEntry]:
+    return [one for one in entries if isinstance(one, dict) and one.get("type") == "error" and one.get("by")]
+
+
+def _error_key(entry: TraceEntry) -> str:
+    return canonical([*_who(entry["by"]), entry.get("error_type"), entry.get("error")])

@@ -1,0 +1,279 @@
+"""An agent whose model and tools answer from a record; its handlers and its loop are the agent's own."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+from connectagent.agents.agent import Agent
+from connectagent.agents.runtime import Runtime
+from connectagent.data import LLMResponse, Message, TraceEntry
+from connectagent.errors import Pause, ProviderError
+from connectagent.hooks.connectonion import UNORDERED
+from connectagent.hooks.handler import Handler
+from connectagent.output.masking import current
+from connectagent.records.write import new_log
+from connectagent.records.yaml_lines import json_line
+from connectagent.session.snapshot import By, clone
+from connectagent.testing.replay.recording import RecordedTurn, Run, Sent, model_answer, request_changes, run_outcome
+from connectagent.tools.registry import ToolRegistry, collect_tools
+from connectagent.tools.tool import Tool
+
+WRITERS = ("textlog", "console")
+NOT_RECORDED = "(not recorded: {reason})"
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+
+
+class RecordEnds(BaseException):
+    """The record has no more answers; no Exception, as no handler could do anything about it."""
+
+
+def canonical(value: Any) -> str:
+    """A value as a record would tell it, so that what was recorded and what is there now can be compared."""
+    text = json_line(value)
+    return _ADDRESS.sub("0x", current().text(text) if current().suspects(text) else text)
+
+
+class RecordedLLM:
+    """An LLM that answers what the record has; `model` and `context_window` are those of the LLM in its place."""
+
+    def __init__(self, player: Player, model: str, window: Any = None) -> None:
+        self.player = player
+        self.model = model
+        self.context_window = window
+
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+        """The next answer.
+
+        Raises:
+            RecordEnds: there is none.
+            BaseException: the answer, where it was an error.
+        """
+        return self.player.answer(self.model, messages, tools or [])
+
+    def stream(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        on_text: Callable[[str], None],
+    ) -> LLMResponse:
+        """The next answer; its text is told word by word."""
+        response = self.complete(messages, tools)
+        for piece in re.findall(r"\S+\s*|\s+", response.content or ""):
+            on_text(piece)
+        return response
+
+
+class RecordedTools(ToolRegistry):
+    """Tools that answer what the record has, those too that are added later.
+
+    Args:
+        tools: the agent's own.
+        stand_in: makes the tool that answers from the record.
+        agent_tool: makes the tool that calls an agent.
+    """
+
+    def __init__(self, tools: ToolRegistry, stand_in: Callable[[Tool], Tool], agent_tool: Any) -> None:
+        self._stand_in = stand_in
+        self.gone: dict[str, Tool] = {}  # those that ran then and that the agent does not offer any more
+        super().__init__(tools, agent_tool=agent_tool)
+
+    def add(self, source: object) -> list[Tool]:
+        return super().add([self._stand_in(tool) for tool in collect_tools(source, agent_tool=self._agent_tool)])
+
+    def get(self, name: str, default: Tool | None = None) -> Tool | None:  # type: ignore[override]
+        return super().get(name) or self.gone.get(name, default)
+
+
+class Player:
+    """What stands in the place of an agent's model and tools.
+
+    Args:
+        agent: the agent; it is changed.
+        live_tools: whether its tools run.
+
+    Attributes:
+        requests: what the model was sent, as it received it.
+        sent: the same, as it is compared with the record.
+        not_recorded: what was asked that the record has no answer for.
+        entries: the turn's trace entries as they were announced, as the record has them.
+        raised: the interrupts that were raised since they are in the record.
+    """
+
+    def __init__(self, agent: Agent, live_tools: bool = False) -> None:
+        self.agent = agent
+        self.requests: list[tuple[list[Message], list[dict[str, Any]]]] = []
+        self.sent: list[Sent] = []
+        self.not_recorded: list[dict[str, Any]] = []
+        self.raised: list[BaseException] = []
+        self.entries: list[TraceEntry] = []
+        self.told: Callable[[Sent], None] = lambda sent: None
+        self._turn: RecordedTurn | None = None
+        self._answered = 0
+        self._arguments: Any = {}
+        agent.llm = RecordedLLM(self, agent.llm.model, getattr(agent.llm, "context_window", None))
+        agent.runtime = Runtime(lambda model: RecordedLLM(self, model), lambda after_s: None)
+        agent.log = new_log(recording=False)
+        agent.hooks.without(one for one in agent.hooks.loaded if one.builtin and one.plugin in WRITERS)
+        agent.hooks.add(Handler("on_trace", self._note_entry, dict(UNORDERED), "replay", builtin=True))
+        if not live_tools:
+            agent.tools = RecordedTools(agent.tools, self._recorded_tool, agent.tools._agent_tool)
+
+    def begin(self, turn: RecordedTurn, offered: bool = False) -> None:
+        """Take the answers from this turn on.
+
+        Args:
+            turn: the turn.
+            offered: whether the model is told of the tools that ran then, where the agent does not have them.
+        """
+        self._turn, self._answered, self.entries = turn, 0, []
+        tools, ran = self.agent.tools, [run.name for run in turn.runs]
+        if not isinstance(tools, RecordedTools):
+            return
+        tools.gone.clear()
+        first = turn.sent[0].tools if turn.sent else None
+        for name in dict.fromkeys((first or ran) if offered else ran):
+            if name not in tools:
+                tool = Tool(name, "", {"type": "object", "properties": {}}, _no_function)
+                if offered:
+                    tools.add(tool)
+                else:
+                    tools.gone[name] = self._recorded_tool(tool)
+
+    @property
+    def left(self) -> list[TraceEntry]:
+        """The answers of the turn that nobody has asked for."""
+        return self._turn.answers[self._answered :] if self._turn is not None else []
+
+    def lacks(self, what: str, reason: str, **more: Any) -> str:
+        """Remember that the record has no answer, and say so."""
+        session: Any = self.agent.current_session or {}
+        place = {"turn": session.get("turn"), "iteration": session.get("iteration")}
+        self.not_recorded.append({**place, "what": what, "reason": reason, **more})
+        return NOT_RECORDED.format(reason=reason)
+
+    def _note_entry(self, entry: TraceEntry) -> None:
+        self.entries.append(clone(entry))
+
+    # -- the model -----------------------------------------------------------------------------
+
+    def answer(self, model: str, messages: list[Message], tools: list[dict[str, Any]]) -> LLMResponse:
+        """The turn's next answer, whatever the request is; the request is remembered."""
+        asking = self.agent.boundary.running()
+        if asking is not None:  # calls that handlers and tools make by themselves are in no trace
+            reason = f"{asking.get('handler') or asking.get('tool')} asked the model itself"
+            raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
+        self.requests.append((copy.deepcopy(messages), copy.deepcopy(tools)))
+        self._note(model, tools)
+        if not self.left:
+            raise RecordEnds(f"{self.sent[-1].place}: the record has no more answers of the model")
+        entry = self.left[0]
+        self._answered += 1
+        try:
+            return model_answer(entry)
+        except Exception:
+            raise
+        except BaseException as interrupt:
+            self.raised.append(interrupt)
+            raise
+
+    def _note(self, model: str, tools: list[dict[str, Any]]) -> None:
+        session: Any = self.agent.conversation.session
+        trace = session["trace"]
+        since = len(trace)
+        while since and trace[since - 1].get("type") not in ("llm_call", "user_input"):
+            since -= 1
+        names = [str(tool["function"]["name"]) for tool in tools if isinstance(tool.get("function"), dict)]
+        lines = clone(session["messages"])
+        nobody: list[By] = []
+        sent = Sent(session["turn"], session["iteration"], model, lines, nobody, names, request_changes(trace[since:]))
+        self.sent.append(sent)
+        self.told(sent)
+
+    # -- the tools -----------------------------------------------------------------------------
+
+    def _recorded_tool(self, tool: Tool) -> Tool:
+        """A tool with the same name, schema, check and origin, whose function answers from the record."""
+        made, check = copy.copy(tool), tool._check
+
+        @functools.wraps(tool.function, assigned=(), updated=())
+        def recorded(**arguments: Any) -> Any:
+            return self.run(tool.name)
+
+        def checked(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            self._arguments = clone(arguments)  # what the model and the handlers gave, before defaults
+            return check(name, arguments)
+
+        made.function, made._check = recorded, checked
+        return made
+
+    def run(self, name: str) -> Any:
+        """What a tool came to then."""
+        session: Any = self.agent.conversation.session
+        pending = session.get("pending_tool")
+        id = pending.get("id") if isinstance(pending, dict) else None
+        run, reason = self._find(name, id, canonical(self._arguments))
+        if run is None and self._ends():
+            raise RecordEnds("the record ends while the tool runs")
+        if run is None:
+            return self.lacks("tool", reason, tool_name=name, call_id=id, arguments=self._arguments)
+        run.used = True
+        for entry in run.changes:
+            apply_change(session, entry)
+        if "ended_turn" in run.outcome:
+            self.agent.end_turn(run.outcome["ended_turn"])
+        if run.outcome.get("status") == "paused":
+            raise Pause(str(run.outcome.get("reason") or ""))
+        try:
+            return run_outcome(run)
+        except Exception:
+            raise
+        except BaseException as interrupt:
+            self.raised.append(interrupt)
+            raise
+
+    def _ends(self) -> bool:
+        """Whether nothing more is recorded of a turn that was cut off."""
+        turn = self._turn
+        return turn is not None and turn.is_cut and not self.left and all(run.used for run in turn.runs)
+
+    def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
+        """The run of the turn that this call is, the first that was not taken yet."""
+        runs = [run for run in self._turn.runs if run.name == name] if self._turn is not None else []
+        same = [run for run in runs if not run.used and canonical(run.arguments) == arguments]
+        for run in same:
+            if run.id == id:
+                return run, ""
+        if same:
+            return same[0], ""
+        if any(run.id == id and not run.used for run in runs):
+            return None, "it ran with other arguments then"
+        return None, "it ran once less then" if runs else "it did not run then"
+
+
+def _no_function(**arguments: Any) -> str:
+    return NOT_RECORDED.format(reason="the tool is not there any more")
+
+
+def apply_change(session: dict[str, Any], entry: TraceEntry) -> None:
+    """Change a session as a trace entry tells, as far as it still fits."""
+    kind, messages, index = entry.get("type"), session["messages"], entry.get("index", 0)
+    if kind == "message":
+        messages.insert(index, clone(entry["message"]))
+    elif kind == "message_edited" and index < len(messages):
+        messages[index].clear()
+        messages[index].update(clone(entry["message"]))
+    elif kind == "message_removed" and index < len(messages):
+        del messages[index]
+    elif kind == "state_delta":
+        for key, value in (entry.get("delta") or {}).items():
+            if key in (entry.get("removed") or ()):
+                session["state"].pop(key, None)
+            else:
+                session["state"][key] = clone(value)
+    elif kind == "session_delta":
+        session.update(clone(entry.get("delta") or {}))

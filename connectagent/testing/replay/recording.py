@@ -1,0 +1,363 @@
+"""A record as what can be answered from it: the model's answers, the tools' results, and what was sent when."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from connectagent.agents.resume import Decision
+from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall, TraceEntry
+from connectagent.errors import ConfigError, ToolArgumentsError, ToolRejected
+from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.read import read_record
+from connectagent.session.history import History
+from connectagent.session.journal import LINES
+from connectagent.session.raised import model_error, tool_error
+from connectagent.session.snapshot import By, clone
+
+PROGRAM, RESUME = "(program)", "(resume)"  # plugins, in `by`, of the code that uses the agent and of a decision
+_ASIDE = tuple(LINES)  # lines that only the record has
+_BEGINS = ("user_input", "(turn)")  # the second is replay's own: see `_mark_begin`
+_CHANGES = ("message", "message_edited", "message_removed", "state_delta", "session_delta")
+_BY_JSON = {"dict": dict, "list": list, "int": int, "float": float, "bool": bool}
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a model was sent.
+
+    Args:
+        turn, iteration: when.
+        model: the model's name; None where it is not known.
+        messages: the conversation.
+        makers: who made each message, or changed it last.
+        tools: the tools, by name; None where it is not known.
+        changes: how handlers changed this one request, one `{"by", "value"}` each; `value` tells counts.
+    """
+
+    turn: int
+    iteration: int
+    model: str | None
+    messages: list[Message]
+    makers: list[By]
+    tools: list[str] | None
+    changes: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        return f"{self.turn}.{self.iteration}"
+
+
+@dataclass(slots=True)
+class Run:
+    """One time that a tool ran: the call, what came of it, and what it changed in the session."""
+
+    id: str
+    name: str
+    arguments: Any
+    outcome: TraceEntry
+    changes: list[TraceEntry] = field(default_factory=list)
+    used: bool = False
+
+
+@dataclass(slots=True)
+class RecordedTurn:
+    """One turn of a record.
+
+    Attributes:
+        number: the turn's number.
+        before: what the program did before it: entries of its changes, and of its calls of tools.
+        input: its `user_input` entry.
+        entries: all others.
+        answers: the `llm_call` entries of what the model was asked, in order.
+        sent: the requests, one for each of `answers`.
+        runs: the times that tools ran, in order.
+        end: the keys of the turn's summary; without `status` it was cut off.
+    """
+
+    number: int
+    before: list[TraceEntry]
+    input: TraceEntry
+    entries: list[TraceEntry] = field(default_factory=list)
+    answers: list[TraceEntry] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    end: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the process ended in it."""
+        return "status" not in self.end
+
+
+class Recording:
+    """A record, as replay needs it.
+
+    Args:
+        path: the record.
+
+    Attributes:
+        head: the keys above the turns.
+        turns: the turns that led to where the record ends; what was taken back by `resume --from` is left out.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        data = partial(restored, folder=blob_folder(path))(read_record(path))
+        self.items: list[dict[str, Any]] = data.pop("turns")
+        self.head: dict[str, Any] = data
+        if not isinstance(data.get("agent"), str):
+            raise ConfigError(f"{path}: not a record: it does not tell its agent")
+        if any(item.get("unreadable") for item in self.items):
+            raise ConfigError(f"{path}: not a record: a turn has something else than entries in its trace")
+        self.turns: list[RecordedTurn] = []
+        for item in self.items:
+            _mark_begin(item)
+        self._kept = self._effective()
+        self._read()
+
+    def history(self, kind: type[History] = History) -> History:
+        """A history of the session's beginning."""
+        first = clone(self.head.get("begins_with") or {})
+        made = kind(self.head.get("system_prompt") or "", first.get("messages"), first.get("state"))
+        made.turn = int(first.get("turn") or 0)
+        return made
+
+    def decision(self, turn: RecordedTurn, nth: int) -> Decision | None:
+        """What was decided when a turn was paused for the nth time, from 0; None where nobody did."""
+        pauses = [at for at, entry in enumerate(turn.entries) if entry.get("type") == "paused"]
+        if nth >= len(pauses):
+            return None
+        pause = turn.entries[pauses[nth]]
+        since = turn.entries[pauses[nth] : pauses[nth + 1] if nth + 1 < len(pauses) else None]
+        if not any(entry.get("type") == "resumed" for entry in since):
+            return None
+        id = (pause.get("call") or {}).get("id")
+        for entry in since:
+            if (entry.get("by") or {}).get("plugin") != RESUME or id not in (None, entry.get("call_id")):
+                continue
+            if entry.get("type") == "tool_execution" and entry.get("status") == "rejected":
+                return Decision({"reject": str(entry.get("result")).removeprefix("rejected: ")}, None)
+            if entry.get("type") in ("tool_execution", "llm_call") and entry.get("status") == "stand_in":
+                return Decision({"answer": entry.get("result", entry.get("content"))}, None)
+        return Decision({"approve": True}, None)
+
+    def tools(self) -> list[str]:
+        """The names of all tools that ran or were offered."""
+        offered = (name for turn in self.turns for sent in turn.sent for name in sent.tools or ())
+        return list(dict.fromkeys([*offered, *(run.name for turn in self.turns for run in turn.runs)]))
+
+    def _effective(self) -> list[tuple[int, TraceEntry]]:
+        """The entries, each with the number of its item; those that were taken back are left out."""
+        kept: list[tuple[int, TraceEntry]] = []
+        history = self.history()
+        taken_back = any(item.get("from") for item in self.items)
+        for number, item in enumerate(self.items):
+            if item.get("from"):
+                history = history.before(*item["from"])
+                del kept[len(history.entries) :]
+            if taken_back:
+                history.extend(item["trace"], closed="status" in item)
+            kept += [(number, entry) for entry in item["trace"]]
+        return kept
+
+    def _read(self) -> None:
+        sends = self._sends()
+        history = self._watched(sends)
+        waiting: list[TraceEntry] = []
+        offered: list[str] = []
+        begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") in _BEGINS}
+        for at, (number, entry) in enumerate(self._kept):
+            kind, item = entry.get("type"), self.items[number]
+            if kind in _BEGINS:
+                inside = [one for one in waiting if _is_inside_turn(one)]
+                before = [one for one in waiting if not _is_inside_turn(one)]
+                self.turns.append(RecordedTurn(int(item.get("turn") or 0), before, entry, inside))
+                waiting = []
+            elif not self.turns or (not item.get("resumed") and at < begins.get(number, at + 1)):
+                waiting.append(entry)
+                continue
+            turn = self.turns[-1]
+            turn.entries.append(entry)
+            turn.end = {key: item[key] for key in ("status", "result", "error", "model") if key in item}
+            if at in sends:
+                offered = entry.get("tools", offered)
+                turn.answers.append(entry)
+                turn.sent.append(self._sent(history.seen[sends[at]], at - sends[at], turn, offered))
+        for turn in self.turns:
+            turn.runs = list(runs_of(turn.entries))
+
+    def _sends(self) -> dict[int, int]:
+        """By the place of each `llm_call` whose model was asked, the place before which the request was sent."""
+        sends = {}
+        for at, (_, entry) in enumerate(self._kept):
+            if entry.get("type") == "llm_call" and entry.get("status") != "stand_in":
+                place, left = at, int(entry.get("entries_since_request") or 0)
+                while place and left:
+                    place -= 1
+                    left -= self._kept[place][1].get("type") not in _ASIDE
+                sends[at] = place
+        return sends
+
+    def _watched(self, sends: dict[int, int]) -> _Watched:
+        history = self.history(_Watched)
+        assert isinstance(history, _Watched)
+        history.marks = set(sends.values())
+        for number, item in enumerate(self.items):
+            own = [entry for other, entry in self._kept if other == number]
+            whole = len(own) == len(item["trace"])
+            history.extend(own, closed="status" in item or not whole)
+        return history
+
+    def _sent(self, lines: list[tuple[Message, By]], behind: int, turn: RecordedTurn, offered: Any) -> Sent:
+        entry = turn.entries[-1]
+        iteration = int(entry.get("iteration") or 0)
+        again = bool(turn.sent) and turn.sent[-1].iteration == iteration  # perhaps by Retry(model=...)
+        before = turn.entries[: max(0, len(turn.entries) - 1 - behind)]
+        since = len(before)
+        while since and before[since - 1].get("type") != "llm_call":
+            since -= 1
+        messages, makers = [message for message, _ in lines], [by for _, by in lines]
+        changes = request_changes(before[since:])
+        chosen = (changes[-1]["value"] or {}).get("model") if changes else None
+        model = None if again else chosen or turn.end.get("model") or self.head.get("model")
+        return Sent(turn.number, iteration, model, messages, makers, offered, changes)
+
+
+class _Watched(History):
+    """A history that remembers the conversation as it was before certain entries."""
+
+    def __init__(self, *beginning: Any) -> None:
+        super().__init__(*beginning)
+        self.marks: set[int] = set()
+        self.seen: dict[int, list[tuple[Message, By]]] = {}
+
+    def _apply(self, entry: TraceEntry) -> None:
+        if len(self.entries) in self.marks:
+            self.seen[len(self.entries)] = conversation_of(self)
+        super()._apply(entry)
+
+
+def conversation_of(history: History) -> list[tuple[Message, By]]:
+    """The conversation of a history: each message as it is now, with who made it or changed it last."""
+    return [(clone(line.message), line.changes[-1].by) for line in history.lines]
+
+
+def request_changes(entries: list[TraceEntry]) -> list[dict[str, Any]]:
+    """How handlers changed one request, by the entries before it."""
+    changed = (entry for entry in entries if entry.get("type") == "change" and entry.get("of") == "request")
+    return [{"by": entry.get("by"), "value": entry.get("value")} for entry in changed]
+
+
+def _is_inside_turn(entry: TraceEntry) -> bool:
+    """Whether an entry that stands before a turn's `user_input` comes from one of its handlers, of `around_turn`."""
+    place = str(entry.get("id") or entry.get("at") or "")
+    return place.startswith("T") and (entry.get("by") or {}).get("plugin") != PROGRAM
+
+
+def _mark_begin(item: dict[str, Any]) -> None:
+    """Mark where a turn began that ended before its message was there, as a handler of `around_turn` raised."""
+    trace = item["trace"]
+    begun = any(entry.get("type") == "user_input" for entry in trace)
+    if not begun and not item.get("resumed") and "input" in item and "status" in item:
+        own = (entry.get("type") in _CHANGES and (entry.get("by") or {}).get("plugin") == PROGRAM for entry in trace)
+        trace.insert(next((at for at, is_own in enumerate(own) if not is_own), len(trace)), {
+            "type": _BEGINS[1], "prompt": item["input"],
+        })  # fmt: skip
+
+
+# -- the runs of tools ---------------------------------------------------------------------------
+
+
+def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:
+    """The times that tools ran in a turn; what each of them changed is told before its entry."""
+    changed: dict[str, list[TraceEntry]] = {}
+    calls: dict[str, tuple[str, Any]] = {}
+    for entry in entries:
+        kind, tool, id = entry.get("type"), (entry.get("by") or {}).get("tool"), str(entry.get("call_id"))
+        value = entry.get("value")
+        if kind in _CHANGES and tool:
+            changed.setdefault(tool, []).append(entry)
+        elif kind == "paused" and entry.get("hook") == "tool" and entry.get("call"):
+            call = entry["call"]
+            outcome: TraceEntry = {"status": "paused", "reason": entry.get("reason")}
+            yield Run(call["id"], call["name"], call["arguments"], outcome, changed.pop(call["name"], []))
+        elif kind == "tool_execution":
+            calls[id] = (str(entry.get("tool_name")), entry.get("arguments"))
+            if _ran(entry):
+                yield Run(id, *calls[id], entry, changed.pop(calls[id][0], []))
+        elif kind == "change" and entry.get("of") == "tool_call" and isinstance(value, dict):
+            calls[str(value.get("id"))] = (str(value.get("name")), value.get("arguments"))
+        elif kind == "change" and entry.get("of") == "tool_execution" and id in calls and ran_again(value):
+            assert value is not None
+            yield Run(id, *calls[id], value, changed.pop(calls[id][0], []))
+
+
+def _ran(entry: TraceEntry) -> bool:
+    """Whether the tool's function ran, or a resumed session decided in its place."""
+    return bool(entry.get("timing")) or (entry.get("by") or {}).get("plugin") == RESUME
+
+
+def ran_again(value: Any) -> bool:
+    status = value.get("status") if isinstance(value, dict) else None
+    return status in ("success", "error", "interrupted") and value.get("error_type") != ToolArgumentsError.__name__
+
+
+def run_outcome(run: Run) -> Any:
+    """What a tool returned, as far as the record tells; of an object, the text that the model read.
+
+    Raises:
+        BaseException: what the tool raised.
+    """
+    entry = run.outcome
+    own = entry.get("original") or entry
+    status, result = own.get("status"), entry.get("result")
+    if status == "rejected":
+        raise ToolRejected(str(result).removeprefix("rejected: "))
+    if status in ("error", "interrupted") and own.get("error_type"):
+        kind = str(own["error_type"])
+        raise tool_error(kind, str(own.get("result") or f"Error: {kind}"), status == "interrupted")
+    return _value(result, entry.get("result_type"))
+
+
+def _value(result: Any, kind: Any) -> Any:
+    if kind == "NoneType":
+        return None
+    if kind not in _BY_JSON or not isinstance(result, str):
+        return result
+    try:
+        value = json.loads(result)
+    except ValueError:  # it was too long to be told whole
+        return result
+    return value if isinstance(value, _BY_JSON[kind]) else result
+
+
+def model_answer(entry: TraceEntry) -> LLMResponse:
+    """What a model itself answered.
+
+    Raises:
+        BaseException: what it raised.
+    """
+    own = entry.get("original") or entry
+    if own.get("error_type"):
+        raise model_error(own, entry)
+    own = entry  # of one that a handler has replaced, the handler's
+    calls = [ToolCall(**clone(call)) for call in own.get("tool_calls") or ()]
+    usage = entry.get("usage")
+    return LLMResponse(
+        own.get("content"),
+        calls,
+        TokenUsage(**usage) if isinstance(usage, dict) else None,
+        entry.get("finish_reason"),
+        entry.get("model"),
+        clone(own.get("provider_data")),
+        entry.get("retries"),
+    )

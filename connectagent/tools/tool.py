@@ -1,0 +1,170 @@
+"""Tools: what the model may call, made from functions, methods, callables or a given JSON Schema."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass, field
+from typing import Any
+
+from connectagent.errors import ToolDefinitionError
+from connectagent.tools.arguments import Check, GivenCheck, misfit, short
+from connectagent.tools.results import harmless
+from connectagent.tools.running import settled
+from connectagent.tools.schema import check_name, given_schema
+from connectagent.tools.signature import (
+    Interface,
+    function_name,
+    interface,
+    marks_of,
+    origin,
+    shown,
+)
+
+_DESCRIPTION_LENGTH = 1_024  # OpenAI refuses more
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class Tool:
+    """One thing that the model may call.
+
+    `Tool.from_function(f)` reads everything from a function. Given a JSON Schema (of an MCP server, from a
+    recording), arguments are checked against its top level and passed to `function` as they are.
+
+    Args:
+        name: letters, digits, `_` and `-`, at most 64.
+        description: what the model is told; made from the name where it is empty.
+        parameters: the JSON Schema of the arguments, an object. A copy is kept, completed for the providers.
+        function: is called with the arguments by name, and with the agent if it has a parameter `agent`.
+        read_only: it changes nothing.
+        idempotent: running it twice is as good as once.
+
+    Attributes:
+        schema: `{"type": "function", "function": {"name", "description", "parameters"}}`; do not change it.
+        takes_agent: whether the function is given the agent.
+
+    Raises:
+        ToolDefinitionError: a name or schema that providers refuse.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    function: Callable[..., Any]
+    _: KW_ONLY
+    read_only: bool = False
+    idempotent: bool = False
+    known: InitVar[Interface | None] = None
+    schema: dict[str, Any] = field(init=False, repr=False)
+    takes_agent: bool = field(init=False, repr=False)
+    _check: Check = field(init=False, repr=False)
+
+    def __post_init__(self, known: Interface | None) -> None:
+        check_name(self.name, origin(self.function) if callable(self.function) else "Tool(...)")
+        if not isinstance(self.description, str | None):
+            raise ToolDefinitionError(f"tool {self.name!r}: description must be text, got {shown(self.description)}.")
+        if not callable(self.function):
+            raise ToolDefinitionError(f"tool {self.name!r}: function must be callable, got {shown(self.function)}.")
+        if known is None:
+            self.parameters = given_schema(self.parameters, self.name)
+            self.takes_agent = "agent" not in self.parameters["properties"] and _has_agent(self.function)
+            self._check = GivenCheck(self.parameters)
+        else:
+            self.takes_agent, self._check = known.takes_agent, known.check
+        self.description = harmless(self.description or "") or _sentence(self.name)
+        told = self.description
+        if len(told) > _DESCRIPTION_LENGTH:
+            told = told[: _DESCRIPTION_LENGTH - 4].rstrip() + " ..."
+        function = {"name": self.name, "description": told, "parameters": self.parameters}
+        self.schema = {"type": "function", "function": function}
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any]) -> Tool:
+        """A tool from a function, bound method, async function, partial or callable object.
+
+        Name and description come from the function and its docstring (Google, NumPy or ReST), or from `@tool`;
+        the schema from its annotations. What is read is remembered, so the second time costs microseconds.
+
+        Raises:
+            ToolDefinitionError: a parameter without an annotation, or with one that no JSON Schema describes.
+        """
+        if isinstance(function, type) or not callable(function):
+            raise ToolDefinitionError(not_a_tool(function))
+        marks = marks_of(function)
+        name = (marks and marks.name) or function_name(function)
+        known = interface(function, name)
+        return cls(
+            name,
+            (marks and marks.description) or known.description,
+            known.parameters,
+            function,
+            read_only=marks is not None and marks.read_only,
+            idempotent=marks is not None and marks.idempotent,
+            known=known,
+        )
+
+    @property
+    def origin(self) -> str:
+        """Where its function is defined, as `file:line`."""
+        return origin(self.function)
+
+    def bind(self, arguments: dict[str, Any], agent: object = None) -> dict[str, Any]:
+        """Validate and coerce the model's arguments into the keyword arguments of the call.
+
+        Args:
+            arguments: what the model sent.
+            agent: what the parameter `agent` receives, if there is one.
+
+        Raises:
+            ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
+        """
+        if not isinstance(arguments, dict):
+            what = f"they must be a JSON object, not {short(arguments)}"
+            raise misfit(self.name, self.parameters, [what])
+        values = self._check(self.name, arguments)
+        if self.takes_agent:
+            values["agent"] = agent
+        return values
+
+    def run(self, kwargs: dict[str, Any]) -> Any:
+        """Call the function; what it awaits or yields is run to its end.
+
+        Raises:
+            RuntimeError: the function called `sys.exit`, which must not end the agent.
+            Exception: whatever the function raises.
+        """
+        try:
+            return settled(self.function(**kwargs))
+        except SystemExit as error:
+            raise RuntimeError(f"the tool called sys.exit({error.code!r})") from error
+
+
+def _sentence(name: str) -> str:
+    """A description where nobody wrote one: `read_file` is "Read file."."""
+    words = re.sub(r"[-_]+", " ", name).strip() or name
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _has_agent(function: Callable[..., Any]) -> bool:
+    try:
+        found = inspect.signature(function).parameters.get("agent")
+    except (ValueError, TypeError, NameError):
+        return False
+    return found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)
+
+
+def not_a_tool(source: object) -> str:
+    if isinstance(source, type):
+        where = f"{source.__module__}.{source.__qualname__}"
+        return f"the class {where} cannot be a tool: make an instance, {source.__name__}(...)."
+    if isinstance(source, types.CoroutineType):
+        source.close()
+        return f"{source.__name__}(...) was called, and its coroutine was passed; pass the function: {source.__name__}."
+    if isinstance(source, types.ModuleType):
+        return f"the module {source.__name__!r} cannot be a tool: pass its functions."
+    return (
+        f"{shown(source)} cannot be a tool. Accepted are functions, methods, callables, functools.partial, "
+        "Tool(...), agents,\nand instances of classes with annotated methods; one, or a list of them."
+    )

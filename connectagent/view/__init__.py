@@ -1,9 +1,0 @@
-"""A record as a page: served while it grows, or written as one file.
-
-No plugin is loaded. What a record holds was written by users, models and tools: the page shows it as text.
-"""
-
-from connectagent.view.page import page_of
-from connectagent.view.server import Server
-
-__all__ = ["Server", "page_of"]

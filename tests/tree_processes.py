@@ -1,0 +1,224 @@
+"""Runs a case of `tree_cases` as a chain of processes, each of which may die by SIGKILL at a point of its own.
+
+As a program, it forks a new process for each start of a case: it has loaded everything, has one thread, and has never
+run a case itself. Each line of its input is a chain, each line of its output what became of it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tree_cases import CASES, Diary, World, decision_about
+
+from connectagent import Agent, LLMResponse, Parallel, Pause, Paused, Sequential, Tool, ToolCall
+from connectagent.testing import conversation_problems
+
+MAX_STARTS = 12  # of one chain, and decisions in one process; more is no end
+HANGS_AFTER_S = 6
+DIRECT = "direct"  # in place of a mode: the guard decides by itself, nothing waits
+
+# -- one process of a chain ----------------------------------------------------------------------------------
+
+
+def waits_of(paused: Paused) -> list[tuple[Any, str]]:
+    """What waits: its id, or None where a pause has no list of what waits, and what the person is asked."""
+    waiting = getattr(paused, "waiting", None)
+    return [(None, paused.reason)] if waiting is None else [(wait.id, wait.reason) for wait in waiting]
+
+
+def decision_arguments(id: Any, decision: str, alone: bool) -> dict[str, Any]:
+    """A decision as `resume()` takes it; where several calls wait, it names the one that it is about."""
+    if decision == "approve":
+        return {"approve": True if id is None else id}
+    value = "no" if decision == "reject" else "by hand"
+    return {decision: value if alone or id is None else {id: value}}
+
+
+class Start(NamedTuple):
+    """What a process of a chain does.
+
+    Args:
+        case: whose tree it runs.
+        kind: what is decided: one of `DECISIONS`, or `mixed`.
+        mode: `same`: it decides and goes on itself; `other`: it ends where the turn waits; `DIRECT`.
+        number: which process of the chain it is.
+        kill: the point at which it dies, or 0.
+        wait: what it decides, `[id, reason, whether nothing else waits]`, or None.
+    """
+
+    case: str
+    kind: str
+    mode: str
+    number: int
+    kill: int = 0
+    wait: list[Any] | None = None
+
+
+def run(start: Start) -> dict[str, Any]:
+    """Take the turns of a case, or go on with them; what became of them."""
+    diary = Diary(start.number, start.kill)
+    world = World(diary, start.kind, start.mode == DIRECT)
+    prompts = CASES[start.case].prompts
+    agent = CASES[start.case].build(world)
+    diary.watch_records()
+    wait, record, result = start.wait, newest_record(), None
+    for _ in range(MAX_STARTS):
+        try:
+            if record is not None:
+                result = agent.resume(record, **_decided(diary, start.kind, wait))
+            record = None
+            while (taken := (agent.current_session or {"turn": 0})["turn"]) < len(prompts):
+                result = agent.input(prompts[taken])
+            return _end(agent, result)
+        except Paused as paused:
+            waits = waits_of(paused)
+            chosen = waits[-1 if start.kind == "mixed" else 0]
+            record, wait = paused.record, [*chosen, len(waits) == 1]
+            if start.mode != "same":
+                return {"wait": wait}
+    return {"error": f"it still waits after {MAX_STARTS} decisions"}
+
+
+def _decided(diary: Diary, kind: str, wait: list[Any] | None) -> dict[str, Any]:
+    if wait is None:
+        return {}
+    id, reason, alone = wait
+    decision = decision_about(kind, reason)
+    diary.note(decision, reason)
+    return decision_arguments(id, decision, alone)
+
+
+def _end(agent: Agent, result: str | None) -> dict[str, Any]:
+    session: Any = agent.current_session
+    problems = conversation_problems(session["messages"])
+    return {"result": result, "state": session["state"], "outcome": session.get("outcome"), "problems": problems}
+
+
+def newest_record() -> Path | None:
+    """The root's record, once it has a turn; before that there is nothing to go on with."""
+    found = sorted(Path(".co/evals").glob("root_*.yaml"), key=lambda path: path.stat().st_mtime_ns)
+    return found[-1] if found and b"\n- turn: " in found[-1].read_bytes() else None
+
+
+def forked(start: Start) -> dict[str, Any]:
+    """Run a process of a chain; `{"killed": True}` where it died, `error` where it failed or did not end."""
+    pid = os.fork()
+    if not pid:
+        signal.alarm(HANGS_AFTER_S)
+        try:
+            told = run(start)
+        except BaseException as error:
+            told = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
+        Path("told").write_text(json.dumps(told))
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        signals = {signal.SIGKILL: {"killed": True}, signal.SIGALRM: {"error": "it does not end"}}
+        return signals.get(signal.Signals(os.WTERMSIG(status)), {"error": f"signal {os.WTERMSIG(status)}"})
+    told = json.loads(Path("told").read_text())
+    Path("told").unlink()
+    return told
+
+
+# -- a chain -------------------------------------------------------------------------------------------------
+
+
+class Chain(NamedTuple):
+    """Processes one after the other, until the turns are over.
+
+    Args:
+        kills: the n-th process dies at the point `kills[n]`; 0 and what is missing are none.
+    """
+
+    case: str
+    kind: str
+    mode: str
+    kills: tuple[int, ...] = ()
+
+
+def chained(chain: Chain) -> dict[str, Any]:
+    """Run a chain in a folder of its own.
+
+    Returns:
+        `end`: what the last process told. `ledger`, `points`: `[process, what, label]` and `[process, label]`,
+        in order. `killed`: which processes died.
+    """
+    killed: list[int] = []
+    with _folder():
+        wait = None
+        for number in range(MAX_STARTS):
+            kill = chain.kills[number] if number < len(chain.kills) else 0
+            end = forked(Start(chain.case, chain.kind, chain.mode, number, kill, wait))
+            wait = end.get("wait")
+            if "killed" in end:
+                killed.append(number)
+            elif wait is None:
+                break
+        else:
+            end = {"error": f"still not over after {MAX_STARTS} processes"}
+        told = {"end": end, "ledger": _lines("ledger"), "points": _lines("points"), "killed": killed}
+    return told
+
+
+def _lines(name: str) -> list[list[Any]]:
+    rows = [line.split("\t") for line in Path(name).read_text().splitlines()]
+    return [[int(row[0]), *row[1:]] for row in rows]
+
+
+@contextmanager
+def _folder() -> Iterator[None]:
+    memory = Path("/dev/shm")
+    folder = tempfile.mkdtemp(dir=memory if memory.is_dir() else None)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir("/")
+        shutil.rmtree(folder)
+
+
+def warm_up() -> None:
+    """Load and make once what each process would, with agents that are none of the cases'."""
+    with _folder():
+        answers = iter([LLMResponse(None, [ToolCall("1", "wave", {"what": "hand"})]), *[LLMResponse("Warm.")] * 9])
+        llm = type("Warm", (), {"model": "test/warm", "complete": lambda *_, **__: next(answers)})()
+
+        def wave(what: str) -> str:
+            raise Pause("may I?")
+
+        tool = Tool("wave", "", {"type": "object", "properties": {"what": {"type": "string"}}}, wave)
+        agent = Agent("warm", [tool, Agent("below", llm=llm, quiet=True)], llm=llm, quiet=True)
+        try:
+            agent.input("Hi")
+        except Paused as paused:
+            agent.resume(paused.record, reject="no")
+        beside = Parallel("side", [Agent("beside", llm=llm, quiet=True)], quiet=True)
+        Sequential("row", [beside], quiet=True).input("Hi")
+    assert threading.active_count() == 1, threading.enumerate()
+    gc.collect()
+    gc.freeze()
+
+
+def main() -> None:
+    for name in [name for name in os.environ if name.startswith("CONNECTAGENT_")]:
+        del os.environ[name]
+    warm_up()
+    for line in sys.stdin:
+        case, kind, mode, kills = json.loads(line)
+        print(json.dumps(chained(Chain(case, kind, mode, tuple(kills)))), flush=True)
+
+
+if __name__ == "__main__":
+    main()
