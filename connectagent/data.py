@@ -268,7 +268,7 @@ class Log(Protocol):
     def path(self) -> Path | None: ...
 
     def append(self, line: TraceEntry) -> None:
-        """Write one line: an entry of the trace, or what only the log has."""
+        """Write one line: an entry of the trace, or what only the log has. Nobody changes it afterwards."""
 
     def follow(self, agent: Any) -> None:
         """Go over to the session that the agent has now."""

@@ -14,7 +14,7 @@ from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.links import Links
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in, repeats
-from connectagent.data import LLM, ConfigurableLLM, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError, Pause, Waiting
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out, model_handlers
 from connectagent.hooks.entry_points import normalized
@@ -33,7 +33,7 @@ from connectagent.records.write import new_log
 from connectagent.session.conversation import Conversation
 from connectagent.session.messages import NOT_RUN, text_of, user_message
 from connectagent.session.prompt import read_prompt
-from connectagent.session.snapshot import By, clone
+from connectagent.session.snapshot import By
 from connectagent.session.state import initial_state
 from connectagent.session.usage import Spent
 from connectagent.settings import overrides
@@ -313,11 +313,6 @@ class Agent(Links):
         brought += [handler({}) or {} for handler in model_handlers(model, known, parse_model)]
         factories = {prefix: factory for models in brought for prefix, factory in models.items()}
         return connected(model, self._connection, factories)
-
-    def call_options(self) -> dict[str, Any]:
-        """A copy of the provider's parameters with which a model call of this agent begins."""
-        own = self.llm.options if isinstance(self.llm, ConfigurableLLM) else self._connection.options
-        return dict(clone(dict(own)))
 
     # -- what it holds -------------------------------------------------------------------------
 

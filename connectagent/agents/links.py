@@ -14,7 +14,7 @@ from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.operations import Ending
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
-from connectagent.session.snapshot import By
+from connectagent.session.snapshot import By, clone
 
 
 class Links(Member):
@@ -22,6 +22,7 @@ class Links(Member):
 
     boundary: DryRunBoundary
     llm: LLM
+    _connection: Any  # the key, address and options that code gave
     listener: Any  # who streams this agent's next turn
     _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
@@ -109,6 +110,12 @@ class Links(Member):
         """The state at the end of a turn, with what lives for one turn only."""
         return {**self.conversation.session["state"], **self.conversation.dropped}
 
+    def call_options(self) -> dict[str, Any]:
+        """A copy of the provider's parameters with which a model call of this agent begins."""
+        llm: Any = self.llm  # not isinstance(): a protocol's members are looked up anew each time
+        own = llm.options if hasattr(llm, "with_options") else self._connection.options
+        return dict(clone(dict(own)))
+
     def delegate(self, turn: Turn) -> Ending | None:
         """The ending of a turn that another agent, or a function, takes in place of the model."""
         return delegate(turn)
@@ -169,7 +176,7 @@ class Links(Member):
         """Write an entry, show it to who streams the turn, and tell the handlers of `on_trace`."""
         turn = self.turn
         if turn is None:
-            self.open_log().append(entry)
+            self.open_log().append(clone(entry))
             if self.listener is not None and self.listener.is_own_thread():
                 self.listener.listen(self, entry)
         elif id(entry) not in turn.logged:

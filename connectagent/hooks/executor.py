@@ -63,17 +63,20 @@ class HookCall(dict[str, Any]):
         convert: makes a handler's value into what takes the place of the chained one, or of the operation's.
         ready: is called before each handler, of a chain or of those that only watch.
         decided: the value that a handler supplied; of `on_complete` the last `Continue`.
+        operation: what handlers run around; None: the function that `call_extra` adds.
     """
 
-    __slots__ = ("convert", "decided", "ready")
+    __slots__ = ("convert", "decided", "operation", "ready")
 
     def __init__(
         self,
         arguments: Mapping[str, Any],
         convert: Callable[[Any], Any] | None = None,
         ready: Callable[[], None] = nothing,
+        operation: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(arguments)
+        self.operation = operation
         self.convert = convert
         self.ready = ready
         self.decided: HandlerValue | None = None
@@ -123,7 +126,8 @@ class Executor:
         call = arguments if isinstance(arguments, HookCall) else HookCall(arguments)
         kind = CONTRACTS[hook].kind
         if kind == "around":
-            return self._around(_handlers_in(implementations), _operation(implementations, call), call)
+            operation = call.operation or _operation(implementations, call)
+            return self._around(_handlers_in(implementations), operation, call)
         handlers = _handlers_in(implementations, hook)
         if kind == "first":
             return self._first(handlers, call)

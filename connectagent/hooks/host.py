@@ -21,7 +21,7 @@ from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration, nothing
 from connectagent.hooks.handler import Handler, name_of, short, who
-from connectagent.hooks.specs import HOOKS, PROJECT
+from connectagent.hooks.specs import CONTRACTS, HOOKS, PROJECT
 from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
 
@@ -229,9 +229,9 @@ class Host(pluggy.PluginManager):
 
     def run(self, hook: str, call: HookCall, over: Over = ()) -> None:
         """Call handlers by the hook's contract; those that are over are left out. What they did is in the call."""
-        if not self._idle(hook):
+        if not self.is_idle(hook):
             gone = [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in over] if over else ()
-            self._caller(hook, gone).call_extra((), call)
+            self._call(hook, call, gone)
 
     def observe(
         self, hook: str, but: Iterable[By | None] = (), ready: Callable[[], None] = nothing, /, **arguments: Any
@@ -244,25 +244,25 @@ class Host(pluggy.PluginManager):
             ready: is called before each handler.
             arguments: what the hook gives.
         """
-        if self._idle(hook):
+        if self.is_idle(hook):
             return
         told = {id(by) for by in but}
         gone = [one for one in self.handlers(hook) if id(one.by) in told] if told else ()
-        self._caller(hook, gone).call_extra((), HookCall(arguments, None, ready))
+        self._call(hook, HookCall(arguments, None, ready), gone)
 
     def collect(self, hook: str, **arguments: Any) -> list[Any]:
         """Call every handler and return the values, without None."""
-        return list(self._caller(hook).call_extra((), HookCall(arguments)))
+        return list(self._call(hook, HookCall(arguments)))
 
     def around(
         self, hook: str, operation: Callable[[], Any], convert: Callable[[Any], Any] | None = None, **arguments: Any
     ) -> Any:
         """Run an operation inside the hook's handlers, the first of them outermost."""
-        if self._idle(hook):
+        if self.is_idle(hook):
             return operation()
-        return self._caller(hook).call_extra((operation,), HookCall(arguments, convert))
+        return self._call(hook, HookCall(arguments, convert, operation=operation))
 
-    def _idle(self, hook: str) -> bool:
+    def is_idle(self, hook: str) -> bool:
         """Whether nobody would see a call: no handler, and nothing that monitors."""
         return not getattr(self.hook, hook)._hookimpls and not self._is_monitored
 
@@ -270,9 +270,10 @@ class Host(pluggy.PluginManager):
     def _is_monitored(self) -> bool:
         return self._inner_hookexec is not self._executor
 
-    def _caller(self, hook: str, but: Sequence[Handler] = ()) -> pluggy.HookCaller:
-        found: pluggy.HookCaller = self.subset_hook_caller(hook, but) if but else getattr(self.hook, hook)
-        return found
+    def _call(self, hook: str, call: HookCall, but: Sequence[Handler] = ()) -> Any:
+        """Run what pluggy has ordered, past its `call_extra`, which would look at each function's signature anew."""
+        caller: pluggy.HookCaller = self.subset_hook_caller(hook, but) if but else getattr(self.hook, hook)
+        return self._inner_hookexec(hook, caller.get_hookimpls(), call, CONTRACTS[hook].kind == "first")
 
     def require(self, decision: HandlerValue, *kinds: type) -> None:
         """Refuse a value that the hook takes in other cases only.

@@ -7,6 +7,7 @@ from typing import Any
 
 from connectagent.data import Continue, TraceEntry
 from connectagent.hooks.executor import HandlerValue
+from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.stored import as_stored, from_stored
 from connectagent.session.snapshot import By
 
@@ -23,7 +24,8 @@ class HookRun:
     def __init__(self, hook: str, place: str, given: dict[str, Any]) -> None:
         self.hook, self.place, self.given = hook, place, given
         self.id = ""
-        self.chained = {"after_llm": "response", "after_each_tool": "result", "on_complete": "result"}.get(hook, "")
+        self.begun = False  # whether the log tells that the handlers begin
+        self.chained = CONTRACTS[hook].chained
         self.original = given[self.chained] if self.chained else None
         self.convert: Callable[[Any], Any] = lambda value: value
         self.over: list[list[Any]] = []

@@ -51,8 +51,11 @@ def call_model(turn: Turn) -> LLMResponse | None:
             _trace(turn, {**_entry(turn, id, request, response, "stand_in"), "by": answer.by}, answer.by)
     if response is None:
         return None
-    response, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
-    return as_response(response)
+    if turn.host.has_others("after_llm"):  # which may leave anything
+        response, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
+        return as_response(response)
+    turn.chain("after_llm", place, as_response, request=request, response=response)
+    return response
 
 
 def _attempts(turn: Turn, request: LLMRequest, target: Target) -> LLMResponse | None:
@@ -192,7 +195,7 @@ class Attempt:
             self._lost()
             raise
         self._close(response, "success")
-        return as_response(response)
+        return as_response(response) if turn.host.has_others("around_llm") else response
 
     def _raised(self, line: TraceEntry) -> Exception:
         error = model_error({**line, "error": line.get("error")}, line)

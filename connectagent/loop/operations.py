@@ -13,6 +13,7 @@ from connectagent.data import Log, Message, TraceEntry, Wait
 from connectagent.errors import Pause, ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
+from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored
 from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, digest_of
@@ -118,6 +119,7 @@ class Operations:
     def key(self, asked: Frame, kind: str, name: str, given: Any, key: str | None = None) -> str:
         """The place of an operation that code of others asks for; equal ones are told apart by their number."""
         if asked.by is not None and (run := self._runs.get(asked.place)):
+            self._begin(run)
             self._close_handlers(asked, run)
         told = digest_of(given) if key is None else re.sub(r"[^\w.-]", "_", key)
         id = f"{asked.id}/{kind}:{name}~{told}"
@@ -160,6 +162,8 @@ class Operations:
             ToolRejected: a handler rejected what the hook is about.
             Waiting: a handler waits for a person.
         """
+        if self.host.is_idle(hook):
+            return None
         call = HookCall({"agent": self.agent, **given})
 
         def run(operation: HookRun) -> None:
@@ -181,6 +185,8 @@ class Operations:
         **given: Any,
     ) -> tuple[Any, HandlerValue | None]:
         """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
+        if self.host.is_idle(hook):
+            return given[CONTRACTS[hook].chained], None
         call = HookCall({"agent": self.agent, **given}, convert, ready)
 
         def run(operation: HookRun) -> None:
@@ -192,8 +198,9 @@ class Operations:
 
     def notify(self, hook: str, place: str = "", ready: Callable[[], None] = nothing, **given: Any) -> None:
         """Let the handlers of a hook know."""
-        call = HookCall({"agent": self.agent, **given}, None, ready)
-        self._hook(HookRun(hook, place + hook, call), lambda operation: self.host.run(hook, call, operation.over))
+        if not self.host.is_idle(hook):
+            call = HookCall({"agent": self.agent, **given}, None, ready)
+            self._hook(HookRun(hook, place + hook, call), lambda operation: self.host.run(hook, call, operation.over))
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
         """Let the handlers of a hook know; the rejection, where one of them refuses."""
@@ -211,8 +218,11 @@ class Operations:
         run.id = id = f"{self.id}/{run.place}"
         if self.past is not None and self._looked_up(run):
             return run
-        if self.past is None or id not in self.past.began or id not in self.past.parts:
-            self.began(id)
+        if self.past is not None:
+            self.opens(id)
+            run.begun = id in self.past.parts and id in self.past.began
+        if self.has_begun(id):  # what its handlers had changed is void from here on
+            self._begin(run)
         self._runs[id] = run
         ended = self.ended
         try:
@@ -239,7 +249,17 @@ class Operations:
         if run.hook == "before_llm" and (changed := self._changed(run.given["request"])):
             told["request"] = changed
         if told or run.id in self.touched:
+            self._begin(run)
             self.log.append({"type": CLOSED, "id": run.id, **told})
+
+    def _begin(self, run: HookRun) -> None:
+        """Write that a hook's handlers begin, before the first line that one of them causes.
+
+        Handlers that only observe cause none: that they are over is told by what their turn does next.
+        """
+        if not run.begun:
+            run.begun = True
+            self.began(run.id)
 
     def _changed(self, request: Any) -> dict[str, Any]:
         agent = self.agent
@@ -251,13 +271,14 @@ class Operations:
         if run.last is None or run.written is run.last:
             return
         run.written = run.last
-        self.log.append({"type": HANDLERS, "id": run.id, "over": run.passed, **run.told(), **self._ended_told()})
+        self.log.append({"type": HANDLERS, "id": run.id, "over": list(run.passed), **run.told(), **self._ended_told()})
 
     def _ended_told(self) -> dict[str, Any]:
         return {} if self.ended is None else {"ended": self.end_told()}
 
     def _wait(self, run: HookRun, pause: Pause) -> Waiting:
         """Write that a handler waits for a person."""
+        self._begin(run)
         by = self.boundary.owner_of(pause) or {}
         call = run.given.get("tool_call")
         told = None if call is None else shown(call)

@@ -16,7 +16,7 @@ def as_stored(value: Any) -> Any:
     if isinstance(value, Retry):
         model = getattr(value.model, "model", value.model)
         return {"retry": {"after_s": value.after_s, "model": model}}
-    return {"value": value}
+    return {"value": clone(value)}
 
 
 def from_stored(told: Any) -> Any:

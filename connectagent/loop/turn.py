@@ -234,7 +234,7 @@ class Turn(Operations):
             if not known:
                 for label, value in self.conversation.labels.items():
                     line.setdefault(label, value)
-                self.log.append(line)
+                self.log.append(clone(line))
                 self.logged.add(id_of(line))
             body.ended.append((line, change, known))
             merge_change(body.state, change)
@@ -259,7 +259,9 @@ class Turn(Operations):
         """Write an entry of the trace into the log, and show it to who streams the turn."""
         if (at := entry.get("at")) is not None:
             self.touched.add(at)
-        self.log.append(entry)
+            if run := self._runs.get(at):
+                self._begin(run)
+        self.log.append(self.conversation.shadow.copied(entry))
         for listener in self.listeners:
             listener.listen(self.agent, entry)
 

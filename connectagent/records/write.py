@@ -28,7 +28,6 @@ from connectagent.records.read import BETWEEN_TURNS, FORMAT
 from connectagent.records.retention import check_limits, keep_limits
 from connectagent.records.summary import Totals, summarise
 from connectagent.session.journal import BEGAN
-from connectagent.session.snapshot import clone
 from connectagent.settings import enabled
 
 
@@ -79,9 +78,9 @@ class MemoryLog:
             self._lines = [] if turn.past is None else list(turn.past.lines)
 
     def append(self, line: TraceEntry) -> None:
-        """Take one line."""
+        """Take one line over: nobody changes it any more."""
         with self._lock:
-            self._lines.append(clone(line))
+            self._lines.append(line)
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         """A root turn is over, or has stopped; one that is over is not looked up again."""

@@ -6,7 +6,6 @@ directly behind it and before anything else (OpenAI answers 400 otherwise, and s
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import json
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from connectagent.data import Continue, Image, LLMRequest, LLMResponse, Message, ToolCall
+from connectagent.session.state import snapshot
 
 NOT_RUN = "not run: {reason}"
 LEFT_OUT = "(The conversation so far is not shown.)"
@@ -90,7 +90,7 @@ def tidy_calls(response: LLMResponse) -> LLMResponse:
         if not isinstance(arguments, dict):
             error = error or f"the arguments must be a JSON object, not {type(arguments).__name__}"
             arguments = {}
-        calls.append(ToolCall(id, str(call.name), copy.deepcopy(arguments), error))
+        calls.append(ToolCall(id, str(call.name), snapshot(arguments), error))
     return dataclasses.replace(response, tool_calls=calls)
 
 

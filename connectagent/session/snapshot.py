@@ -101,6 +101,10 @@ class Shadow:
         self.followed.append(entry)
         self.tail.append(clone(entry))
 
+    def copied(self, entry: TraceEntry) -> TraceEntry:
+        """A copy of an entry of the trace that stays as it is."""
+        return self.tail[-1] if self.followed and self.followed[-1] is entry else clone(entry)
+
     def amend(self, entry: TraceEntry, **changed: Any) -> None:
         """Change an entry of the trace; of an older round, it is no longer followed."""
         entry.update(changed)
@@ -134,8 +138,12 @@ class Shadow:
             for key in [key for key in copy if key not in session]:
                 del copy[key]
         for key, value in session.items():
-            if key != "messages" and key != "state" and key != "trace":
-                copy[key] = clone(value) if type(value) in (dict, list) else value
+            if key == "messages" or key == "state" or key == "trace":
+                continue
+            if type(value) is not dict and type(value) is not list:
+                copy[key] = value
+            elif not same(value, copy.get(key)):  # a comparison costs a tenth of a copy
+                copy[key] = clone(value)
         copy["trace"] = self.trace
 
     def unchanged(self) -> bool:
