@@ -151,13 +151,14 @@ def record_time(turns: int = 1000) -> None:
 def small_costs() -> None:
     """A hook call without handlers, one handler that is watched, and the making of an Agent."""
     from connectagent import Agent, before_llm
+    from connectagent.hooks.executor import HookCall
 
     agent = Agent("bench", [lookup], model="openai/gpt-4o-mini", api_key="x", quiet=True, log=False)
     assert not agent.hooks.handlers("before_llm")
     count = 100_000
     started = time.perf_counter()
     for _ in range(count):
-        agent.hooks.first("before_llm", agent=agent, request=None)
+        agent.hooks.run("before_llm", HookCall({"agent": agent, "request": None}))
     print(f"a hook call without handlers: {(time.perf_counter() - started) / count * 1e6:.2f} us")
 
     @before_llm
@@ -171,7 +172,7 @@ def small_costs() -> None:
         agent.conversation.shadow.take()
         started = time.perf_counter()
         for _ in range(2000):
-            agent.hooks.first("before_llm", agent=agent, request=None)
+            agent.hooks.run("before_llm", HookCall({"agent": agent, "request": None}))
         print(f"a handler call at {length} messages: {(time.perf_counter() - started) / 2000 * 1e6:.2f} us")
     started = time.perf_counter()
     for _ in range(100):
