@@ -103,6 +103,9 @@ class Abandoned(BaseException):
     """Nobody waits for this turn any more, since Ctrl-C came twice; what is around it must not be touched."""
 
 
+_NOT_RECORDED = "it is not recorded, so only this process can go on with it"
+
+
 class Paused(ConnectAgentError):
     """The turn waits for decisions; `agent.resume(record, approve=True)` goes on with it.
 
@@ -114,11 +117,11 @@ class Paused(ConnectAgentError):
     """
 
     def __init__(self, waiting: list[Any], record: Any = None, call: Any = None) -> None:
-        where = f"; its record is {short_path(record)}" if record else "; it is not recorded, and cannot be resumed"
+        where = f"its record is {short_path(record)}" if record else _NOT_RECORDED
         self.waiting = waiting
         self.reason = waiting[0].reason
         ids = f" ({len(waiting)} wait: {', '.join(wait.id for wait in waiting)})" if len(waiting) > 1 else ""
-        super().__init__(f"paused: {self.reason or 'no reason was given'}{ids}{where}")
+        super().__init__(f"paused: {self.reason or 'no reason was given'}{ids}; {where}")
         self.record = record
         self.call = call
 

@@ -388,7 +388,7 @@ def test_the_message_names_the_record_by_its_path_from_here(folder: Path, monkey
         Plan("tool").agent.resume(pause.record)
     assert f"its record is {folder}/.co/evals/clerk_" in str(caught.value)
     agent = Agent("clerk", [Plan("tool").work], llm=ScriptedLLM(ROUND), quiet=True, log=False)
-    with pytest.raises(Paused, match="needs a manager; it is not recorded, and cannot be resumed"):
+    with pytest.raises(Paused, match="needs a manager; it is not recorded, so only this process can go on with it"):
         agent.input("Go.")
 
 

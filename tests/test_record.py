@@ -102,6 +102,7 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
         "cost": 2e-05,
         "tools_called": ["work", "work"],
         "result": "All of it is done.",
+        "state": {},
         "session": {"turns": 1, "iterations": 2, "tools": 2, "tokens": 240, "cost": 2e-05},
         "status": "answered",
     }

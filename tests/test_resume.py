@@ -30,6 +30,7 @@ from connectagent import (
     before_each_tool,
     before_llm,
     before_tools,
+    llm_do,
     on_complete,
     on_error,
     tool,
@@ -41,7 +42,7 @@ from connectagent.records.history import history_of, read_history
 from connectagent.records.locks import is_running
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
-from connectagent.testing import conversation_problems
+from connectagent.testing import ScriptedLLM, conversation_problems
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
 
@@ -619,3 +620,28 @@ def test_an_error_before_the_turn_leaves_the_agent_as_it_was() -> None:
         agent.resume("none.yaml")
     assert agent.current_session is session
     assert agent.input("Two.") == "Done."
+
+
+def test_a_continue_is_kept_where_a_later_handler_was_interrupted_behind_a_call_of_its_own() -> None:
+    asked: list[str] = []
+
+    @on_complete
+    def more(agent: Agent, result: str) -> Any:
+        asked.append(result)
+        return Continue("More.") if result == "fine" else None
+
+    def reviewer(interrupted: bool) -> Any:
+        @on_complete
+        def review(agent: Agent) -> None:
+            llm_do("Is it good?", llm=ScriptedLLM("yes"))
+            if interrupted:
+                raise KeyboardInterrupt
+
+        return review
+
+    agent = Agent("a", llm=ScriptedLLM("fine"), quiet=True, on_events=[more, reviewer(True)])
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("go")
+    other = Agent("a", llm=ScriptedLLM("finer"), quiet=True, on_events=[more, reviewer(False)])
+    assert other.resume(agent.record) == "finer"
+    assert asked == ["fine", "finer"]

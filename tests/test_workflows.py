@@ -7,7 +7,21 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, ConfigError, Continue, Image, Loop, Parallel, Sequential, after_user_input, on_complete
+from connectagent import (
+    Agent,
+    ConfigError,
+    Continue,
+    Image,
+    Loop,
+    Parallel,
+    Pause,
+    Paused,
+    Sequential,
+    ToolCall,
+    after_user_input,
+    before_each_tool,
+    on_complete,
+)
 from connectagent.testing import HookRecorder, ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
@@ -319,3 +333,31 @@ def test_a_workflow_has_a_record_and_hooks_as_every_agent(tmp_path: Any, monkeyp
     record = read_record(path)
     assert record["model"] == "function" and record["turns"][0]["status"] == "answered"
     assert [e["agent"] for e in record["turns"][0]["trace"] if e["type"] == "agent_turn"] == ["step"]
+
+
+def test_a_record_has_the_state_of_agents_at_once_in_the_order_in_which_they_were_asked(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @before_each_tool
+    def ask(agent: Any, tool_call: ToolCall) -> None:
+        if agent.name == "a" and not tool_call.approved:
+            raise Pause("may a?")
+
+    def note(agent: Any) -> str:
+        agent.current_session["state"].setdefault("log", []).append(agent.name)
+        return "noted"
+
+    def tree() -> Agent:
+        agents = [Agent(name, [note], llm=ScriptedLLM(call("note"), "Done."), quiet=True) for name in "ab"]
+        return Parallel("both", agents, quiet=True, plugins=[ask])
+
+    agent = tree()
+    with pytest.raises(Paused):  # b is done before a
+        agent.input("Go.")
+    agent.resume(agent.record, approve=True)
+    assert session(agent)["state"]["log"] == ["a", "b"]
+    other = tree()
+    other.resume(agent.record)
+    assert session(other)["state"] == session(agent)["state"]

@@ -120,6 +120,9 @@ class Trust:
             call = _described(agent, tool_call, description)
             if len(call) > _LONGEST:
                 return False, f"its arguments are too long to be judged ({len(call)} characters, at most {_LONGEST})"
+            judge = agent.llm if self._judge is None else self._judge.llm
+            if judge.model == "offline":
+                return False, "the offline model answers by rule and judges nothing; name a model"
             if self._judge is None:
                 return _ask_model(agent.llm, self._text, call)
             return _read_verdict(_ask_judge(self._judge, _ASK_AGENT.format(call=call)))

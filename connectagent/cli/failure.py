@@ -68,7 +68,8 @@ def _lines_of_pause(pause: Paused) -> list[str]:
     waits = f"  {name}({json.dumps(arguments, default=repr)}) waits" if name else "  the turn waits"
     lines = [f"paused: {pause.reason or 'no reason was given'}", waits]
     if pause.record is None:
-        return [plain(line)[:MOST_CHARACTERS] for line in [*lines, "  it is not recorded, and cannot be resumed"]]
+        lines.append("  it is not recorded, so nothing can go on with it: the process is over")
+        return [plain(line)[:MOST_CHARACTERS] for line in lines]
     several = len(pause.waiting) > 1
     lines += [f"  --wait {shlex.quote(wait.id)}: {wait.agent}, {wait.reason}" for wait in pause.waiting if several]
     resume = f"  connectagent resume {shlex.quote(short_path(pause.record))} --approve | --reject WHY | --answer TEXT"

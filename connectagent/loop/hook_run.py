@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from connectagent.data import Continue, TraceEntry
-from connectagent.hooks.executor import HandlerValue
+from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.stored import as_stored, from_stored
 from connectagent.session.snapshot import By
@@ -21,7 +21,7 @@ class HookRun:
         value, by: what was decided, and by whom; of a chain, the value so far.
     """
 
-    def __init__(self, hook: str, place: str, given: dict[str, Any]) -> None:
+    def __init__(self, hook: str, place: str, given: HookCall) -> None:
         self.hook, self.place, self.given = hook, place, given
         self.id = ""
         self.begun = False  # whether the log tells that the handlers begin
@@ -34,7 +34,6 @@ class HookRun:
         self.written: By | None = None
         self.value: Any = None
         self.by: By | None = None
-        self.more: HandlerValue | None = None
 
     def ran(self, by: By) -> None:
         """A handler has run."""
@@ -50,8 +49,8 @@ class HookRun:
                 told["value"] = as_stored(value)
         elif self.by is not None:
             told |= {"value": as_stored(self.value), "by": self.by}
-        if self.more is not None:
-            told["more"] = {"prompt": as_stored(self.more.value.prompt), "by": self.more.by}
+        if self.chained and (more := self.given.decided) is not None:  # a `Continue`
+            told["more"] = {"prompt": as_stored(more.value.prompt), "by": more.by}
         return told
 
     def take(self, line: TraceEntry) -> None:
@@ -61,4 +60,4 @@ class HookRun:
             if self.chained:
                 self.given[self.chained] = self.value
         if (more := line.get("more")) is not None:
-            self.more = HandlerValue(Continue(from_stored(more["prompt"])), more["by"])
+            self.given.decided = HandlerValue(Continue(from_stored(more["prompt"])), more["by"])

@@ -188,13 +188,9 @@ class Operations:
         if self.host.is_idle(hook):
             return given[CONTRACTS[hook].chained], None
         call = HookCall({"agent": self.agent, **given}, convert, ready)
-
-        def run(operation: HookRun) -> None:
-            self.host.run(hook, call, operation.over)
-            operation.more = call.decided or operation.more
-
-        operation = self._hook(HookRun(hook, place + hook, call), run)
-        return call[operation.chained], operation.more
+        run = HookRun(hook, place + hook, call)
+        self._hook(run, lambda operation: self.host.run(hook, call, operation.over))
+        return call[run.chained], call.decided
 
     def notify(self, hook: str, place: str = "", ready: Callable[[], None] = nothing, **given: Any) -> None:
         """Let the handlers of a hook know."""

@@ -123,6 +123,8 @@ def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any
     history.extend(entries, closed="status" in part.last or "messages" in part.last)
     if isinstance(part.last.get("messages"), str) and len(part.items) == 1:
         history.settle(whole(json.loads(part.last["messages"])))
+    if isinstance(part.last.get("state"), dict):
+        history.settle_state(whole(part.last["state"]))
 
 
 def void_entries(part: Part) -> set[int]:

@@ -275,6 +275,7 @@ class _Turn:
             "cost": kept.line(spent.cost),
             "tools_called": kept.line(self.tools),
             "result": kept.line(result),
+            "state": kept.line(agent.conversation.change_of_turn()),
             "messages": kept.messages(self._own(session["messages"])),
             **({"handlers": kept.line(long)} if long else {}),
             "session": kept.line(totals.data()),  # behind all that may be long: who lists records reads tails

@@ -15,9 +15,11 @@ from connectagent.session.snapshot import By, Shadow, clone
 from connectagent.session.state import (
     drop_temporary,
     is_temporary,
+    lasting,
     merge_change,
     same,
     snapshot,
+    state_change,
     state_delta,
 )
 from connectagent.session.surroundings import EntryEnd, PendingEntries, Surroundings
@@ -110,6 +112,7 @@ class Conversation:
             ConfigError: the system prompt names state that there is none; nothing of the turn is there yet.
         """
         self.take_over()
+        self._state_before = self.shadow.copy["state"]  # which is replaced with each change, and never changed
         while self.unmerged:  # nobody goes on with what waited
             self.merge(self.unmerged.pop(0))
         state, system = self.session["state"], self._system()
@@ -124,6 +127,10 @@ class Conversation:
             message = {**system, "content": self.prompt.shown(state)}
             self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message})
         self.mend()
+
+    def change_of_turn(self) -> dict[str, Any]:
+        """What the newest turn, with the agents inside it, has changed in the state."""
+        return dict(lasting(state_change(self._state_before, self.session["state"])))
 
     def _system(self) -> Message | None:
         """The system message, while it is the first."""

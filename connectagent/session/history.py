@@ -106,6 +106,7 @@ class History:
         self.answered_by: By = {}
         self.round: Round | None = None
         self._begin: Line | None = None  # the message with which the turn began
+        self._state_before = dict(self.state)  # as it was when the turn began
         system: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
         for message in system if messages is None else messages:
             self._insert(len(self.lines), {"agent": "its beginning"}, message)
@@ -182,6 +183,15 @@ class History:
             if line.message != message:
                 line.message = message
 
+    def settle_state(self, change: dict[str, Any]) -> None:
+        """Take a turn's change of the state as it was written at its end.
+
+        Entries of agents that worked at the same time stand in the order in which they were done, and what they
+        changed was merged in the order in which they were asked.
+        """
+        self.state = dict(self._state_before)
+        merge_change(self.state, change)
+
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
         """Whether an answer's message came directly behind its `llm_call`, without an entry of its own."""
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
@@ -208,6 +218,7 @@ class History:
     def _on_user_input(self, entry: TraceEntry) -> None:
         self.turn, self.iteration = int(entry.get("turn") or self.turn + 1), 0
         self.answer = self.round = None
+        self._state_before = dict(self.state)
         self._insert(len(self.lines), {"user": "user"}, user_message(entry.get("content", entry.get("prompt", ""))))
         self._begin = self.lines[-1]
 
