@@ -267,22 +267,25 @@ def _settle(agent: Agent) -> None:
 
 
 def _inherit(agent: Agent) -> None:
-    """Put the parent's handlers before the agent's own; those that come new learn of the agent."""
+    """Put the handlers of the parent's plugins before the agent's own; those that come new learn of the agent."""
     known = agent.hooks.loaded
     own = [handler for handler in known if handler not in agent._copies.values()]
     inherited: list[Handler] = []
     if agent.parent is not None and agent.inherit_plugins:
-        for handler in agent.parent.hooks.loaded:
-            built_in = handler.builtin and handler.plugin not in _GUARDS
-            left = normalized(handler.plugin) in agent.left_out
-            if not built_in and not left and not any(_same(handler, other) for other in own):
-                inherited.append(handler)
+        theirs = [handler for handler in agent.parent.hooks.loaded if _is_for(handler, agent)]
+        inherited = [handler for handler in theirs if not any(_same(handler, other) for other in own)]
     agent._copies = {one: agent._copies.get(one) or dataclasses.replace(one, account=Account()) for one in inherited}
     wanted = [one for one in own if one.builtin] + [agent._copies[one] for one in inherited]
     wanted += [one for one in own if not one.builtin]
     if set(wanted) != set(known):
         agent.hooks.load(wanted)
         agent.hooks.observe("on_agent_ready", [one.by for one in known], agent=agent)
+
+
+def _is_for(handler: Handler, agent: Agent) -> bool:
+    """Whether a handler of the parent acts in an agent too."""
+    own_to_parent = handler.local or (handler.builtin and handler.plugin not in _GUARDS)
+    return not own_to_parent and normalized(handler.plugin) not in agent.left_out
 
 
 def _same(one: Handler, other: Handler) -> bool:
