@@ -172,7 +172,7 @@ class Links(Member):
             self.open_log().append(entry)
             if self.listener is not None and self.listener.is_own_thread():
                 self.listener.listen(self, entry)
-        elif id(entry) not in turn.logged:
+        else:
             turn.emit(entry)
         self.hooks.observe("on_trace", causes, agent=self, entry=entry)
 

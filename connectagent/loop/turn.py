@@ -256,10 +256,11 @@ class Turn(Operations):
         return told
 
     def emit(self, entry: TraceEntry) -> None:
-        """Write an entry of the trace into the log, and show it to who streams the turn."""
-        if (at := entry.get("at")) is not None:
-            self.touched.add(at)
-        self.log.append(entry)
+        """Write an entry of the trace into the log, unless it is there, and show it to who streams the turn."""
+        if id_of(entry) not in self.logged:
+            if (at := entry.get("at")) is not None:
+                self.touched.add(at)
+            self.log.append(entry)
         for listener in self.listeners:
             listener.listen(self.agent, entry)
 
