@@ -13,7 +13,7 @@ from connectagent.agents.agent_tool import TRANSFER, AskAgent, TransferTool, tar
 from connectagent.data import AgentBase, LLMResponse, Message
 from connectagent.errors import ConfigError
 from connectagent.hooks.entry_points import normalized
-from connectagent.hooks.handler import Handler
+from connectagent.hooks.handler import Handler, name_of
 from connectagent.session.usage import Account
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
@@ -295,6 +295,6 @@ def _same(one: Handler, other: Handler) -> bool:
     if one.function == other.function:
         return True
     places = [
-        (handler.plugin, handler.by["handler"], handler.by["file"], handler.by["line"]) for handler in (one, other)
+        (handler.plugin, name_of(handler.function), handler.by["file"], handler.by["line"]) for handler in (one, other)
     ]
     return places[0] == places[1] and not getattr(one.function, "__closure__", None)
