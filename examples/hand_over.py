@@ -1,6 +1,6 @@
 """Agents that hand over: a desk passes the user on to whom it concerns, and that agent answers from then on.
 
-The models are scripted, so that the example runs without a key; leave `llm=` out for real ones. A handler of
+The models are scripted, so that the example runs without a key; leave `llm=` out for real ones. A plugin of
 the desk is inherited: it acts in every agent of the tree.
 """
 
@@ -33,7 +33,7 @@ if __name__ == "__main__":
     desk = Agent(
         "desk",
         sub_agents=[billing, refunds],
-        on_events=[tell],
+        plugins=[tell],
         llm=ScriptedLLM(call("transfer_to_agent", agent_name="billing")),
     )
     print(desk.input("I am Ada. What do I owe?"))

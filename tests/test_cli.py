@@ -368,6 +368,26 @@ def test_an_error_of_a_handler_names_the_handler(tmp_path):
     assert_told(co(tmp_path, "run", script(tmp_path, text), "x"), 1, "AttributeError", "'broken'", "after_llm")
 
 
+def test_an_error_of_a_plugin_names_the_line_of_the_plugin_that_raised_it(tmp_path):
+    plugin = "from connectagent import before_llm\n\ndef look(found):\n    return found['missing']\n\n"
+    (tmp_path / "plug.py").write_text(plugin + "@before_llm\ndef broken():\n    return look({})\n")
+    text = f"{ECHO}\nagent = Agent('a', llm=Echo(), quiet=True)\nagent.input('hi')\n"
+    done = co(tmp_path, "run", "-p", "./plug.py", script(tmp_path, text))
+    assert_told(done, 1, "KeyError: 'missing'", "plug.py:4 in look: return found['missing']", "'broken'")
+
+
+def test_an_error_inside_the_package_names_no_line_of_it(tmp_path):
+    done = co(tmp_path, "run", script(tmp_path, "import connectagent\nconnectagent.Agent('a').nothing\n"))
+    assert_told(done, 1, "AttributeError", "agent.py:2 in <module>")
+    from connectagent.hooks.host import Host
+
+    try:
+        Host(None).nothing()  # type: ignore[arg-type,attr-defined]
+    except AttributeError as error:
+        raised = error
+    assert "test_cli.py" in lines_of(raised)[1]
+
+
 def test_the_notes_of_an_error_are_shown_and_five_lines_are_kept():
     error = ValueError("\n".join(f"line {number}" for number in range(20)))
     error.add_note("try this\x1b[31m")

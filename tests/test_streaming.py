@@ -22,6 +22,7 @@ from connectagent import (
     Agent,
     Continue,
     HookResultError,
+    Parallel,
     ProviderError,
     after_tools,
     after_user_input,
@@ -79,6 +80,16 @@ def test_a_turn_that_is_streamed_leaves_no_handlers_behind() -> None:
     with pytest.raises(OSError):
         list(agent.stream("Hi"))
     assert agent.hooks.loaded == before and agent.streaming is False
+
+
+def test_the_stream_has_each_entry_of_agents_that_work_at_the_same_time() -> None:
+    beside = [Agent(name, llm=ScriptedLLM(f"I am {name}."), log=False, quiet=True) for name in "xy"]
+    root = Parallel("root", beside, log=False, quiet=True)
+    told = [event for event in root.stream("Hi") if event["type"] not in ("text", "result")]
+    for agent in (root, *beside):
+        own = [event for event in told if event["author"] == agent.name]
+        assert all(one is other for one, other in zip(own, session_of(agent)["trace"], strict=True))
+    assert kinds(told).count("agent_turn") == 2
 
 
 def test_a_model_that_cannot_stream_tells_no_text() -> None:

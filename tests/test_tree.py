@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, ConfigError, after_tools, before_each_tool, before_llm, on_agent_ready
+from connectagent import (
+    Agent,
+    ConfigError,
+    Sequential,
+    after_tools,
+    before_each_tool,
+    before_llm,
+    on_agent_ready,
+    on_complete,
+)
 from connectagent.testing import HookRecorder, ScriptedLLM
 
 
@@ -145,12 +154,30 @@ def test_children_inherit_handlers_before_their_own_and_through_generations() ->
         return note
 
     grandchild = made("grandchild", "3", plugins=[noting("grandchild")])
-    child = made("child", ("grandchild", {"prompt": "go"}), "2", tools=[grandchild], on_events=[noting("child")])
+    child = made("child", ("grandchild", {"prompt": "go"}), "2", tools=[grandchild], plugins=[noting("child")])
     root = made("root", ("child", {"prompt": "go"}), "1", tools=[child], plugins=[noting("root")])
     assert root.input("go") == "1"
     assert seen[:1] == [("root", "root")]
     assert seen[1:3] == [("root", "child"), ("child", "child")]
     assert seen[3:6] == [("root", "grandchild"), ("child", "grandchild"), ("grandchild", "grandchild")]
+
+
+def test_on_events_act_in_their_agent_only() -> None:
+    mine, everywhere = Counting(), Counting()
+
+    @on_complete
+    def replace(agent: Agent) -> str:
+        return f"replaced in {agent.name}"
+
+    one = Sequential("inner", [made("one", "1")], log=False, quiet=True)
+    asking = made("asking", ("asked", {"prompt": "go"}), "2", tools=[made("asked", "3")])
+    asking.add_tool(made("added"))
+    root = Sequential(
+        "root", [one, asking], log=False, quiet=True, on_events=[mine, replace], plugins=[everywhere]
+    )
+    assert root.input("go") == "replaced in root"
+    assert mine.seen == [] and everywhere.seen == ["one", "asking", "asked", "asking"]
+    assert [child.current_session["result"] for child in root.sub_agents] == ["1", "2"]  # type: ignore[index]
 
 
 def test_a_plugin_that_a_child_lists_itself_runs_once_there() -> None:

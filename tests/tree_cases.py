@@ -24,6 +24,7 @@ from connectagent import (
     Tool,
     ToolCall,
     ToolRejected,
+    after_tools,
     before_each_tool,
 )
 
@@ -296,6 +297,40 @@ def handoff_in_tool(w: World) -> Agent:
     return w.agent("root", ["b"], ["ship"], asks=[w.agent("b", ["ship"], ["to c"], sub_agents=[c])])
 
 
+def same_twice(w: World) -> Agent:
+    return w.agent("root", ["b", "ship", "b"], ["ship"], asks=[w.agent("b", ["ship", "pay"], guarded=True)])
+
+
+def via_in_round(w: World) -> Agent:
+    """A tool asks an agent beside two that wait."""
+    inside = w.agent("z", ["ship"])
+    asks: list[Any] = [w.agent(name, ["pay"], guarded=True) for name in "xy"]
+    parameters = {"type": "object", "properties": {"prompt": {"type": "string"}}}
+    asks.append(Tool("via", "", parameters, lambda prompt: inside.input(prompt), idempotent=True))
+    return w.agent("root", ["x", "via", "y"], ["ship"], asks=asks, sub_agents=[inside], transfer_to=())
+
+
+def critic(w: World) -> Agent:
+    """Two handlers of one name ask an agent that is in no tree, with the same words."""
+    outside = w.agent("c", ["ship", "pay"], guarded=True)
+    return w.agent("root", ["ship"], ["ship"], plugins=[_asking(outside, "first"), _asking(outside, "second")])
+
+
+def _state(agent: Agent) -> dict[str, Any]:
+    return agent.current_session["state"]  # type: ignore[index]
+
+
+def _asking(outside: Agent, key: str) -> Any:
+    @after_tools
+    def ask(agent: Agent) -> None:
+        if _state(agent).get("turns", 0) < 3:
+            _state(agent)["turns"] = _state(agent).get("turns", 0) + 1
+            _state(agent)[f"out:{key}"] = outside.input("Do judge.")
+            _state(agent)["log:c"] = list(_state(outside).get("log:c", ()))
+
+    return ask
+
+
 class Case(NamedTuple):
     """A tree, how many of its calls wait, and what it does where all of them are approved.
 
@@ -331,5 +366,8 @@ CASES = {
     "sequential_in_tool": Case(sequential_in_tool, 1, {"p": 2, "q": 2, "r": 2, "root": 1}),
     "tool_in_sequential": Case(tool_in_sequential, 2, {"p": 2, "b": 1, "q": 1}),
     "body_in_parallel": Case(body_in_parallel, 3, {"v": 4, "w": 2, "y": 2}, at_once=True),
+    "same_twice": Case(same_twice, 2, {"root": 2, "b": 4}),
+    "via_in_round": Case(via_in_round, 2, {"root": 1, "x": 1, "y": 1, "z": 1}, at_once=True),
+    "critic": Case(critic, 3, {"root": 2, "c": 6}),
     "handoff_in_tool": Case(handoff_in_tool, 1, {"root": 1, "b": 1, "c": 2}),
 }

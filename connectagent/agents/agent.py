@@ -62,7 +62,7 @@ class Agent(Links):
         log: None writes `.co/`, False writes nothing, a path replaces the text log's.
         quiet: whether nothing is shown on the terminal.
         plugins: marked functions, lists, modules, objects, installed names; `"no:name"` leaves one out.
-        on_events: the same as `plugins`; they run after them.
+        on_events: the same as `plugins`, for this agent without those below it; they run after `plugins`.
         stream: whether the model's text is told as it arrives, by `on_text`.
         options: parameters of the provider that are sent with each request, such as `temperature`.
         plugin_errors: `"raise"`, or `"warn"`: an exception of a handler becomes a warning and a trace entry,

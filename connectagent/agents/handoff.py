@@ -42,6 +42,7 @@ class Handoff:
         if self.context:
             message: Message = {"role": "user", "content": self.context, "author": leader.name}
             conversation.append(message, by=leader.by)
+        conversation.heard[turn.id] = dict(conversation.session.get("heard") or {})
         conversation.session["heard"] = {**(conversation.session.get("heard") or {}), **self.heard()}
 
     def heard(self) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from connectagent import frame
 from connectagent.agents.agent_tool import AskAgent
@@ -15,6 +15,9 @@ from connectagent.loop.operations import Ending
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
 from connectagent.session.snapshot import By, clone
+
+if TYPE_CHECKING:  # it is loaded where a turn goes on
+    from connectagent.session.history import History
 
 
 class Links(Member):
@@ -81,16 +84,55 @@ class Links(Member):
         self.log.follow(self)
         return self.log
 
-    def enter_session(self, branch: str | None) -> dict[str, str]:
+    def enter_session(self, branch: str | None, turn: Turn) -> dict[str, str]:
         """Take the session that a turn inside another one works on; what its entries carry.
 
         Args:
             branch: where the agent stands, if it is not in the tree of the one that asks.
+            turn: the turn. It goes on from where it began, if it had begun.
         """
         self._take_session()
         if branch is not None:
+            began = turn.has_begun(turn.id)
+            if not self.take_recorded(turn, branch, began) and began:
+                self.rewind([turn.id])
             self.conversation.labels = {"author": self.name, "branch": branch}
         return self.conversation.labels
+
+    def take_recorded(self, turn: Turn, branch: str, anew: bool) -> bool:
+        """Take what a record has of this agent, if that is in no tree; whether it did.
+
+        Args:
+            turn: one of the session that goes on.
+            branch: where the agent stands in it.
+            anew: whether to take it in place of what the agent has done in this process.
+        """
+        outside = turn.root.agent.outside
+        if branch not in outside or (self.conversation.session["turn"] and not anew):
+            return False
+        recorded = outside.pop(branch)
+        self.take_session(as_session(recorded.history, recorded.trace))
+        self.conversation.home = turn.log
+        return True
+
+    def rewind(self, places: list[str]) -> None:
+        """Go back to before the first of some turns, which began in this process and have not ended."""
+        from connectagent.session.history import History
+
+        before = self.conversation
+        trace: list[TraceEntry] = before.session["trace"]
+        known = before.begins_behind
+        first = next((n for n, entry in enumerate(trace) if n >= known and entry.get("at") in places), None)
+        if first is None:
+            return
+        history = History(*before.beginning)
+        history.extend(trace[known:first])
+        self.take_session(as_session(history, trace))
+        after = self.conversation
+        after.beginning, after.begins_behind, after.home = before.beginning, known, before.home
+        heard = next((before.heard[id] for id in places if id in before.heard), before.session.get("heard"))
+        if heard:
+            after.session["heard"] = heard
 
     def hear(self, heard: dict[str, int] | None) -> None:
         """Know how many messages of other agents this one has read, where its turn is not taken again."""
@@ -102,9 +144,9 @@ class Links(Member):
         """The turn inside another one is over."""
         self.conversation.labels = self.labels
 
-    def beginning_for(self, log: Log) -> dict[str, Any]:
+    def beginning_for(self, log: Log, own_state: bool) -> dict[str, Any]:
         """What the conversation begins with, as far as a log does not have it; {} where it has all."""
-        return self.conversation.beginning_for(log, self.system_prompt)
+        return self.conversation.beginning_for(log, self.system_prompt, own_state)
 
     def state_left(self) -> dict[str, Any]:
         """The state at the end of a turn, with what lives for one turn only."""
@@ -179,10 +221,30 @@ class Links(Member):
             self.open_log().append(clone(entry))
             if self.listener is not None and self.listener.is_own_thread():
                 self.listener.listen(self, entry)
-        elif id(entry) not in turn.logged:
+        else:
             turn.emit(entry)
         self.hooks.observe("on_trace", causes, agent=self, entry=entry)
 
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo that somebody replaced `current_session`."""
         self.current_session = cast(Session, session)
+
+
+def as_session(history: History, trace: list[TraceEntry], last: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`current_session` as it was.
+
+    Args:
+        history: the conversation.
+        trace: all entries, those behind it too.
+        last: the summary of the last turn, where that ended.
+    """
+    restored = {key: value for key, value in history.session.items() if key not in _LOOPS}
+    prompts = (entry.get("prompt") for entry in reversed(trace) if entry.get("type") == "user_input")
+    restored.update(messages=history.messages, trace=trace, state=history.state)
+    restored.update(turn=history.turn, iteration=history.iteration, user_prompt=next(prompts, ""))
+    if last and last.get("status"):
+        restored.update(result=last.get("result"), outcome=last["status"])
+    return restored
+
+
+_LOOPS = ("turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")  # its own keys

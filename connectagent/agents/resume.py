@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from connectagent.agents.links import as_session
 from connectagent.agents.tree import walk
 from connectagent.data import TokenUsage, TraceEntry, Wait
 from connectagent.errors import ConfigError, Paused
@@ -18,9 +19,8 @@ from connectagent.loop.nested import take_root_turn
 from connectagent.loop.operations import RESUMED, Given
 from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
-from connectagent.records.history import Recorded, RecordedSession, read_session
+from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.write import Origin
-from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in
@@ -157,11 +157,11 @@ def _decided(agent: Any, journal: Journal, decision: Decision, status: str | Non
     if fork:
         raise ConfigError("a fork cannot decide what waits in the original; resume the record itself")
     waits = {id: journal.lines[number] for id, number in journal.waits.items()}
-    pending = [wait.id for wait in journal.pending()]
-    id = decision.wait
+    shown = _shown(journal)
+    pending, id = [wait.id for wait in shown], decision.wait
     if id is None:
         if len(pending) != 1:
-            listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in journal.pending())
+            listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in shown)
             raise ConfigError(f"{len(pending)} calls wait; name the one that you decide, by its id:{listed}")
         id = pending[0]
     if id not in waits:
@@ -176,6 +176,13 @@ def _decided(agent: Any, journal: Journal, decision: Decision, status: str | Non
             raise ConfigError(f"{id} was decided already, otherwise")
         return None
     return {"type": DECIDED, "id": id, **told, "by": RESUMED, "timestamp": time.time()}
+
+
+def _shown(journal: Journal) -> list[Wait]:
+    """What waits of that which the last pause told; of what waited beside it, its body will ask again."""
+    paused = next((line for line in reversed(journal.lines) if line.get("type") == "paused"), {})
+    pending = journal.pending()
+    return [wait for wait in pending if wait.id in (paused.get("waits") or ())] or pending
 
 
 def _text(wait: Wait) -> str:
@@ -196,7 +203,7 @@ def _fits(wait: TraceEntry, decision: Decision) -> None:
 def _still_paused(journal: Journal, path: Path) -> Paused:
     from connectagent.data import ToolCall
 
-    waits = journal.pending()
+    waits = _shown(journal)
     paused = next((line for line in reversed(journal.lines) if line.get("type") == "paused"), {})
     call = paused.get("call")
     return Paused(waits, path, ToolCall(call["id"], call["name"], call["arguments"]) if call else None)
@@ -206,7 +213,7 @@ def _take(
     agent: Any, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, held: Held | None
 ) -> None:
     """Give an agent, and those below it, the sessions that the record has of them."""
-    restored = _as_session(session.own, session.last if session.open is None else {})
+    restored = as_session(session.own.history, session.own.trace, session.last if session.open is None else None)
     place = None if at is None else list(at)
     agent.log.go_on(Origin(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
     agent.take_session(restored)
@@ -214,10 +221,11 @@ def _take(
     agent.spent = spent_in(session.lines)
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
+    agent.outside = session.inside
     for child in walk(agent):
-        if child is agent or (own := session.inside.get(child.branch)) is None:
+        if child is agent or (own := session.inside.pop(child.branch, None)) is None:
             continue
-        child.take_session(_as_session(own, {}))
+        child.take_session(as_session(own.history, own.trace))
         child.conversation.home = agent.log
         child.spent = spent_in(line for line in session.lines if is_inside_branch(line, child.branch))
 
@@ -226,21 +234,6 @@ def is_inside_branch(line: TraceEntry, branch: str) -> bool:
     """Whether an entry is of the agent at a branch, or of one inside it."""
     own = str(line.get("branch") or "")
     return own == branch or own.startswith(f"{branch}.")
-
-
-def _as_session(own: Recorded, last: dict[str, Any]) -> dict[str, Any]:
-    """`current_session` as it was."""
-    history = own.history
-    restored = {key: value for key, value in history.session.items() if key not in _LOOPS}
-    prompts = (entry.get("prompt") for entry in reversed(own.trace) if entry.get("type") == "user_input")
-    restored.update(messages=history.messages, trace=own.trace, state=history.state)
-    restored.update(turn=history.turn, iteration=history.iteration, user_prompt=next(prompts, ""))
-    if last.get("status"):
-        restored.update(result=last.get("result"), outcome=last["status"])
-    return restored
-
-
-_LOOPS = ("turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")  # its own keys
 
 
 def _prompt_of(session: RecordedSession, turn: int) -> Any:
@@ -267,15 +260,14 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
 
 def _go_on_here(agent: Any, journal: Journal) -> str:
     """Go on with a turn in the process in which it stopped: from the conversation as it was before."""
-    trace: list[TraceEntry] = agent.current_session["trace"]
     begun = next(
         line for line in journal.lines if line.get("type") == "user_input" and line.get("at", "/").count("/") == 0
     )
     place = begun["at"]
-    first = next(number for number, entry in enumerate(trace) if entry.get("at") == place)
-    history = History(*agent.conversation.beginning)
-    history.extend(trace[:first])
-    agent.take_session(_as_session(Recorded(history, trace), {}))
+    agent.rewind([place])
+    for child in walk(agent):
+        if child is not agent:
+            child.rewind(journal.unfinished(child.branch))
     agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     message = user_message(begun.get("content", begun.get("prompt", "")))
     given = Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations)

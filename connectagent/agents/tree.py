@@ -13,7 +13,7 @@ from connectagent.agents.agent_tool import TRANSFER, AskAgent, TransferTool, tar
 from connectagent.data import AgentBase, LLMResponse, Message
 from connectagent.errors import ConfigError
 from connectagent.hooks.entry_points import normalized
-from connectagent.hooks.handler import Handler
+from connectagent.hooks.handler import Handler, name_of
 from connectagent.session.usage import Account
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
@@ -37,6 +37,7 @@ class Member(AgentBase):
         labels: what each of its trace entries carries: `author` and `branch`; {} outside a tree.
         body: the function of `Agent(run=...)` as a tool, or None.
         turn: the turn that is running, or None.
+        outside: by branch, what a record has of agents that are in no tree, until they are asked.
         left_out: the plugins that this agent does without, also where its parent has them.
     """
 
@@ -65,6 +66,7 @@ class Member(AgentBase):
         self.parent: Agent | None = None
         self.labels: dict[str, str] = {}
         self.turn: Any = None
+        self.outside: dict[str, Any] = {}
         self.inherit_plugins = inherit_plugins
         self._copies: dict[Handler, Handler] = {}
         self.transfer_to = _directions(transfer_to)
@@ -267,22 +269,25 @@ def _settle(agent: Agent) -> None:
 
 
 def _inherit(agent: Agent) -> None:
-    """Put the parent's handlers before the agent's own; those that come new learn of the agent."""
+    """Put the handlers of the parent's plugins before the agent's own; those that come new learn of the agent."""
     known = agent.hooks.loaded
     own = [handler for handler in known if handler not in agent._copies.values()]
     inherited: list[Handler] = []
     if agent.parent is not None and agent.inherit_plugins:
-        for handler in agent.parent.hooks.loaded:
-            built_in = handler.builtin and handler.plugin not in _GUARDS
-            left = normalized(handler.plugin) in agent.left_out
-            if not built_in and not left and not any(_same(handler, other) for other in own):
-                inherited.append(handler)
+        theirs = [handler for handler in agent.parent.hooks.loaded if _is_for(handler, agent)]
+        inherited = [handler for handler in theirs if not any(_same(handler, other) for other in own)]
     agent._copies = {one: agent._copies.get(one) or dataclasses.replace(one, account=Account()) for one in inherited}
     wanted = [one for one in own if one.builtin] + [agent._copies[one] for one in inherited]
     wanted += [one for one in own if not one.builtin]
     if set(wanted) != set(known):
         agent.hooks.load(wanted)
         agent.hooks.observe("on_agent_ready", [one.by for one in known], agent=agent)
+
+
+def _is_for(handler: Handler, agent: Agent) -> bool:
+    """Whether a handler of the parent acts in an agent too."""
+    own_to_parent = handler.local or (handler.builtin and handler.plugin not in _GUARDS)
+    return not own_to_parent and normalized(handler.plugin) not in agent.left_out
 
 
 def _same(one: Handler, other: Handler) -> bool:
@@ -292,6 +297,6 @@ def _same(one: Handler, other: Handler) -> bool:
     if one.function == other.function:
         return True
     places = [
-        (handler.plugin, handler.by["handler"], handler.by["file"], handler.by["line"]) for handler in (one, other)
+        (handler.plugin, name_of(handler.function), handler.by["file"], handler.by["line"]) for handler in (one, other)
     ]
     return places[0] == places[1] and not getattr(one.function, "__closure__", None)

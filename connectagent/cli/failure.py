@@ -9,16 +9,19 @@ import sys
 import traceback
 
 import click
+import pluggy
 
+import connectagent
 from connectagent.errors import ConnectAgentError, Paused, short_path
 from connectagent.output.masking import current
 
 MOST_LINES = 5
 MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
 
-# Frames of these are no news to the user: this package, and click, which calls its commands.
+# Frames of these are no news to the user: this package, click, which calls its commands, and pluggy, which calls hooks.
 _FRAMEWORK = tuple(
-    os.path.dirname(os.path.abspath(file)) + os.sep for file in (os.path.dirname(__file__), str(click.__file__))
+    os.path.dirname(os.path.abspath(str(file))) + os.sep
+    for file in (connectagent.__file__, click.__file__, pluggy.__file__)
 )
 _script: dict[str, object] = {"path": None, "traceback": False}
 
@@ -77,9 +80,10 @@ def _lines_of_pause(pause: Paused) -> list[str]:
 
 
 def _frames(error: BaseException) -> list[str]:
-    """The last line of the user's script that was running, or the last place outside of this package."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
+    """The line of the handler that raised it, else the last of the user's script, or outside of this package."""
+    frames, notes = traceback.extract_tb(error.__traceback__), "\n".join(getattr(error, "__notes__", []))
+    own = [frame for frame in frames if f"({frame.filename}:" in notes and not frame.filename.startswith(_FRAMEWORK)]
+    own = own or [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
     if not own and not isinstance(error, ConnectAgentError):
         own = [frame for frame in frames if not frame.filename.startswith(_FRAMEWORK)] or frames
     return [plain(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}") for frame in own[-1:]]

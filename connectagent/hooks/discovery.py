@@ -83,8 +83,7 @@ class shadow:  # to those who call it a function, as `use` is
     """
 
     def __init__(self, plugin: Any) -> None:
-        if isinstance(plugin, shadow):
-            plugin = plugin.plugin
+        plugin = plugin.plugin if isinstance(plugin, shadow) else plugin
         if plugin is None or (isinstance(plugin, str) and plugin.startswith("no:")):
             raise PluginError(
                 f"shadow() takes a marked function, a list, a module, an object or a name, not {plugin!r:.80}"
@@ -103,8 +102,8 @@ def _read(item: Any) -> Any:
 def process_wide() -> list[tuple[Any, str]]:
     """What is named for every agent, each with where: the project, the environment, `use()`, the command line."""
     named = [(_read(item), place) for item, place in named_plugins()]
-    used = [(item, USE) for item in _flat(_used)]
-    return [*named, *used, *((item, PERSON) for item in _flat(overrides.get("plugins")))]
+    person = [(item, PERSON) for item in _flat(overrides.get("plugins"))]
+    return [*named, *((item, USE) for item in _flat(_used)), *person]
 
 
 def find_handlers(
@@ -119,7 +118,7 @@ def find_handlers(
 
     Args:
         own: the package's own plugins by name.
-        sources: what users gave as `plugins` and `on_events`; `"no:name"` leaves a plugin out, `"shadow:name"`
+        sources: `plugins`, and `on_events`, which agents below do without; `"no:name"` leaves one out, `"shadow:name"`
             shadows it. What is named for every agent comes before.
         model: the model's name; an installed plugin that brings it is found without being named.
         in_code: those of `own` that code asked for; the others are there by default.
@@ -138,7 +137,7 @@ def find_handlers(
         for name, thing in own.items()
         for handler in handlers_of(thing, name, builtin=True)
     ]
-    found += [(handler, place) for item, place in _wanted(everything, out) for handler in _loaded(item, place)]
+    found += [(one, place) for item, place in _wanted(everything, out) for one in _loaded(item, place, sources[1])]
     known = {normalized(handler.plugin) for handler, _ in found} | set(map(normalized, BUILT_IN))
     out.check(known)
     found += [(handler, BY_DEFAULT) for handler in model_handlers(model or setting("model"), known, provider_of)]
@@ -179,7 +178,7 @@ def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, 
     return [*wide.values(), *own]
 
 
-def _loaded(item: Any, place: str) -> list[Handler]:
+def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
     """The handlers of something that is named in a place.
 
     Raises:
@@ -188,6 +187,8 @@ def _loaded(item: Any, place: str) -> list[Handler]:
     bare = item.plugin if isinstance(item, shadow) else item
     plugin = find(bare, told_place(place)) if isinstance(bare, str) and not bare.endswith(".py") else None
     handlers = list(handlers_of(item))
+    for handler in handlers:
+        handler.local = _key(item) in map(_key, _flat(on_events))
     guards = any(handler.hook in GUARDING and not handler.shadowed for handler in handlers)
     if plugin is not None and place in IN_CODE and guards and options_of(plugin):
         raise PluginError(
@@ -350,8 +351,7 @@ def _members(thing: Any) -> Iterator[Callable[..., Any]]:
 def _meant(thing: Any) -> str:
     names = [getattr(thing, "__name__", ""), *(() if _is_function(thing) else dir(thing))]
     for name in names:
-        near = difflib.get_close_matches(str(name), HOOKS, 1, 0.7)
-        if near:
+        if near := difflib.get_close_matches(str(name), HOOKS, 1, 0.7):
             return f" Did you mean to decorate {name!r} with @{near[0]}?"
     return ""
 

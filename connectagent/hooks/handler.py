@@ -28,6 +28,7 @@ class Handler:
         version: the version of the plugin's distribution, or None.
         builtin: whether it is one of the package's own, which are not watched for changes.
         shadowed: whether it runs on copies, and only what it would have done is traced.
+        local: whether agents below its agent do without it, as they do without what `on_events` brings.
         thing: what was listed or registered: the function itself, or the object or module that has it.
     """
 
@@ -38,6 +39,7 @@ class Handler:
     version: str | None = None
     builtin: bool = False
     shadowed: bool = False
+    local: bool = False
     thing: Any = None
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()

@@ -121,6 +121,7 @@ class Host(pluggy.PluginManager):
     def _arrange(self, listed: list[Handler], hooks: Iterable[str]) -> None:
         """Register handlers in a new order; the old registrations go afterwards, so that no call misses a handler."""
         old = [one for one in self._registrations() if one.handler.hook in hooks]
+        _tell_apart(listed)
         for handler in reversed(listed):  # pluggy calls the last registered first
             self._register(handler)
         for registration in reversed(old):  # so that what is left of them keeps the order
@@ -164,6 +165,7 @@ class Host(pluggy.PluginManager):
             if self.is_registered(plugin) or (name is not None and self.has_plugin(name)):
                 raise ValueError(f"plugin {known_as!r} is registered already: {plugin!r:.80}")
             _refuse_twice([*self.loaded, *found])
+            _tell_apart([*self.loaded, *found])
             for handler in reversed(found):
                 self._register(handler)
         return known_as
@@ -305,6 +307,17 @@ def _is_of(handler: Handler, plugin: Any) -> bool:
     if isinstance(plugin, str):
         return handler.plugin == plugin
     return handler is plugin or handler.thing is plugin or (inspect.ismethod(plugin) and handler.thing == plugin)
+
+
+def _tell_apart(listed: list[Handler]) -> None:
+    """Number handlers of one name, such as those of two objects of a class: the log tells by names which has run."""
+    taken: set[tuple[str, str, str]] = set()
+    for handler in listed:
+        name, number = handler.by["handler"], 1
+        while (key := (handler.hook, handler.plugin, handler.by["handler"])) in taken:
+            number += 1
+            handler.by["handler"] = f"{name}#{number}"
+        taken.add(key)
 
 
 def _refuse_twice(listed: list[Handler]) -> None:

@@ -98,6 +98,7 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
     if line is None:
         line = _inner_turn(agent, given, asked, id, handoff)
     else:
+        agent.take_recorded(caller, str(line.get("branch")), False)
         agent.hear(caller.past.lines[caller.past.began[id]].get("heard"))
         caller.take_closing(line, line, known=True)
         if line.get("error_type"):
@@ -114,12 +115,12 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     _check_depth(turn)
     with agent.turning:
         related = agent.root is caller.agent.root
-        labels = agent.enter_session(None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
+        labels = agent.enter_session(None if related else f"{caller.branch or caller.agent.name}.{agent.name}", turn)
         state = snapshot(caller.state) if related else None
         caller.opens(id)
         if not turn.has_begun(id):
-            told = {} if handoff is None else {"heard": handoff.heard()}
-            caller.began(id, agent=agent.name, branch=labels.get("branch"), **agent.beginning_for(turn.log), **told)
+            told = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
+            caller.began(id, agent=agent.name, branch=labels.get("branch"), **told)
         caller.inner.append(turn)
         if caller.stopped:  # looked at now, as it is set before `inner` is read
             turn.stop()

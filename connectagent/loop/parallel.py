@@ -90,7 +90,8 @@ def run_round(turn: Turn, calls: list[ToolCall], rejection: ToolRejected | None)
         for run in runs:  # first, so that those beside them begin with what these have changed
             if run not in beside and not any(one.call is run.call for one in waiting):
                 _held(run, run.body_kept, waiting)
-        at_once(turn, [(turn.agent.asked_by(run.call), partial(_held, run, run.body, waiting)) for run in beside])
+        asked: list[Any] = []
+        at_once(turn, [(turn.agent.asked_by(run.call), partial(_ask, run, waiting, asked)) for run in beside])
     except BaseException:
         for run in runs:
             run.salvage()
@@ -114,6 +115,14 @@ def _held(run: ToolRun, step: Callable[[], None], waiting: list[Waiting]) -> Non
         waiting.append(wait)
     finally:
         conversation.note_pending(outer)
+
+
+def _ask(run: ToolRun, waiting: list[Waiting], asked: list[Any]) -> None:
+    """Let a call ask its agent; not while that waits in its turn about another call of the round: it is in `asked`."""
+    agent = run.turn.agent.asked_by(run.call)
+    if agent not in asked:
+        _held(run, run.body, waiting)
+        asked.extend(agent for one in waiting if one.call is run.call)
 
 
 def _settled(run: ToolRun) -> TraceEntry:

@@ -48,7 +48,7 @@ class ToolRun:
         self.entry = new_entry(turn, call)
         self.error: Exception | None = None
         self.decided = False
-        self._traced = False
+        self._known = self._traced = False  # whether the log has the first attempt; and the trace
 
     def whole(self) -> TraceEntry:
         """Take the call from `before_each_tool` to `after_each_tool`; its trace entry."""
@@ -129,13 +129,12 @@ class ToolRun:
     def body_kept(self) -> None:
         """Run the tool in a round of which others run at the same time: what came of it is written at once."""
         self.body()
-        id = f"{self.id}/tool1"
-        if not self._traced and not self.decided and self.turn.closing(id) is None:
-            self.turn.log.append({"type": "tool_ended", "id": id, "entry": clone(self.entry)})
+        if not self._known and not self.decided:
+            self.turn.log.append({"type": "tool_ended", "id": f"{self.id}/tool1", "entry": clone(self.entry)})
 
     def _take(self, line: TraceEntry) -> None:
         """Take what came of the first attempt from the log."""
-        self._traced = line["type"] == "tool_execution"
+        self._known, self._traced = True, line["type"] == "tool_execution"
         self.entry = line if self._traced else {**self.entry, **line["entry"]}
         self.error = self._raised(f"{self.id}/tool1", self.entry)
         self._end_again(self.entry)

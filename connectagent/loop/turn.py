@@ -256,12 +256,13 @@ class Turn(Operations):
         return told
 
     def emit(self, entry: TraceEntry) -> None:
-        """Write an entry of the trace into the log, and show it to who streams the turn."""
-        if (at := entry.get("at")) is not None:
-            self.touched.add(at)
-            if run := self._runs.get(at):
-                self._begin(run)
-        self.log.append(self.conversation.shadow.copied(entry))
+        """Write an entry of the trace into the log, unless it is there, and show it to who streams the turn."""
+        if id_of(entry) not in self.logged:
+            if (at := entry.get("at")) is not None:
+                self.touched.add(at)
+                if run := self._runs.get(at):
+                    self._begin(run)
+            self.log.append(self.conversation.shadow.copied(entry))
         for listener in self.listeners:
             listener.listen(self.agent, entry)
 

@@ -261,8 +261,8 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
             branch = line.get("branch")
             if line.get("type") == "began" and isinstance(branch, str) and branch not in found:
                 begins = line.get("begins_with") or {}
-                prompt = str(line.get("system_prompt") or "")
-                history = History(prompt, clone(begins.get("messages")), None, int(begins.get("turn") or 0))
+                prompt, messages = str(line.get("system_prompt") or ""), clone(begins.get("messages"))
+                history = History(prompt, messages, begins.get("state"), int(begins.get("turn") or 0))
                 found[branch] = Recorded(history, [])
             if line.get("type") == "began" and line.get("heard") and branch in found and part is not opened:
                 found[branch].history.session.setdefault("heard", {}).update(line["heard"])

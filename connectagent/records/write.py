@@ -28,6 +28,7 @@ from connectagent.records.read import BETWEEN_TURNS, FORMAT
 from connectagent.records.retention import check_limits, keep_limits
 from connectagent.records.summary import Totals, summarise
 from connectagent.session.journal import BEGAN
+from connectagent.session.state import lasting, state_change
 from connectagent.settings import enabled
 
 
@@ -275,7 +276,7 @@ class _Turn:
             "cost": kept.line(spent.cost),
             "tools_called": kept.line(self.tools),
             "result": kept.line(result),
-            "state": kept.line(agent.conversation.change_of_turn()),
+            "state": kept.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
             "messages": kept.messages(self._own(session["messages"])),
             **({"handlers": kept.line(long)} if long else {}),
             "session": kept.line(totals.data()),  # behind all that may be long: who lists records reads tails

@@ -19,7 +19,6 @@ from connectagent.session.state import (
     merge_change,
     same,
     snapshot,
-    state_change,
     state_delta,
 )
 from connectagent.session.surroundings import EntryEnd, PendingEntries, Surroundings
@@ -44,8 +43,14 @@ class Conversation:
 
     Attributes:
         announced: how many entries of the trace there were so far.
+        begins_behind: how many entries of the trace tell of what was before its beginning.
         offered: the tools of the newest model call, by name.
+        dropped: the `temp:` state of the last turn.
+        heard: `session["heard"]` as it was before each turn to which another agent handed over, by the turn's place.
     """
+
+    dropped: dict[str, Any]
+    heard: dict[str, dict[str, int]]
 
     def __init__(
         self,
@@ -59,7 +64,6 @@ class Conversation:
         self._around = around
         self.name, self.labels = name, labels or {}
         self._pending = PendingEntries()
-        self.announced = 0
         self.offered: list[str] = []
         self.session: dict[str, Any] = {} if session is None else session
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
@@ -70,6 +74,7 @@ class Conversation:
             self.session.setdefault(key, value)
         first = clone(self.session["messages"]) if session is not None else None
         self.beginning = (system_prompt, first, snapshot(self.session["state"]), self.session["turn"])
+        self.announced, self.begins_behind = 0, len(self.session["trace"])
         self.shadow = Shadow(self.session)
         self.prompt = Prompt(system_prompt, strict=state is not None)
         entries = (entry for entry in reversed(self.session["trace"]) if isinstance(entry, dict))
@@ -79,7 +84,7 @@ class Conversation:
             self.session["state"].update(snapshot(state or {}))
         self.unmerged: list[dict[str, Any]] = []  # what agents inside changed whose turns wait
         self.home: Any = None  # the log that has all of its turns
-        self.dropped: dict[str, Any] = {}  # the `temp:` state of the last turn
+        self.dropped, self.heard = {}, {}
         self._repeats: dict[str, list[TraceEntry]] = {}
         self._changed = False  # whether something was done to messages since the model answered
 
@@ -112,7 +117,7 @@ class Conversation:
             ConfigError: the system prompt names state that there is none; nothing of the turn is there yet.
         """
         self.take_over()
-        self._state_before = self.shadow.copy["state"]  # which is replaced with each change, and never changed
+        self.state_before = self.shadow.copy["state"]  # which is replaced with each change, and never changed
         while self.unmerged:  # nobody goes on with what waited
             self.merge(self.unmerged.pop(0))
         state, system = self.session["state"], self._system()
@@ -127,10 +132,6 @@ class Conversation:
             message = {**system, "content": self.prompt.shown(state)}
             self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message})
         self.mend()
-
-    def change_of_turn(self) -> dict[str, Any]:
-        """What the newest turn, with the agents inside it, has changed in the state."""
-        return dict(lasting(state_change(self._state_before, self.session["state"])))
 
     def _system(self) -> Message | None:
         """The system message, while it is the first."""
@@ -147,14 +148,15 @@ class Conversation:
             self.shadow.copy["state"] = snapshot(state)
         self.shadow.sync()
 
-    def beginning_for(self, log: Any, system_prompt: str) -> dict[str, Any]:
+    def beginning_for(self, log: Any, system_prompt: str, own_state: bool) -> dict[str, Any]:
         """What the conversation begins with, as far as a log does not have it; {} where it has all of it."""
         if self.home is log:
             return {}
         self.home = log
         begins = {"messages": self.session["messages"], "turn": self.session["turn"]}
+        begins |= {"state": state} if own_state and (state := lasting(self.session["state"])) else {}
         system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        if not begins["turn"] and begins["messages"] == system:
+        if not begins["turn"] and begins["messages"] == system and "state" not in begins:
             return {"system_prompt": system_prompt} if system_prompt else {}
         return {"begins_with": clone(begins), "system_prompt": system_prompt}
 

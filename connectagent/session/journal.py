@@ -172,6 +172,11 @@ class Journal:
             id = frame
         return True
 
+    def unfinished(self, branch: str) -> list[str]:
+        """The turns of an agent inside that have begun and are to go on, the first one first."""
+        begun = (id for id, number in self.began.items() if self.lines[number].get("branch") == branch)
+        return [id for id in begun if id not in self.closed or self.is_open(id)]
+
     def own(self, place: str, branch: str | None) -> list[TraceEntry]:
         """What was changed at a place itself in the conversation of one agent, in order, without what is void."""
         return [

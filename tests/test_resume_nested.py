@@ -1,0 +1,171 @@
+"""Going on with turns whose parts look alike: handlers of one name, one agent asked twice, agents of no tree."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, Pause, Paused, ToolCall, before_each_tool, tool
+from connectagent.testing import ScriptedLLM, call
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    return tmp_path
+
+
+def work() -> str:
+    """Work."""
+    return "worked"
+
+
+class Guard:
+    """Asks a person before each call; two objects of it are two handlers of one name."""
+
+    def __init__(self, role: str) -> None:
+        self.role = role
+
+    @before_each_tool
+    def ask(self) -> None:
+        raise Pause(f"ask the {self.role}")
+
+
+def test_each_of_two_guards_of_one_class_asks() -> None:
+    llm = ScriptedLLM(call("work"), "Done.")
+    agent = Agent("clerk", [work], llm=llm, quiet=True, plugins=[Guard("manager"), Guard("owner")])
+    with pytest.raises(Paused, match="ask the manager") as first:
+        agent.input("Go")
+    with pytest.raises(Paused, match="ask the owner") as second:
+        agent.resume(first.value.record, approve=True)
+    assert first.value.waiting[0].id != second.value.waiting[0].id
+    assert agent.resume(second.value.record, approve=True) == "Done."
+
+
+def test_handlers_of_one_name_have_numbers_that_stay() -> None:
+    agent = Agent("clerk", quiet=True, log=False, llm=ScriptedLLM("Hi"), plugins=[Guard("a"), Guard("b"), Guard("c")])
+
+    def names() -> list[Any]:
+        return [handler.by["handler"] for handler in agent.hooks.handlers("before_each_tool")]
+
+    assert names() == ["Guard.ask", "Guard.ask#2", "Guard.ask#3"]
+    with agent.hooks.without([agent.hooks.handlers("before_each_tool")[0]]):
+        assert names() == ["Guard.ask#2", "Guard.ask#3"]
+    agent.hooks.register(Guard("d"))
+    assert sorted(names()) == ["Guard.ask", "Guard.ask#2", "Guard.ask#3", "Guard.ask#4"]
+
+
+# -- in the process in which a turn was paused, without a record ------------------------------------
+
+
+def pay(n: int) -> str:
+    """Pay."""
+    return f"paid {n}"
+
+
+@before_each_tool
+def ask_about_payments(agent: Agent, tool_call: ToolCall) -> None:
+    if tool_call.name == "pay":
+        agent.current_session["state"].setdefault("asked", []).append(tool_call.arguments["n"])  # type: ignore[index]
+        raise Pause("may I?")
+
+
+def payer(name: str, *script: Any, **options: Any) -> Agent:
+    events = [ask_about_payments]
+    return Agent(name, [pay], llm=ScriptedLLM(*script), log=False, quiet=True, on_events=events, **options)
+
+
+def roles(agent: Agent) -> list[str]:
+    return [message["role"] for message in agent.current_session["messages"]]  # type: ignore[index]
+
+
+def contents(agent: Agent) -> str:
+    return str([message["content"] for message in agent.current_session["messages"]])  # type: ignore[index]
+
+
+def finished(agent: Agent, paused: Paused) -> str | None:
+    """Approve what waits, until nothing does."""
+    while True:
+        try:
+            return agent.resume(approve=paused.waiting[0].id)
+        except Paused as again:
+            paused = again
+
+
+@pytest.mark.parametrize("kind", ["tool", "handoff", "outside"])
+def test_an_agent_inside_goes_on_from_where_its_turn_began(kind: str) -> None:
+    child = payer("child", call("pay", n=1), "One.", call("pay", n=2), "Two.")
+    script: list[Any] = [call("child", prompt="Go"), call("child", prompt="Go on"), "Done."]
+    options: dict[str, Any] = {"tools": [child]}
+    if kind == "handoff":
+        options, script = {"sub_agents": [child]}, [call("transfer_to_agent", agent_name="child", message="Go")]
+    if kind == "outside":
+
+        def ask(prompt: str) -> str:
+            """Ask."""
+            return child.input(prompt)
+
+        script = [call("ask", prompt="Go"), call("ask", prompt="Go on"), "Done."]
+        options = {"tools": [tool(idempotent=True)(ask)]}
+    root = Agent("root", llm=ScriptedLLM(*script), log=False, quiet=True, **options)
+    for prompt in ("Hi", "Again")[: 2 if kind == "handoff" else 1]:
+        with pytest.raises(Paused) as paused:
+            root.input(prompt)
+        finished(root, paused.value)
+    told = 1 if kind == "handoff" else 0  # what the user said before it was asked
+    assert roles(child).count("tool") == 2 and roles(child).count("user") == 2 + told
+    assert "paid 1" in contents(child) and "paid 2" in contents(child) and "paused" not in contents(child)
+    assert "paused" not in contents(root)
+
+
+def test_a_later_turn_that_pauses_twice_has_each_message_once() -> None:
+    agent = payer("clerk", "Hello.", call("pay", n=1), call("pay", n=2), "Done.")
+    agent.input("Hi")
+    with pytest.raises(Paused) as paused:
+        agent.input("Pay")
+    assert finished(agent, paused.value) == "Done."
+    assert roles(agent) == ["user", "assistant", "user", "assistant", "tool", "assistant", "tool", "assistant"]
+
+
+def test_an_agent_of_no_tree_goes_on_in_another_process_with_its_conversation_and_state() -> None:
+    def asked_by(child: Agent, *script: Any) -> Agent:
+        @tool(idempotent=True)
+        def ask(prompt: str) -> str:
+            """Ask."""
+            return child.input(prompt)
+
+        return Agent("root", [ask], llm=ScriptedLLM(*script), quiet=True)
+
+    child = payer("child", "Hello.", "Zero.", call("pay", n=1), state={"given": 1})
+    child.input("By myself")
+    child.current_session["state"]["mine"] = 2  # type: ignore[index]
+    with pytest.raises(Paused) as paused:
+        asked_by(child, call("ask", prompt="First"), call("ask", prompt="Second")).input("Hi")
+    other = payer("child", "One.", state={"given": 1})
+    assert asked_by(other, "Done.").resume(paused.value.record, approve=True) == "Done."
+    said = [message["content"] for message in other.current_session["messages"] if message["role"] != "tool"]  # type: ignore[index]
+    assert said == ["By myself", "Hello.", "First", "Zero.", "Second", None, "One."]
+    assert other.current_session["state"] == {"given": 1, "mine": 2, "asked": [1]}  # type: ignore[index]
+
+
+# -- several that wait -----------------------------------------------------------------------------
+
+
+def test_a_decision_need_not_name_what_waits_where_the_pause_told_of_one_only() -> None:
+    agents = [payer(name, call("pay", n=1), f"{name} paid.") for name in "ab"]
+
+    def run(agent: Agent) -> str:
+        with ThreadPoolExecutor(2) as pool:
+            return " ".join(pool.map(lambda one: one.input("Go"), agents))
+
+    root = Agent("root", run=run, sub_agents=agents, log=False, quiet=True)
+    with pytest.raises(Paused) as paused:
+        root.input("Go")
+    assert len(paused.value.waiting) == 1
+    with pytest.raises(Paused):
+        root.resume(approve=True)
+    assert root.resume(approve=True) == "a paid. b paid."
