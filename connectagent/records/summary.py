@@ -7,50 +7,21 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
+from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import agent_in_name
 from connectagent.records.locks import lock
-from connectagent.records.read import BETWEEN_TURNS, entry_of, pair_of
+from connectagent.records.read import entry_of, pair_of
+from connectagent.session.usage import Totals
 
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
 _MOST_TAIL = 1 << 16  # bytes that are read for sums alone
 _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
-
-
-@dataclass(slots=True)
-class Totals:
-    """The sums of a session's turns.
-
-    Args:
-        turns: those that have ended, a turn that was paused and resumed once.
-        iterations: model calls with their tool rounds.
-        tools: tool calls, whatever became of them.
-        tokens: input and output; None where no provider told.
-        cost: USD; None where a price is not known.
-    """
-
-    turns: int = 0
-    iterations: int = 0
-    tools: int = 0
-    tokens: int | None = None
-    cost: float | None = 0.0
-
-    def add(self, turns: int, iterations: int, tools: int, tokens: int | None, cost: float | None) -> None:
-        """Add what one or several turns came to."""
-        self.turns += turns
-        self.iterations += iterations
-        self.tools += tools
-        self.tokens = self.tokens if tokens is None else (self.tokens or 0) + tokens
-        self.cost = None if cost is None or self.cost is None else self.cost + cost
-
-    def data(self) -> dict[str, Any]:
-        """The sums as the record holds them, under `session` of each turn's summary."""
-        return asdict(self)
 
 
 @dataclass(slots=True)
