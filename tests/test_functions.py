@@ -19,7 +19,7 @@ COMPLEX = {
     23: "_Filler.string _anthropic",
     22: "_block _inside at_once find_record read_session",
     21: "_setting compared remove_oldest",
-    20: "_Tail.__post_init__ _inherit _value_of",
+    20: "_inherit _value_of",
     19: "AnthropicLLM._response _content _openai_message find_handlers message_problem object_schema",
     18: "AnthropicLLM._collected History._on_change _reopened _wanted check_handler names_secret runs_of",
     17: "Kept._short Recording._read _Filler.value _before _decided _llm_call _response command kind_of",
