@@ -130,14 +130,15 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"connectagent.{_MODULES[name]}"), name)
         globals()[name] = value
         return value
-    if name.startswith("_"):
-        raise AttributeError(f"module 'connectagent' has no attribute {name!r}")
-    from difflib import get_close_matches
+    from importlib.util import find_spec
 
-    near = get_close_matches(name, __all__, 1, 0.8)
-    if near:
+    if name.startswith("_") or find_spec(f"connectagent.{name}"):  # a module is imported when this has no such name
+        raise AttributeError(f"module 'connectagent' has no attribute {name!r}")
+    from connectagent.errors import did_you_mean
+
+    if hint := did_you_mean(name, __all__, 0.8):
         # An ImportError: `from connectagent import ...` would hide the text of an AttributeError.
-        raise ImportError(f"connectagent has no {name!r}. Did you mean {near[0]!r}?", name=name)
+        raise ImportError(f"connectagent has no {name!r}.{hint}", name=name)
     raise AttributeError(f"module 'connectagent' has no attribute {name!r}")
 
 

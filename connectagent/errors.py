@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -133,6 +134,25 @@ def short_path(path: Any) -> str:
     except (OSError, ValueError):  # the folder is gone, or on another drive
         return str(path)
     return str(path) if relative.startswith(os.pardir) else relative
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that somebody probably meant, or None.
+
+    Args:
+        name: what was written.
+        known: what would be accepted.
+        cutoff: how alike the two must be, from 0 to 1.
+    """
+    from difflib import get_close_matches  # only who mistypes a name pays for its import
+
+    return next(iter(get_close_matches(name, list(known), 1, cutoff)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """What an error says of a name that is nearly a known one, with a space before; else ""."""
+    near = nearest(name, known, cutoff)
+    return f" Did you mean {near!r}?" if near else ""
 
 
 class OutputError(ConnectAgentError, ValueError):

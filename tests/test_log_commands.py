@@ -303,6 +303,7 @@ def test_prune_removes_the_oldest_and_their_blobs_but_never_what_is_running_or_p
     hashes = [letter * 64 for letter in "abc"]
     for name in hashes:
         (blobs / name).write_text(name)
+        os.utime(blobs / name, (time.time() - 20 * 86_400,) * 2)  # one that was just used would stay
 
     def write(day: int, status: str, *used: str) -> Path:
         path = evals / f"a_2026-01-0{day}T00-00-00.yaml"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from connectagent import Agent, ConfigError, Pause, Paused, xray
-from connectagent.records import is_running
+from connectagent.records.locks import is_running
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]

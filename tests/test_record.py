@@ -31,7 +31,8 @@ import connectagent
 from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm
 from connectagent.cli.view.reading import listing_of
 from connectagent.errors import ConfigError
-from connectagent.records.read import BETWEEN_TURNS, load_record, read_record
+from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.read import load_record, read_record
 from connectagent.records.yaml_lines import json_line
 from connectagent.testing import ScriptedLLM, call
 

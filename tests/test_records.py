@@ -21,9 +21,10 @@ from record_agents import worker
 
 from connectagent import Agent, after_tools
 from connectagent.errors import ConfigError
+from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import all_records, find_record, records_folder
 from connectagent.records.follow import Follower, follow
-from connectagent.records.read import BETWEEN_TURNS, _by_lines, joined_turns, load_record, read_record
+from connectagent.records.read import _by_lines, joined_turns, load_record, read_record
 from connectagent.records.summary import summarise
 from connectagent.records.yaml_lines import json_line
 from connectagent.testing import ScriptedLLM, call

@@ -4,11 +4,8 @@ A cell is a tree of `tree_cases`, what is decided, whether the process that wait
 processes die by SIGKILL: nowhere (`plain`), at a model call (`model`), at the beginning or end of a tool (`tool`),
 before, inside or after a write to a record (`line`), or once more while the killed turn goes on (`twice`).
 
-`known_failures.txt` lists the cells that fail. It may only get shorter: a cell that is not listed must pass, and one
-that is listed must fail; of those in which processes die, this is known only where every point is tried.
-
-CONNECTAGENT_MATRIX=all tries every point, which takes half an hour; `write` does so too, and writes the list anew.
-Without it every plain cell runs, and a few points of those cells that are not listed.
+CONNECTAGENT_MATRIX=all tries every point, which takes half an hour. Without it every plain cell runs, and a few points
+of each tree, decision and mode.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ from tree_processes import DIRECT
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="what is a record is read from /proc")
 
-LIST = Path(__file__).with_name("known_failures.txt")
-EXTENT = os.environ.get("CONNECTAGENT_MATRIX", "sample")
+EVERY_POINT = os.environ.get("CONNECTAGENT_MATRIX") == "all"
 SAMPLE = 3  # points of each tree, decision and mode
 GROUPS = {"line": "line", "model": "model", "begin": "tool", "end": "tool"}  # by the first word of a point's label
 CELLS = [(case, kind) for case in CASES for kind in (*DECISIONS, "mixed") if kind != "mixed" or CASES[case].waits > 1]
@@ -170,11 +166,6 @@ def _difference(is_: Any, should_be: Any) -> str:
 # -- the cells -------------------------------------------------------------------------------------------
 
 
-def known() -> set[str]:
-    lines = LIST.read_text().splitlines() if LIST.exists() else []
-    return {line.split(": ")[0] for line in lines if line and line[0] != "#"}
-
-
 def points_of(told: dict[str, Any]) -> list[tuple[int, int, str]]:
     """Where processes of a chain may die: which process, at which point, and its group.
 
@@ -197,11 +188,7 @@ def killed_chains(cell: str, told: dict[str, Any]) -> list[tuple[str, tuple[int,
         chains.append((group, (*before, point)))
         if point % 2:
             chains.append(("twice", (*before, point, chance.randint(1, 40))))
-    if EXTENT != "sample":
-        chance.shuffle(chains)  # what fails is found soon
-        return chains
-    chains = [chain for chain in chains if f"{cell}/{chain[0]}" not in known()]
-    return chance.sample(chains, min(SAMPLE, len(chains)))
+    return chance.sample(chains, len(chains) if EVERY_POINT else min(SAMPLE, len(chains)))  # what fails is found soon
 
 
 def failures(forks: Forks, case: str, kind: str, mode: str, plan: dict[str, Any]) -> dict[str, list[str]]:
@@ -245,30 +232,4 @@ def test_nothing_is_done_twice_or_lost_however_a_tree_waits_and_dies(case: str, 
         for mode in ("same", "other")
         for group, wrong in failures(forks, case, kind, mode, plan).items()
     }
-    failing = {cell: wrong for cell, wrong in found.items() if wrong}
-    if EXTENT == "write":
-        write_list(f"{case}/{kind}/", failing)
-        return
-    assert not [f"{cell}: {wrong[0]}" for cell, wrong in failing.items() if cell not in known()]
-    tried = {cell for cell in found if EXTENT == "all" or cell.endswith("/plain")}
-    mended = sorted(cell for cell in tried & known() if cell not in failing)
-    assert not mended, f"strike these lines from {LIST.name}"
-
-
-def test_each_line_of_the_list_names_a_cell() -> None:
-    groups = ("plain", "twice", *GROUPS.values())
-    cells = {f"{case}/{kind}/{mode}/{group}" for case, kind in CELLS for mode in ("same", "other") for group in groups}
-    assert known() <= cells
-
-
-def write_list(prefix: str, failing: dict[str, list[str]]) -> None:
-    """Write the lines of some cells anew; several processes may do so at once."""
-    import fcntl
-
-    with LIST.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        lines = [line for line in file.read().splitlines() if line and not line.startswith(prefix)]
-        lines += [f"{cell}: {' '.join(wrong[0].split())[:150]}" for cell, wrong in failing.items()]
-        file.truncate(0)
-        file.write("\n".join(sorted(lines)) + "\n")
+    assert not [f"{cell}: {wrong[0]}" for cell, wrong in found.items() if wrong]

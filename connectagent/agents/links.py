@@ -46,8 +46,7 @@ class Links(Member):
         self.boundary.shadow = self._conversation.shadow
 
     def label(self, labels: dict[str, str]) -> None:
-        """Let each entry of the trace carry these."""
-        self.labels = labels
+        super().label(labels)
         if self._conversation is not None:
             self._conversation.labels = labels
 

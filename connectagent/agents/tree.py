@@ -7,25 +7,23 @@ import inspect
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self, TypeVar
 
 from connectagent.agents.agent_tool import TRANSFER, AskAgent, TransferTool, targets, transfer_tool
 from connectagent.data import AgentBase, LLMResponse, Message
 from connectagent.errors import ConfigError
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.handler import Handler, name_of
+from connectagent.hooks.host import Host
 from connectagent.session.usage import Account
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
-
-if TYPE_CHECKING:
-    from connectagent.agents.agent import Agent
-    from connectagent.hooks.host import Host
 
 BODY_PARAMETERS = ("agent", "prompt")
 DIRECTIONS = ("children", "parent", "siblings")
 _GUARDS = ("trust",)  # built-in plugins that children inherit: a guard is never absent unnoticed
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+One = TypeVar("One", bound="Member")
 
 
 class Member(AgentBase):
@@ -63,7 +61,7 @@ class Member(AgentBase):
             if not isinstance(value, str | None):
                 raise ConfigError(f"{argument} of agent {name!r} is a str or None, not {value!r:.80}")
         self.name, self.description, self.output_key = name, description, output_key
-        self.parent: Agent | None = None
+        self.parent: Self | None = None
         self.labels: dict[str, str] = {}
         self.turn: Any = None
         self.outside: dict[str, Any] = {}
@@ -72,21 +70,24 @@ class Member(AgentBase):
         self.transfer_to = _directions(transfer_to)
         given = sub_agents if isinstance(sub_agents, list | tuple) else [] if sub_agents is None else [sub_agents]
         self.body = None if run is None else _body(run, name)
-        self.sub_agents: tuple[Agent, ...] = ()
+        self.sub_agents: tuple[Self, ...] = ()
         self.tools = ToolRegistry()
         self.check_children([*given, *agents_in(tools)])
         self.sub_agents = tuple(given)
 
+    def label(self, labels: dict[str, str]) -> None:
+        """Let each entry of the trace carry these."""
+        self.labels = labels
+
     # -- the tree ------------------------------------------------------------------------------
 
     @property
-    def root(self) -> Agent:
+    def root(self) -> Self:
         """The agent at the top of the tree; a lone agent is its own."""
-        top: Any = self
+        top = self
         while top.parent is not None:
             top = top.parent
-        found: Agent = top
-        return found
+        return top
 
     @property
     def branch(self) -> str:
@@ -94,7 +95,7 @@ class Member(AgentBase):
         return self.name if self.parent is None else f"{self.parent.branch}.{self.name}"
 
     @property
-    def children(self) -> list[Agent]:
+    def children(self) -> list[Self]:
         """The agents below this one: those to hand over to, and those that are its tools."""
         return [*self.sub_agents, *agents_in(self.tools)]
 
@@ -103,7 +104,7 @@ class Member(AgentBase):
         """Whether a turn of this agent is running."""
         return self.turning.locked()
 
-    def find(self, name: str) -> Agent | None:
+    def find(self, name: str) -> Self | None:
         """The agent of that name here or below, or None; `agent.root.find` looks in the whole tree."""
         return next((agent for agent in walk(self) if agent.name == name), None)
 
@@ -152,7 +153,7 @@ class Member(AgentBase):
         top: Any = self.root
         try:
             for child in new:
-                child.parent = self  # type: ignore[assignment]
+                child.parent = self
             for agent in walk(top):
                 _settle(agent)
         except BaseException:
@@ -170,10 +171,10 @@ class Member(AgentBase):
         for agent in agents_in(tool):
             agent.parent = None
             for one in (*walk(agent), self):
-                _settle(one)  # type: ignore[arg-type]
+                _settle(one)
 
 
-def walk(agent: Any, but: Iterable[Any] = ()) -> Iterator[Agent]:
+def walk(agent: One, but: Iterable[Any] = ()) -> Iterator[One]:
     """An agent and all below it, each before its children."""
     yield agent
     for child in agent.children:
@@ -181,13 +182,13 @@ def walk(agent: Any, but: Iterable[Any] = ()) -> Iterator[Agent]:
             yield from walk(child, but)
 
 
-def agents_in(tools: Any) -> list[Agent]:
+def agents_in(tools: Any) -> list[Any]:
     """The agents among what `tools=` takes."""
     if isinstance(tools, list | tuple | ToolRegistry):
         return [agent for one in tools for agent in agents_in(one)]
     if isinstance(tools, Tool) and isinstance(tools.function, AskAgent):
         tools = tools.function.agent
-    return [tools] if isinstance(tools, Member) else []  # type: ignore[list-item]
+    return [tools] if isinstance(tools, Member) else []
 
 
 def _check_names(places: list[tuple[str, str]]) -> None:
@@ -257,7 +258,7 @@ def parameters_of(run: Callable[..., Any]) -> list[str]:
 # -- joining -------------------------------------------------------------------------------------
 
 
-def _settle(agent: Agent) -> None:
+def _settle(agent: Member) -> None:
     """Give an agent what its place in the tree brings: marks, plugins, and whom it may hand over to."""
     lone = agent.parent is None and not agent.children
     agent.label({} if lone else {"author": agent.name, "branch": agent.branch})
@@ -268,7 +269,7 @@ def _settle(agent: Agent) -> None:
         agent.tools.add(transfer_tool(found))
 
 
-def _inherit(agent: Agent) -> None:
+def _inherit(agent: Member) -> None:
     """Put the handlers of the parent's plugins before the agent's own; those that come new learn of the agent."""
     known = agent.hooks.loaded
     own = [handler for handler in known if handler not in agent._copies.values()]
@@ -284,7 +285,7 @@ def _inherit(agent: Agent) -> None:
         agent.hooks.observe("on_agent_ready", [one.by for one in known], agent=agent)
 
 
-def _is_for(handler: Handler, agent: Agent) -> bool:
+def _is_for(handler: Handler, agent: Member) -> bool:
     """Whether a handler of the parent acts in an agent too."""
     own_to_parent = handler.local or (handler.builtin and handler.plugin not in _GUARDS)
     return not own_to_parent and normalized(handler.plugin) not in agent.left_out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from connectagent.data import AgentBase, ToolCall
-from connectagent.errors import ConfigError, ToolRejected
+from connectagent.errors import ConfigError, ToolRejected, did_you_mean
 from connectagent.hooks.markers import before_each_tool
 from connectagent.output.masking import current
 from connectagent.session.prompt import is_file, read_text
@@ -145,8 +144,7 @@ def _policy(policy: str) -> tuple[str, str]:
         if is_file(path) or (_FILE.search(word) and not re.search(r"\s", word)):
             return "judged", read_text(path, "trust policy")
     if not re.search(r"\s", word):
-        near = difflib.get_close_matches(word.lower(), LEVELS, 1, 0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(word.lower(), LEVELS, 0.5)
         raise ConfigError(f"trust={policy!r} is no policy.{hint} Accepted: {_ACCEPTED}")
     return "judged", word
 

@@ -13,6 +13,7 @@ import click
 from connectagent import __version__
 from connectagent.cli.commands import COMMANDS
 from connectagent.cli.failure import plain, show
+from connectagent.errors import did_you_mean
 from connectagent.output.masking import current
 
 
@@ -44,11 +45,8 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from difflib import get_close_matches
-
             names = self.list_commands(ctx)
-            near = get_close_matches(args[0], names, 1, 0.6)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(args[0], names)
             if args[0].endswith(".py"):
                 hint = f" Did you mean 'connectagent run {args[0]}'?"
             raise click.UsageError(f"no command {args[0]!r}.{hint} Commands: {', '.join(names)}", ctx) from error

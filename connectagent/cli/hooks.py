@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 
 import click
+
+from connectagent.errors import did_you_mean
 
 TITLES = {
     "EVENTS": "The nine events",
@@ -53,8 +54,7 @@ def contract(name: str) -> str:
 
     name = name.replace("-", "_").removeprefix("@")
     if name not in SPECS:
-        near = difflib.get_close_matches(name, HOOKS, 1, 0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(name, HOOKS, 0.5)
         raise click.UsageError(
             f"no hook {name!r}.{hint}\nHooks: {', '.join(HOOKS)}", click.get_current_context(silent=True)
         )

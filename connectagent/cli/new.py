@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from pathlib import Path
 
 import click
+
+from connectagent.errors import did_you_mean
 
 PYPROJECT = """\
 [build-system]
@@ -109,9 +110,7 @@ def _hooks(text: str) -> list[str]:
     listed = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for hook in listed:
         if hook not in HOOKS:
-            near = difflib.get_close_matches(hook, HOOKS, 1, 0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise _usage(f"no hook {hook!r}.{hint} Hooks: {', '.join(HOOKS)}")
+            raise _usage(f"no hook {hook!r}.{did_you_mean(hook, HOOKS, 0.5)} Hooks: {', '.join(HOOKS)}")
     if not listed:
         raise _usage(f"--hooks names at least one hook: {', '.join(HOOKS)}")
     return listed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import functools
 import importlib.util
 import inspect
@@ -15,7 +14,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
-from connectagent.errors import ConfigError, PluginError
+from connectagent.errors import ConfigError, PluginError, nearest
 from connectagent.hooks.connectonion import CONNECTONION, adapted
 from connectagent.hooks.entry_points import (
     BY_DEFAULT,
@@ -351,8 +350,8 @@ def _members(thing: Any) -> Iterator[Callable[..., Any]]:
 def _meant(thing: Any) -> str:
     names = [getattr(thing, "__name__", ""), *(() if _is_function(thing) else dir(thing))]
     for name in names:
-        if near := difflib.get_close_matches(str(name), HOOKS, 1, 0.7):
-            return f" Did you mean to decorate {name!r} with @{near[0]}?"
+        if near := nearest(str(name), HOOKS, 0.7):
+            return f" Did you mean to decorate {name!r} with @{near}?"
     return ""
 
 

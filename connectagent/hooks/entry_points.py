@@ -11,20 +11,21 @@ without being loaded, so its name does.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from connectagent.errors import PluginError
+from connectagent.errors import PluginError, did_you_mean, nearest
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.specs import PROJECT
 from connectagent.settings import project_file, project_settings
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 MODELS = f"{PROJECT}.models"
 COMMANDS = f"{PROJECT}.commands"
@@ -79,6 +80,8 @@ def installed(group: str = PROJECT) -> tuple[Installed, ...]:
 
 @lru_cache(maxsize=16)
 def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
+    from importlib.metadata import entry_points  # it takes a third of the time of importing all of this package
+
     by_name: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=group):
         by_name.setdefault(normalized(entry.name), []).append(entry)
@@ -126,9 +129,9 @@ def unknown(name: str, place: str = "") -> str:
     Only this project's own plugins are advised to be installed: a mistyped name may be a stranger's package.
     """
     known = sorted({normalized(plugin.name) for plugin in installed()})
-    near = difflib.get_close_matches(normalized(name).removeprefix(PREFIX), [*known, *OFFICIAL], 1, 0.6)
-    meant = near[0] if near else ""
-    hint = f" Did you mean {meant!r}?" if meant and meant != normalized(name).removeprefix(PREFIX) else ""
+    bare = normalized(name).removeprefix(PREFIX)
+    meant = nearest(bare, [*known, *OFFICIAL])
+    hint = f" Did you mean {meant!r}?" if meant and meant != bare else ""
     get = f"\nInstall it: pip install {PREFIX}{meant}" if meant in OFFICIAL and meant not in known else ""
     named_by = f" ({place})" if place else ""
     return f"no plugin {name!r} is installed{named_by}.{hint} Installed: {', '.join(known) or 'none'}.{get}"
@@ -210,8 +213,7 @@ def check_options(plugin: Installed, factory: Callable[..., Any], options: dict[
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     for name in options:
         if name not in known and not takes_any:
-            near = difflib.get_close_matches(name, known, 1, 0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(name, known, 0.5)
             raise PluginError(
                 f"{options_place(plugin)} has an unknown option {name!r}.{hint} Plugin {plugin.name!r} ({plugin}) "
                 f"takes: {', '.join(known) or 'none'}"
@@ -289,8 +291,8 @@ class LeftOut:
         """
         for name, (item, place) in self.items.items():
             if name not in known and not named(name):
-                near = difflib.get_close_matches(name, known, 1, 0.6)
-                hint = f" Did you mean 'no:{near[0]}'?" if near else ""
+                near = nearest(name, known)
+                hint = f" Did you mean 'no:{near}'?" if near else ""
                 there = ", ".join(sorted(known))
                 raise PluginError(f"{item!r} ({told_place(place)}): there is no plugin {name!r}.{hint} Known: {there}")
 

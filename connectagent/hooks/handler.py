@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from connectagent.errors import HandlerError
+from connectagent.errors import HandlerError, did_you_mean
 from connectagent.hooks.specs import AROUND, CONTRACTS, PARAMETERS
 from connectagent.session.usage import Account
 
@@ -119,10 +119,7 @@ def _check_parameter(parameter: inspect.Parameter, hook: str, place: str) -> Non
         if parameter.default is not parameter.empty:
             raise HandlerError(f"{place} has a default on {parameter.name!r}, which the hook always gives; drop it")
     elif parameter.default is parameter.empty:
-        import difflib
-
-        near = difflib.get_close_matches(parameter.name, PARAMETERS[hook], 1, 0.4)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(parameter.name, PARAMETERS[hook], 0.4)
         raise HandlerError(f"{place} has an unknown parameter {parameter.name!r}.{hint} {accepted}")
 
 

@@ -7,8 +7,7 @@ A hook is defined here and nowhere else: `connectagent hooks NAME` prints its do
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
 import pluggy
 
@@ -40,8 +39,7 @@ class AgentAPI(Protocol):
     def create_llm(self, model: str) -> LLM: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Contract:
+class Contract(NamedTuple):
     """How the executor runs a hook.
 
     Args:

@@ -11,7 +11,8 @@ from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_t
 from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import instruction, output_tool
-from connectagent.models.sdk import NO_KEY, Messages, OnText, Tools, WireLLM, attempt_hooks, closed_with, count
+from connectagent.models.names import NO_KEY
+from connectagent.models.sdk import Messages, OnText, Tools, WireLLM, attempt_hooks, closed_with, count
 
 Block = dict[str, Any]
 

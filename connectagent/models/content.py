@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-import uuid
 from functools import lru_cache
 from typing import Any
 
@@ -129,7 +129,7 @@ def tool_call(id: object, name: object, raw: object, taken: set[str], provider: 
 
 def new_id(provider: str) -> str:
     """A fresh id for a call, in the provider's own format."""
-    unique = uuid.uuid4().hex
+    unique = os.urandom(16).hex()
     return unique[:9] if provider == "mistral" else f"call_{unique[:24]}"
 
 

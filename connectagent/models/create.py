@@ -1,22 +1,21 @@
 """The models behind an `LLM`: a name becomes one here.
 
-The SDKs are imported at the first call, not here.
+An adapter is imported when a model needs it, an SDK at the first call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connectagent.data import LLM
 from connectagent.errors import ConfigError
-from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.connection import OWN_SERVER, Connection, given
-from connectagent.models.names import PROVIDERS, default_model
-from connectagent.models.offline import OfflineLLM
-from connectagent.models.openai import OpenAILLM
-from connectagent.models.sdk import NO_KEY
+from connectagent.models.names import NO_KEY, PROVIDERS, default_model
 from connectagent.settings import setting
+
+if TYPE_CHECKING:
+    from connectagent.models.sdk import WireLLM
 
 Factory = Callable[[str], LLM]
 """Makes an `LLM` from a model's full name; plugins bring them by `register_models`."""
@@ -68,14 +67,27 @@ def connected(name: str, connection: Connection, factories: Mapping[str, Factory
     if provider == "offline":
         if mine.base_url:
             raise ConfigError(f"base_url={mine.base_url!r} needs a model: name the one to ask there, model='...'")
+        from connectagent.models.offline import OfflineLLM
+
         return OfflineLLM()
     key, base_url = mine.api_key, mine.base_url
     if provider == OWN_SERVER:
         provider, key = "openai", key or NO_KEY  # the variable holds OpenAI's key, which is not theirs
     elif provider == "co":
         base_url, key = base_url or _gateway_url(name), key or setting("gateway_key")
-    adapter = AnthropicLLM if PROVIDERS[provider].wire == "anthropic" else OpenAILLM
+    adapter = _adapter(provider)
     return adapter(bare, provider=provider, api_key=key, base_url=base_url, options=dict(mine.options) or None)
+
+
+def _adapter(provider: str) -> type[WireLLM]:
+    """The adapter of a provider's wire, which is imported when a model needs it."""
+    if PROVIDERS[provider].wire == "anthropic":
+        from connectagent.models.anthropic import AnthropicLLM
+
+        return AnthropicLLM
+    from connectagent.models.openai import OpenAILLM
+
+    return OpenAILLM
 
 
 def _gateway_url(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, nearest
 from connectagent.settings import setting
 
 
@@ -63,6 +63,10 @@ PROVIDERS: dict[str, Provider] = {
 """`co` is the gateway: its base URL is `CONNECTAGENT_GATEWAY_URL`."""
 
 
+NO_KEY = "none"
+"""Local servers ask for no key, but the SDKs insist on one."""
+
+
 def parse_model(name: str) -> tuple[Provider, str]:
     """Split a model's name into its provider and the name that the provider knows it by.
 
@@ -85,8 +89,6 @@ def parse_model(name: str) -> tuple[Provider, str]:
 
 
 def _unknown_model(name: str, prefix: str | None) -> str:
-    import difflib
-
     if prefix is None:
         beginnings = [start for provider in PROVIDERS.values() for start in provider.models]
         return (
@@ -94,8 +96,8 @@ def _unknown_model(name: str, prefix: str | None) -> str:
             f"Write 'provider/model', for example 'openai/{name or 'gpt-5-mini'}', or a name that begins with "
             f"{', '.join(beginnings)}.\nProviders: {', '.join(PROVIDERS)}"
         )
-    near = difflib.get_close_matches(prefix, PROVIDERS, 1, 0.6)
-    hint = f" Did you mean '{near[0]}/{name.partition('/')[2]}'?" if near else ""
+    near = nearest(prefix, PROVIDERS)
+    hint = f" Did you mean '{near}/{name.partition('/')[2]}'?" if near else ""
     return f"unknown provider {prefix!r} in model {name!r}.{hint}\nProviders: {', '.join(PROVIDERS)}"
 
 

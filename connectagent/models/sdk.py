@@ -22,14 +22,12 @@ from typing import Any, ClassVar, NoReturn, Self
 from connectagent.data import LLMResponse, Message, TokenUsage
 from connectagent.errors import ProviderError
 from connectagent.models.failures import Endpoint, failure, from_sdk, retry_after
-from connectagent.models.names import PROVIDERS
+from connectagent.models.names import NO_KEY, PROVIDERS
 from connectagent.models.prices import price
 
 Messages = list[Message]
 Tools = list[dict[str, Any]] | None
 OnText = Callable[[str], None]
-
-NO_KEY = "none"  # local servers ask for no key, but the SDKs insist on one
 
 # A fifth faster without the check for circles, which no conversation has.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str, check_circular=False).encode

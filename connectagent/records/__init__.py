@@ -1,30 +1,17 @@
-"""Records as they are read: whole, by head and tail, and while they grow.
+"""Records: written line by line, read as data, in short or while they grow, and found.
 
 A record grows by whole lines (`records/write.py` writes them), so each reader takes whole lines only.
-Nothing here makes a folder or loads a plugin.
+Who writes a record loads no reader.
 """
 
-from connectagent.records.find import agent_in_name, all_records, find_record, records_folder
-from connectagent.records.follow import Follower, follow
-from connectagent.records.locks import held, is_running, lock, lock_to_write
-from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
-from connectagent.records.summary import Summary, Totals, summarise
+from __future__ import annotations
 
-__all__ = [
-    "BETWEEN_TURNS",
-    "Follower",
-    "Summary",
-    "Totals",
-    "agent_in_name",
-    "all_records",
-    "find_record",
-    "follow",
-    "held",
-    "is_running",
-    "joined_turns",
-    "lock",
-    "lock_to_write",
-    "read_record",
-    "records_folder",
-    "summarise",
-]
+import os
+from typing import Any
+
+
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A record as data: see `connectagent.records.read.read_record`."""
+    from connectagent.records.read import read_record
+
+    return read_record(path)

@@ -7,10 +7,8 @@ In the record stands a text in their place that is read as it is, with head and 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,7 @@ def place_holder(text: str, *, kept: bool = True) -> str:
         kept: whether its file is there; without it the hash is left out.
     """
     data = _data(text)
-    mark = (_MARK if kept else _NOT_KEPT).format(bytes=len(data), digest=hashlib.sha256(data).hexdigest())
+    mark = (_MARK if kept else _NOT_KEPT).format(bytes=len(data), digest=_digest(data))
     return text[:SHOWN] + mark + text[-SHOWN:]
 
 
@@ -56,11 +54,13 @@ def store_blob(text: str, folder: Path, *, synced: bool = False) -> None:
         OSError: it cannot be written.
     """
     data = _data(text)
-    path = folder / hashlib.sha256(data).hexdigest()
+    path = folder / _digest(data)
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size == len(data):
             os.utime(path)  # it is in use: see `retention`
             return
+    import tempfile
+
     fd, name = tempfile.mkstemp(prefix=".new-", dir=folder)  # of mode 0600
     try:
         with os.fdopen(fd, "wb") as file:
@@ -96,7 +96,7 @@ def load_blob(digest: str, folder: Path) -> str:
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise ValueError(f"{digest!r:.80} is no sha256 of a blob: 64 hexadecimal digits")
     data = (folder / digest).read_bytes()
-    if hashlib.sha256(data).hexdigest() != digest:
+    if _digest(data) != digest:
         raise ValueError(f"{folder / digest}: the blob was changed: it does not have its hash any more")
     return data.decode("utf-8", "surrogatepass")
 
@@ -134,3 +134,9 @@ def _whole(text: str, folder: Path) -> str:
 
 def _data(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
+
+
+def _digest(data: bytes) -> str:
+    from hashlib import sha256  # only long texts need it, and loading OpenSSL takes 3 ms
+
+    return sha256(data).hexdigest()

@@ -12,6 +12,12 @@ from connectagent.errors import ConfigError
 from connectagent.records.locks import lock_to_write
 from connectagent.settings import enabled
 
+FORMAT = 1
+"""The format of the records that this version writes."""
+
+BETWEEN_TURNS = "between_turns"
+"""The status of an item that holds what `execute_tool` did outside of turns."""
+
 
 class RecordFile:
     """A file of one session alone, appended to in whole lines.

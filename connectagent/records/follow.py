@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import records_folder
-from connectagent.records.read import BETWEEN_TURNS, entry_of, is_shown, pair_of
+from connectagent.records.read import entry_of, is_shown, pair_of
 
 
 class Follower:

@@ -12,7 +12,8 @@ from typing import Any
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.read import BETWEEN_TURNS, own_entries, read_record
+from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.read import own_entries, read_record
 from connectagent.session.history import History
 from connectagent.session.journal import Journal
 from connectagent.session.snapshot import clone

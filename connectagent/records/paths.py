@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 import time
 import weakref
@@ -49,7 +48,7 @@ def new_record(agent: str, started: time.struct_time) -> Path:
     stem = f"{safe_name(agent)}_{time.strftime('%Y-%m-%dT%H-%M-%S', started)}"
     folder = data_folder("evals")
     for number in range(1, 1000):
-        ending = "" if number == 1 else f"-{number}" if number < 100 else f"-{secrets.token_hex(6)}"
+        ending = "" if number == 1 else f"-{number}" if number < 100 else f"-{os.urandom(6).hex()}"
         path = folder / f"{stem}{ending}.yaml"
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

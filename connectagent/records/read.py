@@ -14,13 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
+from connectagent.records.file import BETWEEN_TURNS
 from connectagent.session.journal import LINES
-
-BETWEEN_TURNS = "between_turns"
-"""The status of an item that holds what `execute_tool` did outside of turns."""
-
-FORMAT = 1
-"""The format of the records that this version writes."""
 
 MAX_DEPTH = 100  # as deep as the writer goes
 _LONG_KEY = 1000 // 6  # YAML takes a key of up to 1,024 characters, and each may be an escape of six

@@ -7,11 +7,12 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from connectagent.errors import ConfigError
-from connectagent.records.blobs import REFERENCE, blob_folder
+from connectagent.records.blobs import blob_folder
 from connectagent.settings import setting
 
 MAX_RECORDS = 1_000
@@ -19,7 +20,7 @@ MAX_RECORD_BYTES = 1 << 30
 _ROOM = 0.02  # of what is kept goes as well, once something must: at the limit not each session reads all records
 _TAIL = 65_536
 _STATUS = re.compile(rb"^  status: (\w+)\n", re.MULTILINE)
-_DIGEST = re.compile(REFERENCE.pattern.encode())
+_DIGEST = re.compile(rb"sha256:([0-9a-f]{64})(?![0-9a-f])")
 
 
 @dataclass(slots=True)
@@ -97,10 +98,7 @@ def remove_oldest(
     files, size = len(records), sum(record.size for record in records) + sum(map(_size, blobs.values()))
     if not _over(files, keep_files) and not _over(size, keep_bytes):
         return []
-    if blobs:
-        for record in records:
-            record.blobs = _digests(record.path)
-    users = Counter(digest for record in records for digest in record.blobs)
+    users = _users(records, blobs)
     keep_files = keep_files and keep_files - int(keep_files * room)
     keep_bytes = keep_bytes and keep_bytes - int(keep_bytes * room)
     removed: list[_Kept] = []
@@ -113,9 +111,30 @@ def remove_oldest(
         users.subtract(record.blobs)
         freed = {digest for digest in record.blobs if not users[digest] and digest in blobs}
         files, size = files - 1, size - record.size - sum(_size(blobs[digest]) for digest in freed)
-    if not dry_run:
-        _remove_blobs(removed, users, blobs)
+    _remove_blobs(removed, users, blobs, dry_run)
     return [record.path for record in removed]
+
+
+def remove(folder: Path, paths: Collection[Path], *, dry_run: bool = False) -> tuple[list[Path], int]:
+    """Remove records, as far as `remove_oldest` would, and the blobs that no other record needs.
+
+    Args:
+        folder: `.co/evals`.
+        paths: which of its records.
+        dry_run: whether nothing is removed.
+
+    Returns:
+        The records that were removed, and how many blobs went with them.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    records, blobs = _records(folder), _blobs(blob_folder(folder / "any"))
+    users = _users(records, blobs)
+    removed = [record for record in records if record.path in paths and _removed(record.path, dry_run)]
+    for record in removed:
+        users.subtract(record.blobs)
+    return [record.path for record in removed], _remove_blobs(removed, users, blobs, dry_run)
 
 
 def is_paused(path: Path) -> bool:
@@ -161,13 +180,23 @@ def _blobs(folder: Path) -> dict[str, tuple[int, float, Path]]:
     return found
 
 
+def _users(records: list[_Kept], blobs: dict[str, tuple[int, float, Path]]) -> Counter[str]:
+    """How many records need each blob; the records are read where there are any."""
+    for record in records if blobs else ():
+        try:
+            record.blobs = _digests(record.path)
+        except PermissionError:  # it may refer to any of them
+            record.blobs = set(blobs)
+    return Counter(digest for record in records for digest in record.blobs)
+
+
 def _digests(path: Path) -> set[str]:
     """The blobs that a record refers to."""
     found: set[str] = set()
-    with contextlib.suppress(OSError), path.open("rb") as file:
+    with contextlib.suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as file:
         for line in file:
             if b"sha256:" in line:
-                found.update(match[1].decode() for match in _DIGEST.findall(line))
+                found.update(digest.decode() for digest in _DIGEST.findall(line))
     return found
 
 
@@ -193,8 +222,11 @@ def _removed(path: Path, dry_run: bool) -> bool:
     return True
 
 
-def _remove_blobs(removed: list[_Kept], users: Counter[str], blobs: dict[str, tuple[int, float, Path]]) -> None:
-    """Remove what only removed records needed; what another session has just begun to use stays."""
+def _remove_blobs(
+    removed: list[_Kept], users: Counter[str], blobs: dict[str, tuple[int, float, Path]], dry_run: bool
+) -> int:
+    """Remove what only removed records needed, and count it; what another session has just begun to use stays."""
+    gone = 0
     for digest in {digest for record in removed for digest in record.blobs}:
         if users[digest] or digest not in blobs:
             continue
@@ -203,4 +235,7 @@ def _remove_blobs(removed: list[_Kept], users: Counter[str], blobs: dict[str, tu
         with contextlib.suppress(OSError):
             touched = path.stat().st_mtime
             if touched <= last or touched < time.time() - 3600:
-                path.unlink()
+                gone += 1
+                if not dry_run:
+                    path.unlink()
+    return gone

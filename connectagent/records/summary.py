@@ -6,51 +6,21 @@ import datetime
 import json
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from connectagent.errors import ConfigError
+from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import agent_in_name
 from connectagent.records.locks import lock
-from connectagent.records.read import BETWEEN_TURNS, entry_of, pair_of
+from connectagent.records.read import pair_of
+from connectagent.session.usage import Totals
 
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
-_MOST_TAIL = 1 << 16  # bytes that are read for sums alone
+_ITEM = re.compile(rb"^(?:- |  )(turn|session|status): ([^\n]*)\n", re.MULTILINE)
 _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
-
-
-@dataclass(slots=True)
-class Totals:
-    """The sums of a session's turns.
-
-    Args:
-        turns: those that have ended, a turn that was paused and resumed once.
-        iterations: model calls with their tool rounds.
-        tools: tool calls, whatever became of them.
-        tokens: input and output; None where no provider told.
-        cost: USD; None where a price is not known.
-    """
-
-    turns: int = 0
-    iterations: int = 0
-    tools: int = 0
-    tokens: int | None = None
-    cost: float | None = 0.0
-
-    def add(self, turns: int, iterations: int, tools: int, tokens: int | None, cost: float | None) -> None:
-        """Add what one or several turns came to."""
-        self.turns += turns
-        self.iterations += iterations
-        self.tools += tools
-        self.tokens = self.tokens if tokens is None else (self.tokens or 0) + tokens
-        self.cost = None if cost is None or self.cost is None else self.cost + cost
-
-    def data(self) -> dict[str, Any]:
-        """The sums as the record holds them, under `session` of each turn's summary."""
-        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -114,7 +84,7 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
         head, first_words = _head(fd, size)
         if "agent" not in head and not b"format: ".startswith(os.pread(fd, 8, 0)):
             raise ConfigError(f"{path}: not a record: it has no 'agent:'")
-        tail = _Tail(fd, size)
+        tail = _tail(fd)
         status, tail = (tail.status, tail) if tail.status else _unended(fd, tail)
     started = head.get("started")
     return Summary(
@@ -136,7 +106,7 @@ def _unended(fd: int, tail: _Tail) -> tuple[str, _Tail]:
     free = lock(fd, shared=True)
     if not free:
         return "unfinished" if free is None else "running", tail
-    tail = _Tail(fd, os.fstat(fd).st_size)  # it may have ended since it was read
+    tail = _tail(fd)  # it may have ended since it was read
     return tail.status or "crashed", tail
 
 
@@ -185,85 +155,52 @@ def _words(raw: str, most: int = 200) -> str:
 # -- the tail ------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Tail:
-    """What the end of a record tells, read backwards until it is known.
+class _Tail(NamedTuple):
+    """What the end of a record tells; the keys are those of `Summary`, and `status` is None of a turn that is open."""
 
-    Args:
-        fd: the file.
-        size: where to begin.
-    """
-
-    fd: int
     size: int
-    status: str | None = field(default=None, init=False)  # None: the last turn has not ended
-    turns: int | None = field(default=None, init=False)
-    totals: Totals | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        known = between = items = ended = False
-        for position, line in self._lines():
-            if known and position < self.size - _MOST_TAIL:
-                return
-            if line.startswith("  session: "):
-                self._sums(line)
-                return
-            if line.startswith("  status: "):
-                status = line[10:]
-                between = status == BETWEEN_TURNS
-                ended = ended or not between
-                if not between and not known:
-                    self.status, known = status, True
-            elif line.startswith("  - "):
-                known = known or _of_a_turn(line)
-            elif line.startswith("- turn: "):
-                if not between:
-                    known = True
-                    self._number(line)
-                between, items = False, True
-            elif not line.startswith(" "):  # the head
-                break
-            elif not line.startswith(("  trace:", "  error: ")):
-                known = known or not between
-        if not known:
-            self.status = BETWEEN_TURNS if items else "empty"
-        self.turns, self.totals = self.turns or 0, None if ended else Totals()
-
-    def _sums(self, line: str) -> None:
-        try:
-            self.totals = Totals(**pair_of(line[2:])[1])
-        except (ValueError, TypeError):
-            return
-        if self.turns is None:
-            self.turns = self.totals.turns
-
-    def _number(self, line: str) -> None:
-        if self.turns is None and line[8:].isdecimal():
-            self.turns = int(line[8:])
-
-    def _lines(self) -> Iterator[tuple[int, str]]:
-        """The whole lines from the last to the first, each with where it begins."""
-        position, rest, block, torn = self.size, b"", _BLOCK, True
-        while position:
-            start = max(0, position - block)
-            data = os.pread(self.fd, position - start, start) + rest
-            position, block = start, min(block * 2, 1 << 20)
-            first, *lines = data.split(b"\n")
-            at = start + len(data)
-            for line in reversed(lines):
-                at -= len(line)
-                if not torn:
-                    yield at, line.decode("utf-8", "replace")
-                torn = False
-                at -= 1
-            rest = first
-        if not torn:
-            yield 0, rest.decode("utf-8", "replace")
+    status: str | None
+    turns: int | None
+    totals: Totals | None
 
 
-def _of_a_turn(line: str) -> bool:
-    """Whether an entry is one that comes in turns only."""
+def _tail(fd: int) -> _Tail:
+    """What the last sums tell, and the items behind them."""
+    size = os.fstat(fd).st_size
+    lines = [(key.decode(), value.decode("utf-8", "replace")) for key, value in _ITEM.findall(_end(fd, size))]
+    summed = bool(lines) and lines[0][0] == "session"
+    totals = _sums(lines[0][1]) if summed else Totals()
+    items: list[list[str | None]] = [[None, None]] if summed else []  # the number of each turn, and its status
+    for key, value in lines[summed:]:
+        if key == "turn":
+            items.append([value, None])
+        elif items:
+            items[-1][1] = value
+    turns = [item for item in items if item[1] != BETWEEN_TURNS]
+    if not turns:
+        return _Tail(size, BETWEEN_TURNS if items else "empty", 0, totals)
+    if not summed and any(status for _, status in turns):  # nobody has summed up what they came to
+        totals = None
+    return _Tail(size, turns[-1][1], _last_number(turns, totals), totals)
+
+
+def _last_number(turns: list[list[str | None]], totals: Totals | None) -> int | None:
+    numbers = [int(number) for number, _ in turns if number and number.isdecimal()]
+    return numbers[-1] if numbers else totals.turns if totals else None
+
+
+def _sums(raw: str) -> Totals | None:
     try:
-        return entry_of(line).get("type") in ("llm_call", "user_input")
-    except (ValueError, RecursionError):
-        return False
+        return Totals(**pair_of(f"session: {raw}")[1])
+    except (ValueError, TypeError):
+        return None
+
+
+def _end(fd: int, size: int) -> bytes:
+    """The whole lines from the last `session:` line on; all lines where there is none."""
+    start, data, at, block = size, b"", -1, _BLOCK
+    while start and at < 0:
+        begin, block = max(0, start - block), block * 2
+        data = os.pread(fd, start - begin, begin) + data
+        start, at = begin, data.rfind(b"\n  session: ", 0, data.rfind(b"\n") + 1)  # no line that is torn
+    return data[max(0, at) : data.rfind(b"\n") + 1]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import sys
 import threading
 import time
@@ -22,13 +21,11 @@ from connectagent.errors import Paused
 from connectagent.output.masking import refresh
 from connectagent.output.text import describe
 from connectagent.records.encode import Kept
-from connectagent.records.file import RecordFile
+from connectagent.records.file import BETWEEN_TURNS, FORMAT, RecordFile
 from connectagent.records.paths import new_record, warn
-from connectagent.records.read import BETWEEN_TURNS, FORMAT
-from connectagent.records.retention import check_limits, keep_limits
-from connectagent.records.summary import Totals, summarise
 from connectagent.session.journal import BEGAN
 from connectagent.session.state import lasting, state_change
+from connectagent.session.usage import Totals
 from connectagent.settings import enabled
 
 
@@ -42,6 +39,8 @@ def new_log(recording: bool) -> MemoryLog:
         ConfigError: a setting of the records cannot be used.
     """
     if recording:
+        from connectagent.records.retention import check_limits
+
         check_limits()
     return RecordLog() if recording else MemoryLog()
 
@@ -50,7 +49,7 @@ class MemoryLog:
     """A log without a file: it has the lines of the turn that is open, as they were before anything was masked."""
 
     def __init__(self) -> None:
-        self.id = secrets.token_hex(6)
+        self.id = os.urandom(6).hex()
         self._lines: list[TraceEntry] = []
         self._lock = threading.RLock()  # agents in threads write into the log of one root turn
 
@@ -182,13 +181,15 @@ class RecordLog(MemoryLog):
         self._waiting, self._between, self._totals = [], False, Totals()
         first = (self._session["messages"] or [{}])[0]
         self._messages = int(first.get("role") == "system")  # the header has it
-        self.id, self._place = secrets.token_hex(6), None
+        self.id, self._place = os.urandom(6).hex(), None
         origin = self._origin
         if origin is not None and origin.session is not self._session:
             origin = self._origin = None
         if origin is None:
             return
         self._messages, self._place = origin.messages, origin.place
+        from connectagent.records.summary import summarise  # only who goes on with a record reads one
+
         self._totals = summarise(origin.record).totals or Totals()
         if not origin.fork and not forked:
             self.id = origin.id or self.id
@@ -209,11 +210,17 @@ class RecordLog(MemoryLog):
                     head = _forked(self._origin.record, self.id)
                 self._file = RecordFile(new_record(agent.name, started), head, synced=enabled("fsync"))
                 self._kept.record = self._file.path
-                keep_limits(self._file.path)
+                _make_room(self._file.path)
             self._file.append(text.encode("utf-8", "replace"))
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
             self._failed = True
             warn(self._agent, "record", error)
+
+
+def _make_room(new: Path) -> None:
+    from connectagent.records.retention import keep_limits
+
+    keep_limits(new)
 
 
 class Origin:

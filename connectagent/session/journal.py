@@ -11,7 +11,6 @@ Other entries of the trace that tell of a change carry the place where it was ma
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable
@@ -29,8 +28,10 @@ _ATTEMPT = re.compile(r"(.*)/(?:model|tool)(\d+)", re.DOTALL)
 
 def digest_of(value: Any) -> str:
     """Twelve hex digits by which inputs are told apart; what is not JSON counts by its type's name."""
+    from hashlib import blake2b  # loading OpenSSL takes 3 ms, which not every program needs to spend
+
     text = json.dumps(value, sort_keys=True, default=lambda item: type(item).__name__, skipkeys=True)
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def is_inside(id: str, outer: str) -> bool:

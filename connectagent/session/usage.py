@@ -71,6 +71,37 @@ class Spent:
         return dataclasses.replace(self.usage, cost=self.cost)
 
 
+@dataclass(slots=True)
+class Totals:
+    """The sums of a session's turns.
+
+    Args:
+        turns: those that have ended, a turn that was paused and resumed once.
+        iterations: model calls with their tool rounds.
+        tools: tool calls, whatever became of them.
+        tokens: input and output; None where no provider told.
+        cost: USD; None where a price is not known.
+    """
+
+    turns: int = 0
+    iterations: int = 0
+    tools: int = 0
+    tokens: int | None = None
+    cost: float | None = 0.0
+
+    def add(self, turns: int, iterations: int, tools: int, tokens: int | None, cost: float | None) -> None:
+        """Add what one or several turns came to."""
+        self.turns += turns
+        self.iterations += iterations
+        self.tools += tools
+        self.tokens = self.tokens if tokens is None else (self.tokens or 0) + tokens
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+
+    def data(self) -> dict[str, Any]:
+        """The sums as the record holds them, under `session` of each turn's summary."""
+        return dataclasses.asdict(self)
+
+
 def counts(entry: TraceEntry) -> bool:
     """Whether an `llm_call` entry is an attempt that took tokens, or may have."""
     return entry.get("type") == "llm_call" and (entry.get("status") == "success" or entry.get("usage") is not None)

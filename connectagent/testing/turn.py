@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from connectagent import hooks
 from connectagent.agents.agent import Agent
 from connectagent.data import Message, TraceEntry
+from connectagent.errors import did_you_mean
 from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING
 from connectagent.testing.recorder import HookRecorder
 from connectagent.testing.script import ScriptedLLM, ScriptEnded
@@ -115,8 +115,7 @@ class crash_at:
     ) -> None:
         point = f"{hook}:enter" if hook in AROUND else hook
         if point not in POINTS:
-            near = difflib.get_close_matches(str(hook), POINTS, 1, 0.5)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            hint = did_you_mean(str(hook), POINTS, 0.5)
             raise ValueError(f"crash_at() knows no hook {hook!r}.{hint} Known: {', '.join(POINTS)}")
         if type(nth) is not int or nth < 1:
             raise ValueError(f"crash_at() counts from 1: nth={nth!r} is never reached")

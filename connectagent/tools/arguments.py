@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from connectagent.errors import ToolArgumentsError
+from connectagent.errors import ToolArgumentsError, nearest
 from connectagent.tools.schema import target
 
 Check = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -183,10 +183,8 @@ def _joined(path: str, step: Any) -> str:
 
 
 def _unknown(key: str, arguments: dict[str, Any], schema: dict[str, Any]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(key, [name for name in schema.get("properties", {}) if name not in arguments], 1)
-    return "there is no such parameter" + (f"; did you mean {near[0]!r}?" if near else "")
+    near = nearest(key, [name for name in schema.get("properties", {}) if name not in arguments])
+    return "there is no such parameter" + (f"; did you mean {near!r}?" if near else "")
 
 
 def misfit(name: str, schema: dict[str, Any], problems: list[str]) -> ToolArgumentsError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, overload
 
 from connectagent.data import AgentBase
-from connectagent.errors import ToolDefinitionError, ToolNotFound
+from connectagent.errors import ToolDefinitionError, ToolNotFound, nearest
 from connectagent.tools.signature import marks_of, plain_function, shown
 from connectagent.tools.tool import Tool, not_a_tool
 
@@ -180,11 +180,9 @@ class ToolRegistry:
 
     def closest(self, name: str) -> str | None:
         """The name that was probably meant, or None."""
-        import difflib
-
         plain = {_plain_name(known): known for known in self._tools}
-        near = difflib.get_close_matches(_plain_name(name), plain, 1)
-        return plain[near[0]] if near else None
+        near = nearest(_plain_name(name), plain)
+        return plain[near] if near else None
 
     def missing(self, name: object) -> ToolNotFound:
         """The error that tells there is no such tool, what was probably meant, and what there is."""

@@ -14,8 +14,9 @@ from connectagent.cli.log.show import by_text
 from connectagent.cli.view.page import page_of
 from connectagent.output.text import clean
 from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
+from connectagent.records.read import joined_turns, read_record
 
 
 def markdown(record: dict[str, Any]) -> str:

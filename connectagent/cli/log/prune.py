@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from connectagent.cli.log.reading import each
-from connectagent.errors import ConfigError
 from connectagent.output.rows import visible
-from connectagent.records.find import all_records, records_folder
-from connectagent.records.locks import lock
-from connectagent.records.summary import Summary, summarise
+from connectagent.records.find import records_folder
+from connectagent.records.retention import remove
+from connectagent.records.summary import summarise
 
 _NEVER = ("running", "paused")
-_HASH = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -40,51 +37,23 @@ def command(keep: int | None, older_than: float | None, dry_run: bool) -> None:
     """
     if keep is None and older_than is None:
         raise click.UsageError("say what to keep: --keep N, --older-than AGE, or both", click.get_current_context())
-    before = time.time() - (older_than or 0)
-    chosen = [
-        summary
-        for number, (path, summary) in enumerate(each(summarise))
-        if number >= (keep or 0) and summary.status not in _NEVER and path.stat().st_mtime <= before
-    ]
-    blobs = records_folder().parent / "blobs"
-    found = blob_references(summary.path for summary in chosen) if blobs.is_dir() else set()
-    removed = [summary for summary in chosen if dry_run or _remove(summary)]
-    orphans = sorted(found - _still_used(removed)) if found else []
-    orphans = [name for name in orphans if (blobs / name).is_file()]
-    for name in orphans if not dry_run else ():
-        (blobs / name).unlink(missing_ok=True)
-    for summary in removed:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {visible(summary.path.name)} ({summary.size} bytes)")
-    size = sum(summary.size for summary in removed)
+    chosen = _chosen(keep or 0, older_than or 0)
+    removed, blobs = remove(records_folder(), chosen, dry_run=dry_run) if chosen else ([], 0)
+    for path in chosen:
+        if path not in removed:
+            click.echo(f"{visible(path.name)} stays: it is being written to, or may not be removed", err=True)
+            continue
+        click.echo(f"{'would remove' if dry_run else 'removed'} {visible(path.name)} ({chosen[path]} bytes)")
+    size = sum(chosen[path] for path in removed)
     what = f"{len(removed)} record{'' if len(removed) == 1 else 's'}, {size} bytes"
-    click.echo(f"{'would remove' if dry_run else 'removed'} {what}" + (f", {len(orphans)} blobs" if orphans else ""))
+    click.echo(f"{'would remove' if dry_run else 'removed'} {what}" + (f", {blobs} blobs" if blobs else ""))
 
 
-def blob_references(paths: Iterable[Path]) -> set[str]:
-    """The SHA-256 hashes that records mention: each may be the name of a blob.
-
-    Raises:
-        OSError: a record cannot be read.
-    """
-    return {found.decode() for path in paths for found in _HASH.findall(path.read_bytes())}
-
-
-def _still_used(removed: list[Summary]) -> set[str]:
-    gone = {summary.path for summary in removed}
-    try:
-        return blob_references(path for path in all_records() if path not in gone)
-    except OSError as error:
-        raise ConfigError(f"the blobs stay: a record that may refer to them cannot be read: {error}") from error
-
-
-def _remove(summary: Summary) -> bool:
-    """Remove a record, unless a turn has begun in it meanwhile."""
-    try:
-        with summary.path.open("rb") as file:
-            if summarise(summary.path).status in _NEVER or lock(file.fileno()) is False:
-                return False
-            summary.path.unlink()
-    except (OSError, ConfigError) as error:
-        click.echo(f"cannot remove {visible(summary.path.name)}: {visible(error, 200)}", err=True)
-        return False
-    return True
+def _chosen(keep: int, older_than: float) -> dict[Path, int]:
+    """The records that may go, with their sizes."""
+    before = time.time() - older_than
+    return {
+        path: summary.size
+        for number, (path, summary) in enumerate(each(summarise))
+        if number >= keep and summary.status not in _NEVER and path.stat().st_mtime <= before
+    }

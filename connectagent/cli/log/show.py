@@ -22,8 +22,9 @@ from connectagent.cli.log.reading import (
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, duration, visible
 from connectagent.output.text import clean
+from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
+from connectagent.records.read import joined_turns, read_record
 from connectagent.records.summary import summarise
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from connectagent.cli.log.reading import (
     sum_text,
 )
 from connectagent.output.rows import duration
-from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
+from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.read import joined_turns, read_record
 
 _FAILED = ("error", "not_found", "interrupted")
 

@@ -13,7 +13,7 @@ from typing import Any
 from connectagent.cli.view.conversation import conversation_of, history_by_number
 from connectagent.cli.view.reading import listing_of
 from connectagent.cli.view.rows import fields_of, text_of_value
-from connectagent.records.read import BETWEEN_TURNS
+from connectagent.records.file import BETWEEN_TURNS
 
 _SCRIPTS = (
     *("source.js", "text.js", "overview.js", "timeline.js", "conversation.js"),

@@ -10,8 +10,9 @@ from typing import Any
 from connectagent.cli.view.conversation import content_text, conversation_of, history_by_number
 from connectagent.cli.view.rows import fields_of, number_of, row_of, shortened, text_of_value
 from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.follow import Follower
-from connectagent.records.read import BETWEEN_TURNS, read_record
+from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.session.history import History
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 from connectagent.output.masking.names import names_secret
 
@@ -54,15 +55,19 @@ STEMS = tuple(
 )
 """One of these is in each text that a shape is in, written small."""
 
-_COMPILED = [(label, starts, re.compile(shape)) for label, (starts, shape) in SHAPES.items()]
+
+@cache
+def _compiled(label: str) -> re.Pattern[str]:
+    """The pattern of a shape; most programs never meet most of them, and to compile all takes 5 ms."""
+    return re.compile(SHAPES[label][1])
 
 
 def mask_shapes(text: str) -> str:
     """Text without the keys that are told by their form."""
     # One pattern for all took 1 us a character; `in` rules nearly all of them out at once.
-    for label, starts, shape in _COMPILED:
+    for label, (starts, _) in SHAPES.items():
         if any(start in text for start in starts):
-            text = shape.sub(_login_mark if label == "URL password" else f"[masked: {label}]", text)
+            text = _compiled(label).sub(_login_mark if label == "URL password" else f"[masked: {label}]", text)
     return text
 
 
@@ -223,14 +228,18 @@ _OPEN = {
 }  # fmt: skip
 
 
-_MAY_HOLD = re.compile("|".join(re.escape(start) for starts, _ in SHAPES.values() for start in starts))
-_MAY_BEGIN = re.compile("|".join(_partly(start) for starts, _ in SHAPES.values() for start in starts))
-_LONGEST = max(len(start) for starts, _ in SHAPES.values() for start in starts)
+@cache
+def _beginnings() -> tuple[re.Pattern[str], re.Pattern[str], int]:
+    """What finds the beginning of a shape, and a part of one at a text's end; and how long the longest is."""
+    starts = [start for starts, _ in SHAPES.values() for start in starts]
+    whole, part = "|".join(map(re.escape, starts)), "|".join(map(_partly, starts))
+    return re.compile(whole), re.compile(part), max(map(len, starts))
 
 
 def may_hold_shape(text: str) -> bool:
     """Whether one of the shapes is in a text, or may begin at its end."""
-    return bool(_MAY_HOLD.search(text) or _MAY_BEGIN.search(text, max(0, len(text) - _LONGEST)))
+    whole, part, longest = _beginnings()
+    return bool(whole.search(text) or part.search(text, max(0, len(text) - longest)))
 
 
 class Shape:

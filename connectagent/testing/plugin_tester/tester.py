@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import contextvars
-import difflib
 import functools
 import io
 import linecache
@@ -17,7 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from connectagent.agents.agent import Agent
-from connectagent.errors import PluginError
+from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import handlers_of, module_from_path
 from connectagent.hooks.entry_points import is_factory, missing_options
 from connectagent.testing.plugin_tester.observer import CHANGES, Fault, Observer
@@ -341,8 +340,7 @@ def _in_thread(work: Callable[[], None]) -> None:
 def _kinds(changes: Iterable[str]) -> frozenset[str]:
     kinds = frozenset([changes] if isinstance(changes, str) else changes)
     for kind in sorted(kinds - CHANGES.keys()):
-        near = difflib.get_close_matches(kind, CHANGES, 1, 0.5)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = did_you_mean(kind, CHANGES, 0.5)
         raise ValueError(f"changes={{{kind!r}}}: there is no such kind of change.{hint} Known: {', '.join(CHANGES)}")
     return kinds
 
