@@ -66,7 +66,10 @@ def price(name: str, input_tokens: int, output_tokens: int) -> float:
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_an_answer_that_fails_is_counted_with_the_tokens_that_it_took(name: str, tmp_path: Path) -> None:
+def test_an_answer_that_fails_is_counted_with_the_tokens_that_it_took(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     answer, kind, input_tokens, output_tokens, priced = FAILED[name]
     with WireServer(answer) as server:
         agent = Agent("a", llm=llm_at(server, name), stream="stream" in name, quiet=True)

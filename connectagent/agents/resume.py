@@ -211,7 +211,7 @@ def _take(
     agent.log.go_on(Origin(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
     agent.take_session(restored)
     agent.open_log()
-    agent.spent = spent_in(session.lines)
+    agent.spent = spent_in(session.paid)
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
     for child in walk(agent):
@@ -219,7 +219,7 @@ def _take(
             continue
         child.take_session(_as_session(own, {}))
         child.conversation.home = agent.log
-        child.spent = spent_in(line for line in session.lines if is_inside_branch(line, child.branch))
+        child.spent = spent_in(line for line in session.paid if is_inside_branch(line, child.branch))
 
 
 def is_inside_branch(line: TraceEntry, branch: str) -> bool:

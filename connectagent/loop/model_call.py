@@ -22,6 +22,7 @@ from connectagent.frame import Frame
 from connectagent.loop.stored import stored_response
 from connectagent.loop.turn import Turn
 from connectagent.output.text import describe
+from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.raised import model_error
 from connectagent.session.snapshot import By, clone, shown_options
@@ -48,7 +49,8 @@ def call_model(turn: Turn) -> LLMResponse | None:
         response, id = answer.value, f"{turn.place}/model1"
         turn.conversation.answered()
         if turn.closing(id) is None:
-            _trace(turn, {**_entry(turn, id, request, response, "stand_in"), "by": answer.by}, answer.by)
+            entry = {**_entry(turn, id, request, response, "stand_in"), "usage": None, "by": answer.by}
+            _trace(turn, entry, answer.by)
     if response is None:
         return None
     response, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
@@ -152,6 +154,7 @@ class Attempt:
         self.usage: TokenUsage | None = None
         self.model: str | None = None  # the model that was asked, and what a handler changed of its options
         self.options: dict[str, Any] | None = None
+        self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there had been when the request was sent
         self.tools: list[str] = []
         self.started = time.time()
@@ -169,19 +172,18 @@ class Attempt:
                 return None
             turn.agent.last_usage = line.get("usage")
             return stored_response(line)
-        if turn.has_begun(self.id):  # what the attempt that was lost took is not known
-            turn.count(None)
         turn.began(self.id)
-        since = turn.boundary.blames
+        self._since = turn.boundary.blames
         try:
             with turn.within(self.id):
                 response = turn.host.around(
                     "around_llm", self._ask, as_response, agent=turn.agent, request=self.request
                 )
         except TurnEnded:
+            self._not_made()
             return None
         except Exception as error:
-            if turn.boundary.owner_of(error, since):
+            if turn.boundary.owner_of(error, self._since):
                 self._lost()
                 raise
             self.error = error
@@ -210,7 +212,8 @@ class Attempt:
             response = as_response(self._send())
         except BaseException as error:
             self.own, self.usage = describe_error(error), getattr(error, "usage", None)
-            if self.usage is not None:
+            failed = isinstance(error, Exception) and not turn.boundary.owner_of(error, self._since)
+            if self.usage is not None or not failed:  # one that was cut short may have taken anything
                 turn.count(self.usage)
             raise
         self.own, self.usage = describe_answer(response), response.usage
@@ -229,9 +232,15 @@ class Attempt:
 
     def _lost(self) -> None:
         """Trace an attempt whose answer reached nobody: a handler raised, or Ctrl-C came."""
-        if self.own is not None:
-            with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):
+            if self.own is not None:
                 self._close(None, "interrupted")
+            else:
+                self._not_made()
+
+    def _not_made(self) -> None:
+        """Write that the model was not asked after all, so that nobody takes the attempt for a lost one."""
+        self.turn.log.append({"type": CLOSED, "id": self.id, "open": True})
 
     def _close(
         self, response: LLMResponse | None, status: str, error: Exception | None = None, told: Any = None
@@ -242,7 +251,7 @@ class Attempt:
         if self.model is not None and (response is None or response.model is None):
             entry["model"] = self.model
         entry |= {"started": self.started, "duration_ms": round((time.perf_counter() - self._began) * 1000, 3)}
-        entry["usage"] = response.usage if response is not None else self.usage
+        entry["usage"] = self.usage
         own = describe_error(error) if error is not None else describe_answer(response) if response is not None else {}
         more: dict[str, Any] = {
             "options": self.options,
@@ -263,7 +272,6 @@ class Attempt:
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Take a handler's answer in the place of an error."""
         value = {**describe_answer(response), "status": "recovered", "tool_calls_count": len(response.tool_calls or ())}
-        value |= {"usage": response.usage} if response.usage is not None else {}
         change = {
             "type": "change",
             "by": by,
@@ -284,8 +292,6 @@ def ask_in_turn(asked: Frame, llm: Any, messages: list[Message], **options: Any)
         id = turn.key(asked, "ask", str(llm.model), messages)
         if (line := turn.closing(id)) is not None:
             return stored_response(line)
-        if turn.has_begun(id):  # what was lost is not known
-            turn.count(None)
         turn.began(id)
     started, began = time.time(), time.perf_counter()
     request = LLMRequest(messages, [], llm.model)
@@ -293,6 +299,9 @@ def ask_in_turn(asked: Frame, llm: Any, messages: list[Message], **options: Any)
         response = as_response(llm.complete(messages, **options))
     except Exception as error:
         entry = {**_entry(turn, id, request, None, "error"), **describe_error(error), "from": turn.failed(id, error)}
+        if (usage := getattr(error, "usage", None)) is not None:
+            entry["usage"] = usage
+            turn.count(usage)
         _trace_asked(turn, asked, entry, started, began)
         raise
     turn.count(response.usage)
@@ -376,7 +385,9 @@ def as_response(value: Any) -> LLMResponse:
         problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
         raise ProviderError(problem, kind="bad_response", provider="?")
     if found := value_problem(value):
-        raise ProviderError(f"the model's answer cannot be used: {found}", kind="bad_response", provider="?")
+        problem, usage = f"the model's answer cannot be used: {found}", value.usage
+        usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
+        raise ProviderError(problem, kind="bad_response", provider="?", usage=usage)
     return tidy_calls(value)
 
 

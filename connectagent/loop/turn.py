@@ -19,7 +19,7 @@ from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import clone, shown
 from connectagent.session.state import merge_change
-from connectagent.session.usage import Spent, charge
+from connectagent.session.usage import Spent
 
 
 class Turn(Operations):
@@ -208,11 +208,15 @@ class Turn(Operations):
 
     def count(self, usage: TokenUsage | None) -> None:
         """Count an attempt at a model, here and in the turns around this one."""
-        here = frame.current()
-        charge(here.account if here is not None else None, usage)
+        asked, accounts = frame.current(), {}
         for turn in (self, *self.callers()):
             turn.spent.add(usage)
             turn.agent.spent.add(usage)
+            if asked is not None and asked.account is not None:  # of the handler in which the call, or the turn, is made
+                accounts[id_of(asked.account)] = asked.account
+            asked = turn.asked
+        for account in accounts.values():
+            account.spent.add(usage)
 
     def tell_text(self, text: str) -> None:
         """Let handlers, and whoever streams the turn, know of a piece of the model's text."""

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from connectagent.data import TokenUsage, TraceEntry
+from connectagent.data import TraceEntry
 from connectagent.errors import Paused
 from connectagent.session.messages import text_of
+from connectagent.session.usage import Spent, usage_of
 
 Part = tuple[str, str]
 """Text, and rich's name for its style."""
@@ -201,10 +202,13 @@ def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
     return rows
 
 
-def usage_of(entry: TraceEntry) -> TokenUsage | None:
-    """The usage of a model call; of one that was read from a record, too, where it is a dict."""
-    usage = entry.get("usage")
-    return TokenUsage(**usage) if isinstance(usage, dict) else usage
+def spent_texts(spent: Spent) -> list[str]:
+    """What model calls took, in short: tokens and US dollars, `?` where a price is unknown; nothing where none told."""
+    if not spent.tokens:
+        return []
+    known = price(spent.usage.cost) if spent.usage.cost else ""
+    cost = known if spent.priced else " + ".join(filter(None, (known, "?" if known else "cost ?")))
+    return [f"{tokens(spent.tokens)} tok", cost]
 
 
 def _retries(retries: list[dict[str, Any]], glyphs: Glyphs) -> Row:

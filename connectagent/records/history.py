@@ -174,7 +174,8 @@ class RecordedSession:
         inside: of agents inside it, by branch.
         last: the newest item of the last turn; {} where there is none.
         open: the turn that is to go on; None where it ended.
-        lines: all lines.
+        lines: the lines up to where it goes on.
+        paid: all lines, those too that count no more: what their model calls took was paid.
         messages: how many messages the turns that have ended left.
         taken_back: the root's entries that come behind the place at which it ends.
     """
@@ -185,6 +186,7 @@ class RecordedSession:
     last: dict[str, Any]
     open: Part | None
     lines: list[TraceEntry] = field(default_factory=list)
+    paid: list[TraceEntry] = field(default_factory=list)
     messages: int = 0
     taken_back: list[TraceEntry] = field(default_factory=list)
 
@@ -221,7 +223,8 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     session = RecordedSession(head, Recorded(history, trace), _inside(parts, opened), {}, opened, lines)
     session.last = last.last if last is not None else {}
     session.messages = len(history.messages)
-    session.taken_back = [line for item in record["turns"] for line in own_entries(item["lines"], record["agent"])]
+    session.paid = [line for item in record["turns"] for line in item["lines"]]
+    session.taken_back = own_entries(session.paid, record["agent"])
     return session
 
 

@@ -15,10 +15,12 @@ from connectagent.errors import ConfigError
 from connectagent.records.find import agent_in_name
 from connectagent.records.locks import lock
 from connectagent.records.read import BETWEEN_TURNS, entry_of, pair_of
+from connectagent.session.usage import spent_in
 
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
 _MOST_TAIL = 1 << 16  # bytes that are read for sums alone
+_TOLD = re.compile(r'"type": ?"(?:llm_call|user_input|began|closed)"')
 _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
 
 
@@ -30,8 +32,9 @@ class Totals:
         turns: those that have ended, a turn that was paused and resumed once.
         iterations: model calls with their tool rounds.
         tools: tool calls, whatever became of them.
-        tokens: input and output; None where no provider told.
-        cost: USD; None where a price is not known.
+        tokens: input and output, of all model calls, also those of a turn that has not ended; None where no
+            provider told.
+        cost: USD, of the same; None where a price is not known.
     """
 
     turns: int = 0
@@ -45,6 +48,10 @@ class Totals:
         self.turns += turns
         self.iterations += iterations
         self.tools += tools
+        self.spend(tokens, cost)
+
+    def spend(self, tokens: int | None, cost: float | None) -> None:
+        """Add what model calls came to."""
         self.tokens = self.tokens if tokens is None else (self.tokens or 0) + tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
 
@@ -101,8 +108,12 @@ class Summary:
         }
 
 
-def summarise(path: str | os.PathLike[str]) -> Summary:
+def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
     """A record in short; only its head and its tail are read, some kilobytes.
+
+    Args:
+        path: the record.
+        held: whether the caller is the one process that may write it.
 
     Raises:
         OSError: the file cannot be read.
@@ -125,7 +136,7 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
         script=head.get("script"),
         status=status,
         turns=tail.turns,
-        totals=tail.totals,
+        totals=tail.all_totals(status == "running" and not held),
         first_words=first_words,
         size=tail.size,
     )
@@ -198,7 +209,17 @@ class _Tail:
     size: int
     status: str | None = field(default=None, init=False)  # None: the last turn has not ended
     turns: int | None = field(default=None, init=False)
-    totals: Totals | None = field(default=None, init=False)
+    totals: Totals | None = field(default=None, init=False)  # as they stand in the file
+    behind: list[dict[str, Any]] = field(default_factory=list, init=False)  # lines of model calls that follow those
+
+    def all_totals(self, running: bool) -> Totals | None:
+        """The sums, with what model calls took since they were written."""
+        if self.totals is not None and self.behind:
+            spent = spent_in(reversed(self.behind), running)
+            if spent.calls:
+                self.totals.spend(spent.tokens, spent.cost)
+            self.behind.clear()
+        return self.totals
 
     def __post_init__(self) -> None:
         known = between = items = ended = False
@@ -215,7 +236,7 @@ class _Tail:
                 if not between and not known:
                     self.status, known = status, True
             elif line.startswith("  - "):
-                known = known or _of_a_turn(line)
+                known = self._of_a_turn(line) or known
             elif line.startswith("- turn: "):
                 if not between:
                     known = True
@@ -241,6 +262,18 @@ class _Tail:
         if self.turns is None and line[8:].isdecimal():
             self.turns = int(line[8:])
 
+    def _of_a_turn(self, line: str) -> bool:
+        """Whether an entry is one that comes in turns only; those of model calls are kept."""
+        if not _TOLD.search(line):
+            return False
+        try:
+            entry = entry_of(line)
+        except (ValueError, RecursionError):
+            return False
+        self.behind.append(entry)
+        between = str(entry.get("id")).startswith("B")  # of a tool that the program ran
+        return entry.get("type") in ("llm_call", "user_input") and not between
+
     def _lines(self) -> Iterator[tuple[int, str]]:
         """The whole lines from the last to the first, each with where it begins."""
         position, rest, block, torn = self.size, b"", _BLOCK, True
@@ -261,9 +294,3 @@ class _Tail:
             yield 0, rest.decode("utf-8", "replace")
 
 
-def _of_a_turn(line: str) -> bool:
-    """Whether an entry is one that comes in turns only."""
-    try:
-        return entry_of(line).get("type") in ("llm_call", "user_input")
-    except (ValueError, RecursionError):
-        return False

@@ -29,6 +29,7 @@ from connectagent.records.retention import check_limits, keep_limits
 from connectagent.records.summary import Totals, summarise
 from connectagent.session.journal import BEGAN
 from connectagent.session.snapshot import clone
+from connectagent.session.usage import spent_in
 from connectagent.settings import enabled
 
 
@@ -153,6 +154,8 @@ class RecordLog(MemoryLog):
             text = f"  - {self._kept.entry(line)}\n"
             if self._turn is not None:
                 self._turn.count(self._agent, line)
+            elif (spent := spent_in([line], running=True)).calls:  # of a tool that the program ran
+                self._totals.spend(spent.tokens, spent.cost)
             if self._turn is not None or self._between:
                 self._write(text)
             elif line["type"] in (BEGAN, "tool_execution"):
@@ -189,7 +192,7 @@ class RecordLog(MemoryLog):
         if origin is None:
             return
         self._messages, self._place = origin.messages, origin.place
-        self._totals = summarise(origin.record).totals or Totals()
+        self._totals = summarise(origin.record, held=True).totals or Totals()
         if not origin.fork and not forked:
             self.id = origin.id or self.id
             self._file = (

@@ -61,6 +61,8 @@ class Listing:
         for key, value in told.items():
             number = key in ("duration_ms", "tokens", "cost")
             told[key] = number_of(value) if number else shortened(text_of_value(value), 600)["text"]
+        if "cost" in item and item["cost"] is None:
+            told["cost"] = None  # not known, which is not nothing
         handlers = item.get("handlers")
         if isinstance(handlers, list):
             told["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]
