@@ -24,7 +24,7 @@ COMPLEX = {
     18: "AnthropicLLM._collected History._on_change _reopened _wanted check_handler names_secret runs_of",
     17: "Kept._short Recording._read _Filler.value _before _decided _llm_call _response command kind_of",
     16: "Boundary.watched CallIds.begin Recording.decision ToolRun._attempt _Plain._made "
-    "_attempts _compared _frozen _is_simple _told _tool_message",
+    "_compared _frozen _is_simple _told _tool_message",
 }
 LONG = {
     64: "Agent.__init__",
@@ -33,7 +33,7 @@ LONG = {
     41: "Boundary.watched",
     37: "at_once",
     35: "Conversation.__init__",
-    34: "Attempt.make Turn.__init__",
+    34: "Turn.__init__",
     32: "remove_oldest",
 }
 

@@ -1,4 +1,4 @@
-"""Tokens and cost are one sum, whoever tells it: the agent, the terminal, the record, the lists, the page, the ledger."""
+"""Tokens and cost are one sum, whoever tells it: agent, terminal, record, lists, page and ledger."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def run_session(prices: Prices, terminal: io.StringIO) -> Agent:
     closer = Agent("closer", llm=ScriptedLLM(prices.answer("Closed."), prices.answer("Bye.")), quiet=True)
     own = ScriptedLLM(
         prices.failure(),
-        prices.answer(None, call("child", request="Find.")),
+        prices.answer(None, call("child", prompt="Find.")),
         prices.answer("Done.", known=False),
-        prices.answer(None, call("child", request="Again.")),
+        prices.answer(None, call("child", prompt="Again.")),
         prices.failure("refusal"),
         prices.answer(None, call("transfer_to_agent", agent_name="closer", message="Close.")),
     )
@@ -139,6 +139,8 @@ def test_everybody_tells_the_same_sum(seed: int, unknown: bool) -> None:
     assert (json.loads(exported)["summary"]["tokens"], json.loads(exported)["summary"]["cost"]) == same
 
     lines = [line for turn in read_record(record)["turns"] for line in turn["lines"]]
+    branches = {line.get("branch") for line in lines if line["type"] == "llm_call"}
+    assert {"boss", "boss.child", "boss.closer", "boss.judge"} <= branches
     for row in agent.ledger:
         mine = [line for line in lines if (line.get("by") or {}).get("handler") == row["handler"]]
         if row["handler"].endswith("reflect"):

@@ -230,8 +230,7 @@ class Host(pluggy.PluginManager):
     def run(self, hook: str, call: HookCall, over: Over = ()) -> None:
         """Call handlers by the hook's contract; those that are over are left out. What they did is in the call."""
         if not self._idle(hook):
-            gone = [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in over] if over else ()
-            self._caller(hook, gone).call_extra((), call)
+            self._caller(hook, self._named(hook, over) if over else ()).call_extra((), call)
 
     def observe(
         self, hook: str, but: Iterable[By | None] = (), ready: Callable[[], None] = nothing, /, **arguments: Any
@@ -255,12 +254,21 @@ class Host(pluggy.PluginManager):
         return list(self._caller(hook).call_extra((), HookCall(arguments)))
 
     def around(
-        self, hook: str, operation: Callable[[], Any], convert: Callable[[Any], Any] | None = None, **arguments: Any
+        self,
+        hook: str,
+        operation: Callable[[], Any],
+        convert: Callable[[Any], Any] | None = None,
+        over: Over = (),
+        **arguments: Any,
     ) -> Any:
-        """Run an operation inside the hook's handlers, the first of them outermost."""
+        """Run an operation inside the hook's handlers, the first of them outermost; some may be left out."""
         if self._idle(hook):
             return operation()
-        return self._caller(hook).call_extra((operation,), HookCall(arguments, convert))
+        gone = self._named(hook, over) if over else ()
+        return self._caller(hook, gone).call_extra((operation,), HookCall(arguments, convert))
+
+    def _named(self, hook: str, named: Over) -> list[Handler]:
+        return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in named]
 
     def _idle(self, hook: str) -> bool:
         """Whether nobody would see a call: no handler, and nothing that monitors."""

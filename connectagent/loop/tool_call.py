@@ -304,9 +304,8 @@ class ToolRun:
         for number in range(1, MAX_RETRIES + 1):
             if self.error is None:
                 return
-            answer = turn.decide(
-                "on_error", self.place, _as_result, suffix=number, error=self.error, tool_call=self.call
-            )
+            given: dict[str, Any] = {"tool_call": self.call, "request": None, "attempt": number}
+            answer = turn.decide("on_error", self.place, _as_result, suffix=number, error=self.error, **given)
             if answer is None or (turn.ended is not None and isinstance(answer.value, Retry)):
                 return
             if isinstance(answer.value, Retry):

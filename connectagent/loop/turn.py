@@ -212,7 +212,7 @@ class Turn(Operations):
         for turn in (self, *self.callers()):
             turn.spent.add(usage)
             turn.agent.spent.add(usage)
-            if asked is not None and asked.account is not None:  # of the handler in which the call, or the turn, is made
+            if asked is not None and asked.account is not None:  # of the handler that asked
                 accounts[id_of(asked.account)] = asked.account
             asked = turn.asked
         for account in accounts.values():

@@ -243,9 +243,10 @@ def amend(entries: list[TraceEntry]) -> None:
         if kind == "tool_execution":
             calls[entry.get("call_id")] = entry
         elif kind == "llm_call":
-            calls["model"] = entry
+            calls[entry.get("id")] = entry
         elif kind == "change" and of in ("tool_execution", "result", "llm_call"):
-            call = calls.get("model" if of == "llm_call" else entry.get("call_id"))
+            own = str(entry.get("id")).removesuffix("/recovered")
+            call = calls.get(own if of == "llm_call" else entry.get("call_id"))
             changed = {"result": value} if of == "result" else value
             if call is not None and isinstance(changed, dict):
                 by = {"by": entry.get("by")} if changed.get("status") == "recovered" else {}

@@ -27,7 +27,7 @@ from connectagent.records.paths import new_record, warn
 from connectagent.records.read import BETWEEN_TURNS, FORMAT
 from connectagent.records.retention import check_limits, keep_limits
 from connectagent.records.summary import Totals, summarise
-from connectagent.session.journal import BEGAN
+from connectagent.session.journal import BEGAN, is_aside
 from connectagent.session.snapshot import clone
 from connectagent.session.usage import spent_in
 from connectagent.settings import enabled
@@ -257,7 +257,7 @@ class _Turn:
             return
         if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
             self.tools.append(entry.get("tool_name"))
-        elif kind == "llm_call":
+        elif kind == "llm_call" and not is_aside(entry):
             self.iterations.add(str(entry.get("id", "")).rpartition("/")[0])
         elif kind == "user_input":
             messages: Any = agent.current_session and agent.current_session["messages"]

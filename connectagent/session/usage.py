@@ -10,7 +10,7 @@ from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
 
-_MODEL = re.compile(r"/(?:model\d+|ask:[^/]*)$")  # the places of attempts at a model
+_MODEL = re.compile(r"/model\d+$")  # the places of attempts at a model
 
 
 class Spent:
