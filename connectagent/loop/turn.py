@@ -53,7 +53,7 @@ class Turn(Operations):
         self.over = self.stopped = self.abandoned = False
         self.inner: list[Turn] = []
         self.spent = Spent()
-        self.started = time.time()
+        self.started, self.finished = time.time(), 0.0  # `finished`: before it waits for turns beside it
         self.thread = threading.current_thread()
         self.handoff: Any = None  # what a leading agent gave this one: see `agents.handoff`
         self.request: Any = None  # to whom the agent's own model wants to hand over
@@ -289,8 +289,9 @@ class Turn(Operations):
             body.pending = self.conversation.session["pending_tool"]
             body.left.set()
 
-    def come_back(self) -> None:
+    def come_back(self, inner: Turn) -> None:
         """The other agent is done: wait until those before this one are over."""
+        inner.finished = time.time()
         if (body := self._body()) is not None:
             body.come_back()
             self.conversation.note_pending(body.pending)

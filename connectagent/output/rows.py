@@ -232,6 +232,7 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     if status == "success":
         return [
             Row(4, ((f"{glyphs.ok} ", "green"), (call, "")), took),
+            *_attempts(entry, glyphs),
             Row(6, ((first_line(entry.get("result")), "dim"),)),
         ]
     failed = status in ("error", "not_found", "interrupted")
@@ -244,6 +245,15 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
         text = f"{text.removeprefix('rejected: ')} (by {who(entry['by'])})"
     whole = failed or status == "rejected"
     return [Row(4, ((f"{mark} ", style), (call, "")), right), Row(6, ((text, style),), wrap=whole)]
+
+
+def _attempts(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    """What came of the attempts before the last one, where there were several."""
+    tried = entry.get("attempts") or ()
+    if len(tried) < 2:
+        return []
+    text = f"{glyphs.warn} {len(tried)} attempts, before: {'; '.join(_error(one) for one in tried[:-1])}"
+    return [Row(6, ((text, "yellow"),), wrap=True)]
 
 
 def _message(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:

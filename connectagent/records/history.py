@@ -253,6 +253,26 @@ def amend(entries: list[TraceEntry]) -> None:
                 call.update({**changed, **by})
 
 
+def with_retries(entries: list[TraceEntry]) -> list[TraceEntry]:
+    """Entries for readers: a tool call that was made again tells what its last attempt came to, and lists them all."""
+    told = list(entries)
+    calls: dict[Any, int] = {}
+    for number, entry in enumerate(told):
+        if entry.get("type") == "tool_execution":
+            calls[entry.get("call_id")] = number
+        elif (value := retried(entry)) is not None and entry.get("call_id") in calls:
+            at = calls[entry["call_id"]]
+            first = {key: one for key, one in told[at].items() if key not in ("error", "error_type")}
+            told[at] = {**first, **value}
+    return told
+
+
+def retried(entry: TraceEntry) -> dict[str, Any] | None:
+    """What a further attempt at a tool call came to, where an entry tells of one."""
+    value = entry.get("value") if entry.get("type") == "change" and entry.get("of") == "tool_execution" else None
+    return value if isinstance(value, dict) and isinstance(value.get("attempts"), list) else None
+
+
 def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
     """What agents inside have: the turns that have ended; what is open of theirs is looked up when it goes on."""
     found: dict[str, Recorded] = {}

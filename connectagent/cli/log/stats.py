@@ -20,6 +20,7 @@ from connectagent.cli.log.reading import (
     sum_text,
 )
 from connectagent.output.rows import duration
+from connectagent.records.history import with_retries
 from connectagent.records.read import BETWEEN_TURNS, joined_turns, read_record
 from connectagent.records.summary import summarise
 from connectagent.session.usage import Spent, spent_in
@@ -100,7 +101,8 @@ def _count(
             own.failed += status in ("error", "unfinished")
             own.took(turn.get("duration_ms"))
         calls = [line for line in turn["lines"] if line.get("type") == "llm_call"]  # of agents inside too
-        for entry in [*calls, *(entry for entry in turn["trace"] if entry.get("type") == "tool_execution")]:
+        ran = [entry for entry in with_retries(turn["trace"]) if entry.get("type") == "tool_execution"]
+        for entry in [*calls, *ran]:
             sums = _count_entry(entry, models, tools)
             met[id(sums)] = sums
     for sums in met.values():

@@ -11,6 +11,7 @@ from connectagent.cli.view.conversation import content_text, conversation_of, hi
 from connectagent.cli.view.rows import fields_of, number_of, row_of, shortened, text_of_value
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.follow import Follower
+from connectagent.records.history import retried, with_retries
 from connectagent.records.read import BETWEEN_TURNS, read_record
 from connectagent.records.summary import summarise
 from connectagent.session.history import History
@@ -31,6 +32,7 @@ class Listing:
         self.entries: list[dict[str, Any]] = []
         self.rows: list[dict[str, Any]] = []
         self.items: list[dict[str, Any]] = []
+        self._calls: dict[Any, int] = {}  # tool calls, each with the number of its entry
         self._started: dict[str, int] = {}  # calls that have no end yet, each with the number of its entry
 
     def begin(self, item: dict[str, Any]) -> None:
@@ -45,6 +47,10 @@ class Listing:
     def add(self, entry: dict[str, Any]) -> None:
         """Add an entry to the newest turn."""
         row = {**row_of(entry, len(self.entries)), "item": len(self.items) - 1}
+        if retried(entry) is not None and entry.get("call_id") in self._calls:
+            self._try_again(self._calls[entry["call_id"]], entry)
+        if entry.get("type") == "tool_execution":
+            self._calls[entry.get("call_id")] = row["n"]
         if row["kind"] == "started":
             self._started[row["call"]] = row["n"]
         elif row["kind"] == "tool" and row["call"] in self._started:
@@ -54,6 +60,12 @@ class Listing:
                 row |= {"start": begun, "waited_ms": max(0.0, round((begun - row["start"]) * 1000, 3))}
         self.entries.append(entry)
         self.rows.append(row)
+
+    def _try_again(self, number: int, again: dict[str, Any]) -> None:
+        """Let the row of a call tell what its last attempt came to."""
+        entry = with_retries([self.entries[number], again])[0]
+        kept = {key: value for key, value in self.rows[number].items() if key not in ("error", "status", "bad")}
+        self.rows[number] = {**kept, **row_of(entry, number)}
 
     def end(self, item: dict[str, Any]) -> None:
         """End the newest turn; `item` holds its summary."""

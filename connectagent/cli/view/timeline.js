@@ -38,6 +38,7 @@ function use(row) {
   if (row.in !== undefined || row.out !== undefined) parts.push(`${tokens(row.in ?? 0)}→${tokens(row.out ?? 0)}`);
   if (row.cost !== undefined) parts.push(price(row.cost));
   else if (parts.length) parts.push("cost ?");
+  if (row.attempts > 1) parts.push(`${row.attempts} attempts`);
   return parts.join("  ");
 }
 
