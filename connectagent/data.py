@@ -110,13 +110,16 @@ class Retry:
 
     Args:
         after_s: seconds to wait first.
-        model: for a model call, another model to ask instead.
+        model: for a model call, another model to ask instead: its name, or an `LLM`. A record has the name only: where
+            no model can be made of it, a turn that is resumed asks the handlers of `on_error` again.
     """
 
     after_s: float = 0
-    model: str | None = None
+    model: str | LLM | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.model, str | LLM | None) or self.model == "":
+            raise ValueError(f"Retry(model=...) takes a model's name or an LLM, not {self.model!r}")
         if not isinstance(self.after_s, (int, float)) or not 0 <= self.after_s < 86_400:
             raise ValueError(f"Retry(after_s=...) takes seconds, from 0 to a day, not {self.after_s!r}")
 

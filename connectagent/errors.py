@@ -172,6 +172,7 @@ class ProviderError(ConnectAgentError):
         retry_after_s: seconds that the provider asked to wait, or None.
         body: what the provider sent, as it was parsed, for those who need more than the message.
         retries: the attempts that the SDK made before giving up, one dict each.
+        usage: the tokens that the failed answer took all the same, as a `TokenUsage`; None where none had begun.
     """
 
     def __init__(
@@ -185,6 +186,7 @@ class ProviderError(ConnectAgentError):
         retry_after_s: float | None = None,
         body: object = None,
         retries: list[dict[str, object]] | None = None,
+        usage: Any = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -194,3 +196,4 @@ class ProviderError(ConnectAgentError):
         self.retry_after_s = retry_after_s
         self.body = body
         self.retries = retries or []
+        self.usage = usage

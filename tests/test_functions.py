@@ -22,8 +22,8 @@ COMPLEX = {
     19: "AnthropicLLM._response _content _inherit _openai_message find_handlers message_problem object_schema",
     18: "AnthropicLLM._collected History._on_change _reopened _wanted check_handler names_secret runs_of",
     17: "Kept._short Recording._read _Filler.value _before _decided _llm_call _response command kind_of",
-    16: "Boundary.watched CallIds.begin OpenAILLM._response Recording.decision ToolRun._attempt _Plain._made "
-    "_attempts _compared _frozen _is_simple _told _tool_message remove_oldest",
+    16: "Boundary.watched CallIds.begin Recording.decision ToolRun._attempt _Plain._made "
+    "_compared _frozen _is_simple _told _tool_message remove_oldest",
 }
 LONG = {
     64: "Agent.__init__",
@@ -31,7 +31,7 @@ LONG = {
     43: "ToolRun._attempt",
     41: "Boundary.watched",
     37: "at_once",
-    35: "Attempt.make Conversation.__init__",
+    35: "Conversation.__init__",
     34: "Turn.__init__",
 }
 

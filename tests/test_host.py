@@ -119,7 +119,7 @@ def test_the_first_value_ends_a_hook_for_whoever_calls_it() -> None:
 
     agent = agent_with(noting(seen, "before"), stand_in, noting(seen, "behind"))
     assert ask(agent) == "mine" and seen == ["before"]
-    assert agent.hooks.hook.on_error(agent=agent, error=ValueError(), tool_call=None) is None
+    assert agent.hooks.hook.on_error(agent=agent, error=ValueError(), tool_call=None, request=None, attempt=1) is None
 
 
 def test_a_chain_gives_the_last_value_to_whoever_calls_it() -> None:

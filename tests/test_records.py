@@ -27,6 +27,7 @@ from connectagent.records.follow import Follower, follow
 from connectagent.records.read import _by_lines, joined_turns, load_record, read_record
 from connectagent.records.summary import summarise
 from connectagent.records.yaml_lines import json_line
+from connectagent.session.usage import spent_in
 from connectagent.testing import ScriptedLLM, call
 
 
@@ -122,6 +123,11 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
         ended = [turn["session"] for turn in own if "session" in turn]
         sums = {**ended[-1]} if ended else {"turns": 0, "iterations": 0, "tools": 0, "tokens": None, "cost": 0.0}
         assert summary.totals is not None
+        last = max((at for at, turn in enumerate(turns) if "session" in turn), default=-1)
+        spent = spent_in(line for turn in turns[last + 1 :] for line in turn["trace"])
+        if spent.calls:  # of a turn that was cut off
+            sums["tokens"] = sums["tokens"] if spent.tokens is None else (sums["tokens"] or 0) + spent.tokens
+            sums["cost"] = None if None in (sums["cost"], spent.cost) else sums["cost"] + spent.cost
         assert summary.totals.data() == sums
 
 

@@ -114,7 +114,7 @@ def test_what_a_shadowed_handler_edits_stays_out_of_the_session_and_is_told(hook
         session["own"] = 1
         if "entry" in given:
             given["entry"]["status"] = "spoilt"
-        if "request" in given:
+        if given.get("request") is not None:
             given["request"].messages = []
         if "tool_call" in given and given["tool_call"] is not None:
             given["tool_call"].arguments["x"] = 50

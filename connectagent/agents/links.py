@@ -50,6 +50,40 @@ class Links(Member):
         if self._conversation is not None:
             self._conversation.labels = labels
 
+    # -- for handlers and tools ----------------------------------------------------------------
+
+    def ask(
+        self,
+        prompt: str | list[Any],
+        *,
+        output: type[Any] | None = None,
+        system_prompt: str | None = None,
+        model: str | None = None,
+        tools: Any = (),
+    ) -> Any:
+        """Ask a model once, beside the conversation, as part of the turn: traced, counted, recorded, not done again.
+
+        `around_llm` and `on_error` handlers see the call, but those whose own code makes it.
+
+        Args:
+            prompt: text, a list of texts, `Image`s and parts of a message, or a list of whole messages.
+            output: a pydantic model; an instance of it is returned. An answer that does not fit is sent back once.
+            system_prompt: what the model is told first.
+            model: a name as `Agent` takes it; without it the agent's own model is asked.
+            tools: what `Agent(tools=)` takes, or schemas. They are not run: the answer's `tool_calls` are the caller's.
+
+        Returns:
+            The `LLMResponse`, or the instance of `output`.
+
+        Raises:
+            RuntimeError: no turn is running, or it was ended before the model was asked.
+            ProviderError: the call failed, and no handler recovered it.
+            OutputError: the second answer does not fit `output` either.
+        """
+        from connectagent.loop.ask import ask  # with what reads answers as data, which few programs need
+
+        return ask(self, prompt, output, system_prompt, model, tools)
+
     # -- what the loop asks of it --------------------------------------------------------------
 
     def refuse_inside(self, what: str) -> None:

@@ -218,7 +218,7 @@ def _take(
     agent.log.go_on(Origin(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
     agent.take_session(restored)
     agent.open_log()
-    agent.spent = spent_in(session.lines)
+    agent.spent = spent_in(session.paid)
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
     agent.outside = session.inside
@@ -227,7 +227,7 @@ def _take(
             continue
         child.take_session(as_session(own.history, own.trace))
         child.conversation.home = agent.log
-        child.spent = spent_in(line for line in session.lines if is_inside_branch(line, child.branch))
+        child.spent = spent_in(line for line in session.paid if is_inside_branch(line, child.branch))
 
 
 def is_inside_branch(line: TraceEntry, branch: str) -> bool:

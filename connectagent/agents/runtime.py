@@ -21,11 +21,13 @@ class Runtime:
 
     Attributes:
         create_model: makes the model of a name; None: as the agent's key and plugins say.
+        asked_model: answers handlers and tools that ask a model themselves, whichever it is.
         sleep: waits, in seconds, before a call is made again.
         run: runs `action`, which is the agent's `what`: `input`, `execute_tool` or `resume`.
     """
 
     create_model: Callable[[str], LLM] | None = None
+    asked_model: Callable[[str], LLM] | None = None
     sleep: Callable[[float], None] = time.sleep
     run: Callable[[Any, str, Callable[[], Any]], Any] = _go
 

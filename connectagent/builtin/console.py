@@ -19,7 +19,7 @@ from connectagent.hooks.markers import around_turn, on_text, on_trace
 from connectagent.output import masking
 from connectagent.output import rows as lines
 from connectagent.output.masking.stream import Stream
-from connectagent.output.rows import Row, duration, many, price, rows_of, tokens, usage_of
+from connectagent.output.rows import Row, duration, many, rows_of, spent_texts
 from connectagent.output.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ class _Turn:
     inner: list[_Turn] = field(default_factory=list)  # the turns that run in it, side by side
     started: float = field(default_factory=time.perf_counter)
     tools: int = 0
-    used: int = 0
-    cost: float = 0.0
-    priced: bool = True  # whether every price was known
     streamed: bool = False
     held: str = ""  # text that waits for another agent's to end
     arriving: Stream = field(default_factory=Stream)
@@ -121,11 +118,6 @@ class Console:
             turn.tools += 1
         elif kind == "llm_call":
             turn.streamed = False
-            usage = usage_of(entry)
-            if usage is not None:
-                turn.used += usage.input_tokens + usage.output_tokens
-                turn.cost += usage.cost or 0.0
-                turn.priced = turn.priced and usage.cost is not None
         return True
 
     def _end(self, agent: Any, turn: _Turn, error: BaseException | None) -> None:
@@ -137,9 +129,8 @@ class Console:
         elif outcome == "max_iterations":
             style = "yellow"
         parts = [many(session.get("iteration") or 0, "iteration"), many(turn.tools, "tool") if turn.tools else ""]
-        cost = price(turn.cost) + ("" if turn.priced else " + unknown") if turn.cost else ""
         seconds = duration((time.perf_counter() - turn.started) * 1000)
-        right = [seconds, f"{tokens(turn.used)} tok" if turn.used else "", cost]
+        right = [seconds, *spent_texts(agent.turn.spent)]
         left = ((outcome, style), (dot + dot.join(filter(None, parts)), "dim"))
         self._show(agent, [Row(2, left, "  ".join(filter(None, right)), stack=True)])
 

@@ -232,8 +232,7 @@ class Host(pluggy.PluginManager):
     def run(self, hook: str, call: HookCall, over: Over = ()) -> None:
         """Call handlers by the hook's contract; those that are over are left out. What they did is in the call."""
         if not self.is_idle(hook):
-            gone = [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in over] if over else ()
-            self._call(hook, call, gone)
+            self._call(hook, call, self._named(hook, over) if over else ())
 
     def observe(
         self, hook: str, but: Iterable[By | None] = (), ready: Callable[[], None] = nothing, /, **arguments: Any
@@ -257,12 +256,21 @@ class Host(pluggy.PluginManager):
         return list(self._call(hook, HookCall(arguments)))
 
     def around(
-        self, hook: str, operation: Callable[[], Any], convert: Callable[[Any], Any] | None = None, **arguments: Any
+        self,
+        hook: str,
+        operation: Callable[[], Any],
+        convert: Callable[[Any], Any] | None = None,
+        over: Over = (),
+        **arguments: Any,
     ) -> Any:
-        """Run an operation inside the hook's handlers, the first of them outermost."""
+        """Run an operation inside the hook's handlers, the first of them outermost; some may be left out."""
         if self.is_idle(hook):
             return operation()
-        return self._call(hook, HookCall(arguments, convert, operation=operation))
+        gone = self._named(hook, over) if over else ()
+        return self._call(hook, HookCall(arguments, convert, operation=operation), gone)
+
+    def _named(self, hook: str, named: Over) -> list[Handler]:
+        return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in named]
 
     def is_idle(self, hook: str) -> bool:
         """Whether nobody would see a call: no handler, and nothing that monitors."""

@@ -32,8 +32,8 @@ class AgentAPI(Protocol):
     system_prompt: str
     max_iterations: int
     current_session: Session | None
-
-    def end_turn(self, result: str | None = None, scope: str = "part") -> None: ...
+    def end_turn(self, result: str | None = None, *, scope: str = "agent", outcome: str = "ended") -> None: ...
+    def ask(self, prompt: str | list[Any], **options: Any) -> Any: ...
     def execute_tool(self, name: str, arguments: dict[str, Any] | None = None) -> TraceEntry: ...
     def add_tool(self, tool: Any) -> None: ...
     def create_llm(self, model: str) -> LLM: ...
@@ -190,20 +190,24 @@ def after_tools(agent: AgentAPI, entries: list[TraceEntry]) -> None:
 
 
 @_spec("first")
-def on_error(agent: AgentAPI, error: Exception, tool_call: ToolCall | None) -> Any:
+def on_error(
+    agent: AgentAPI, error: Exception, tool_call: ToolCall | None, request: LLMRequest | None, attempt: int
+) -> Any:
     """A tool or a model call failed.
 
     Fires: when a tool raised or was not found, or its arguments did not fit (`tool_call` is set), and
-    when a model call failed (`tool_call` is None). Not for errors of handlers.
+    when a model call failed (`tool_call` is None), `agent.ask()` included. Not for errors of handlers.
 
     Args:
         agent: the agent.
         error: what was raised.
         tool_call: the failed call, or None for a model call.
+        request: what the model was sent, or None for a tool; changes hold for the next attempt.
+        attempt: which attempt has failed, from 1.
 
     Returns:
         None: the model reads the tool's error; a model's error reaches the caller of `input()`.
-        Retry: the call is made again.
+        Retry: the call is made again, by another model where it has one.
         LLMResponse, str: for a model call, is the answer.
         any other value: for a tool call, is the result.
     """

@@ -147,6 +147,8 @@ class DryRunAgent:
             if name in ("input", "reset_conversation") and in_turn:
                 return method(*args, **kwargs)  # raises
             calls.append({"call": name, "arguments": {key: _told(value) for key, value in given.items()}})
+            if name == "ask":
+                return LLMResponse(_SKIPPED) if given.get("output") is None else None
             if name == "execute_tool":
                 return _skipped(given["name"], given.get("arguments") or {})
             return "" if name == "input" else None

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
-from connectagent.data import (
-    LLM,
-    ConfigurableLLM,
-    LLMRequest,
-    LLMResponse,
-    Message,
-    Retry,
-    TokenUsage,
-    ToolCall,
-    TraceEntry,
-)
+from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ProviderError, TurnEnded
 from connectagent.frame import Frame
-from connectagent.loop.stored import stored_response
+from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.stored import stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.output.text import describe
+from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.raised import model_error
 from connectagent.session.snapshot import By, clone, shown_options
@@ -38,17 +31,18 @@ def call_model(turn: Turn) -> LLMResponse | None:
     agent, place = turn.agent, f"{turn.iteration}/"
     messages, options = turn.conversation.session["messages"], agent.call_options()
     request = LLMRequest(messages, agent.tools.schemas(), agent.llm.model, options)
-    target = Target(agent, request)
+    call = Call(turn, request, turn.place)
     answer = turn.decide("before_llm", place, as_response, request=request)
     if turn.ended is not None:
         return None
     if answer is None:
-        response = _attempts(turn, request, target)
+        response = call.attempts()
     else:
         response, id = answer.value, f"{turn.place}/model1"
         turn.conversation.answered()
         if turn.closing(id) is None:
-            _trace(turn, {**_entry(turn, id, request, response, "stand_in"), "by": answer.by}, answer.by)
+            entry = {**_entry(turn, id, request, response, "stand_in"), "usage": None, "by": answer.by}
+            _trace(turn, entry, answer.by)
     if response is None:
         return None
     if turn.host.has_others("after_llm"):  # which may leave anything
@@ -58,85 +52,100 @@ def call_model(turn: Turn) -> LLMResponse | None:
     return response
 
 
-def _attempts(turn: Turn, request: LLMRequest, target: Target) -> LLMResponse | None:
-    """Ask until the model answers, a handler recovers, or nobody wants to try again."""
-    by = None
-    for number in range(1, MAX_RETRIES + 2):
-        attempt = Attempt(turn, target, request, number, by)
-        response = attempt.make()
-        if response is not None or attempt.error is None:
-            return response
-        answer = turn.decide("on_error", f"{turn.iteration}/", suffix=number, error=attempt.error, tool_call=None)
-        retry = answer.value if answer is not None and isinstance(answer.value, Retry) else None
-        if answer is not None:
-            turn.host.require(answer, LLMResponse, str, Retry)
-        if answer is not None and retry is None:
-            return attempt.recover(as_response(answer.value), answer.by)
-        if turn.ended is not None:
-            return None
-        if answer is None or retry is None or number > MAX_RETRIES:
-            raise attempt.error
-        by = answer.by
-        if turn.past is None or not turn.has_begun(f"{turn.place}/model{number + 1}"):
-            turn.agent.runtime.sleep(retry.after_s)
-        if retry.model:
-            target.take(turn.agent.create_llm(retry.model))
-    raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-class Target:
-    """Whom one call is made to: the agent's model with its options, or what handlers chose in their place.
+class Call:
+    """One model call, of the loop or of code of others that asks: what is asked, and whom.
 
     Args:
-        agent: whose call it is.
-        request: what is asked, before handlers have it.
+        turn: whose call it is.
+        request: what is asked.
+        id: its place; its attempts stand inside.
+        llm: whom it asks, in place of the agent's own model.
+        asked: the frame of the handler or tool that asks; None for the loop's own call.
+        by: who asks then.
+        send: sends messages and tools to a model then.
     """
 
-    def __init__(self, agent: Any, request: LLMRequest) -> None:
-        self.agent, self.request = agent, request
+    def __init__(
+        self,
+        turn: Turn,
+        request: LLMRequest,
+        id: str,
+        llm: LLM | None = None,
+        asked: Frame | None = None,
+        by: By | None = None,
+        send: Callable[..., Any] | None = None,
+    ) -> None:
+        self.turn, self.request, self.id, self.asked, self.by, self.send = turn, request, id, asked, by, send
         self._model, self._options = request.model, clone(request.options)
-        self._instead: LLM | None = None
+        self._llm = llm
+        self.ended = turn.ended  # what asks in a turn that is ended may do so
 
-    def take(self, llm: LLM) -> None:
-        """Ask another model from now on, as `Retry(model=...)` has it."""
-        self._instead, self._model = llm, llm.model
-        self.request.model = llm.model
+    def take(self, retry: Retry) -> None:
+        """Ask another model from now on, if a handler wants that."""
+        if retry.model is None:
+            return
+        self._llm = self.turn.agent.create_llm(retry.model) if isinstance(retry.model, str) else retry.model
+        self._model = self.request.model = self._llm.model
 
     def choose(self) -> tuple[LLM, dict[str, Any] | None]:
         """The model that the request means now, and the options that a handler changed for it, or None."""
-        llm = self._instead or self.agent.llm
+        agent, llm = self.turn.agent, self._llm or self.turn.agent.llm
         if self.request.model != self._model:
-            llm = self.agent.create_llm(self.request.model)
+            llm = agent.create_llm(self.request.model)
+        elif self.asked is not None and agent.runtime.asked_model is not None:
+            llm = agent.runtime.asked_model(self.request.model)
         if self.request.options == self._options or not isinstance(llm, ConfigurableLLM):
             return llm, None
         options = with_changes(llm.options, self._options, self.request.options)
         return llm.with_options(options), options
 
+    def running(self, hook: str) -> list[list[Any]]:
+        """The handlers of a hook whose own code asks, as `[plugin, handler]`: they are not asked about it."""
+        if self.asked is None:
+            return []
+        running = [self.asked.by, *self.turn.boundary.all_running()]
+        return [[by.get("plugin"), by.get("handler")] for by in running if by is not None and by.get("hook") == hook]
 
-def with_changes(options: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """`options` with that in which `after` differs from `before`, dicts in them alike.
+    def attempts(self) -> LLMResponse | None:
+        """Ask until the model answers, a handler recovers, or nobody wants to try again; None where the turn ended.
 
-    What stands unchanged in `after` was given for one provider, headers with keys among it, and another one's
-    `options` do not have it.
-    """
-    changed = {key: value for key, value in options.items() if key in after or key not in before}
-    for key, value in after.items():
-        old, own = before.get(key), options.get(key)
-        if key in before and value == old:
-            continue
-        if isinstance(value, dict) and isinstance(old, dict):
-            value = with_changes(own if isinstance(own, dict) else {}, old, value)
-        changed[key] = value
-    return changed
+        Raises:
+            Exception: what the last attempt raised.
+        """
+        turn, by = self.turn, None
+        for number in range(1, MAX_RETRIES + 2):
+            attempt = Attempt(self, number, by)
+            response = attempt.make()
+            if response is not None or attempt.error is None:
+                return response
+            answer = self._on_error(attempt.error, number)
+            if answer is not None and not isinstance(answer.value, Retry):
+                return attempt.recover(as_response(answer.value), answer.by)
+            if turn.ended is not self.ended:
+                return None
+            if answer is None or number > MAX_RETRIES:
+                raise attempt.error
+            by = answer.by
+            if turn.past is None or not turn.has_begun(f"{self.id}/model{number + 1}"):
+                turn.agent.runtime.sleep(answer.value.after_s)
+            self.take(answer.value)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _on_error(self, error: Exception, number: int) -> HandlerValue | None:
+        """What a handler makes of an attempt that failed."""
+        place = self.id.removeprefix(f"{self.turn.id}/")
+        given: dict[str, Any] = {"error": error, "tool_call": None, "request": self.request, "attempt": number}
+        answer = self.turn.decide("on_error", f"{place}/", suffix=number, over=self.running("on_error"), **given)
+        if answer is not None:
+            self.turn.host.require(answer, LLMResponse, str, Retry)
+        return answer
 
 
 class Attempt:
     """One attempt at a model.
 
     Args:
-        turn: whose call it is.
-        target: whom it is made to.
-        request: what it is sent.
+        call: the call whose attempt it is.
         number: from 1.
         by: the handler that wanted this attempt, after the first.
 
@@ -144,17 +153,22 @@ class Attempt:
         error: what it failed with.
         entry: its `llm_call`.
         own: the model's own answer or error, as the trace tells it; None where the model was not asked.
+        usage: the tokens that the model told.
     """
 
-    def __init__(self, turn: Turn, target: Target, request: LLMRequest, number: int, by: By | None) -> None:
-        self.turn, self.target, self.request, self.number, self.by = turn, target, request, number, by
-        self.id = f"{turn.place}/model{number}"
+    def __init__(self, call: Call, number: int, by: By | None) -> None:
+        self.call, self.turn, self.request, self.number = call, call.turn, call.request, number
+        self.by = call.by or by
+        self.id = f"{call.id}/model{number}"
+        # What is asked beside the conversation is no part of it.
+        self.conversation = self.turn.conversation if call.asked is None else None
         self.error: Exception | None = None
         self.entry: TraceEntry = {}
         self.own: dict[str, Any] | None = None
         self.usage: TokenUsage | None = None
         self.model: str | None = None  # the model that was asked, and what a handler changed of its options
         self.options: dict[str, Any] | None = None
+        self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there had been when the request was sent
         self.tools: list[str] = []
         self.started = time.time()
@@ -162,29 +176,21 @@ class Attempt:
 
     def make(self) -> LLMResponse | None:
         """The answer; None where there is none: `error` tells why, or the turn was ended before."""
-        turn = self.turn
+        turn, call = self.turn, self.call
         if (line := turn.closing(self.id)) is not None:
-            turn.conversation.answered()
-            self.entry = line
-            turn.conversation.offered = line.get("tools", turn.conversation.offered)
-            if line.get("status") in ("error", "recovered"):
-                self.error = self._raised(line)
-                return None
-            turn.agent.last_usage = line.get("usage")
-            return stored_response(line)
-        if turn.has_begun(self.id):  # what the attempt that was lost took is not known
-            turn.count(None)
+            return self._made(line)
         turn.began(self.id)
-        since = turn.boundary.blames
+        self._since = turn.boundary.blames
+        over = call.running("around_llm")
+        given: dict[str, Any] = {"agent": turn.agent, "request": self.request}
         try:
             with turn.within(self.id):
-                response = turn.host.around(
-                    "around_llm", self._ask, as_response, agent=turn.agent, request=self.request
-                )
+                response = turn.host.around("around_llm", self._ask, as_response, over, **given)
         except TurnEnded:
+            self._not_made()
             return None
         except Exception as error:
-            if turn.boundary.owner_of(error, since):
+            if turn.boundary.owner_of(error, self._since):
                 self._lost()
                 raise
             self.error = error
@@ -197,6 +203,19 @@ class Attempt:
         self._close(response, "success")
         return as_response(response) if turn.host.has_others("around_llm") else response
 
+    def _made(self, line: TraceEntry) -> LLMResponse | None:
+        """The answer that the log has; None where it has an error."""
+        self.entry = line
+        if self.conversation is not None:
+            self.conversation.answered()
+            self.conversation.offered = line.get("tools", self.conversation.offered)
+        if line.get("status") in ("error", "recovered"):
+            self.error = self._raised(line)
+            return None
+        if self.conversation is not None:
+            self.turn.agent.last_usage = line.get("usage")
+        return stored_response(line)
+
     def _raised(self, line: TraceEntry) -> Exception:
         error = model_error({**line, "error": line.get("error")}, line)
         self.turn.failed(self.id, error)
@@ -204,27 +223,32 @@ class Attempt:
 
     def _ask(self) -> LLMResponse:
         """Send the request; the innermost part of `around_llm`."""
-        turn, request = self.turn, self.request
-        if turn.ended is not None:
+        turn, conversation = self.turn, self.conversation
+        if turn.ended is not self.call.ended:
             raise TurnEnded
-        turn.conversation.mend(request)  # here, as handlers about this call may have changed what is sent
-        self.announced, self.tools = turn.conversation.announced, [_tool_name(tool) for tool in request.tools]
+        if conversation is not None:
+            conversation.mend(self.request)  # here, as handlers about this call may have changed what is sent
+            self.announced, self.tools = conversation.announced, [_tool_name(tool) for tool in self.request.tools]
         try:
             response = as_response(self._send())
         except BaseException as error:
             self.own, self.usage = describe_error(error), getattr(error, "usage", None)
-            if self.usage is not None:
+            failed = isinstance(error, Exception) and not turn.boundary.owner_of(error, self._since)
+            if self.usage is not None or not failed:  # one that was cut short may have taken anything
                 turn.count(self.usage)
             raise
         self.own, self.usage = describe_answer(response), response.usage
-        turn.agent.last_usage = response.usage
+        if conversation is not None:
+            turn.agent.last_usage = response.usage
         turn.count(response.usage)
         return response
 
     def _send(self) -> Any:
         turn, messages, tools = self.turn, self.request.messages, self.request.tools or None
-        llm, options = self.target.choose()
+        llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
+        if self.call.send is not None:
+            return self.call.send(llm, messages, tools)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
         if stream is None:
             return llm.complete(messages, tools)
@@ -232,41 +256,48 @@ class Attempt:
 
     def _lost(self) -> None:
         """Trace an attempt whose answer reached nobody: a handler raised, or Ctrl-C came."""
-        if self.own is not None:
-            with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):
+            if self.own is not None:
                 self._close(None, "interrupted")
+            else:
+                self._not_made()
+
+    def _not_made(self) -> None:
+        """Write that the model was not asked after all, so that nobody takes the attempt for a lost one."""
+        self.turn.log.append({"type": CLOSED, "id": self.id, "open": True})
 
     def _close(
         self, response: LLMResponse | None, status: str, error: Exception | None = None, told: Any = None
     ) -> None:
-        turn, conversation = self.turn, self.turn.conversation
+        turn, conversation = self.turn, self.conversation
         entry = _entry(turn, self.id, self.request, response, status)
         entry["timestamp"] = time.time()
         if self.model is not None and (response is None or response.model is None):
             entry["model"] = self.model
         entry |= {"started": self.started, "duration_ms": round((time.perf_counter() - self._began) * 1000, 3)}
-        entry["usage"] = response.usage if response is not None else self.usage
+        entry["usage"] = self.usage
         own = describe_error(error) if error is not None else describe_answer(response) if response is not None else {}
         more: dict[str, Any] = {
             "options": self.options,
             "attempt": self.number if self.number > 1 else None,
             "retries": getattr(error, "retries", None),
-            "entries_since_request": conversation.announced - self.announced if self.own is not None else None,
             "original": None if own == self.own else outlined(self.own),
             **(told or {}),
             "by": self.by,
         }
-        entry.update({key: value for key, value in more.items() if value})
-        if self.own is not None and self.tools != conversation.offered:
-            entry["tools"] = conversation.offered = self.tools
         self.entry = entry
-        conversation.answered()
-        conversation.trace(entry)
+        if conversation is not None:
+            if self.own is not None:
+                more["entries_since_request"] = conversation.announced - self.announced
+                if self.tools != conversation.offered:
+                    entry["tools"] = conversation.offered = self.tools
+            conversation.answered()
+        entry.update({key: value for key, value in more.items() if value})
+        turn.conversation.trace(entry)
 
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Take a handler's answer in the place of an error."""
         value = {**describe_answer(response), "status": "recovered", "tool_calls_count": len(response.tool_calls or ())}
-        value |= {"usage": response.usage} if response.usage is not None else {}
         change = {
             "type": "change",
             "by": by,
@@ -275,39 +306,10 @@ class Attempt:
             "iteration": self.entry.get("iteration"),
         }
         self.turn.conversation.amend_entry(self.entry, **value, by=by)
-        self.turn.conversation.answered()
+        if self.conversation is not None:
+            self.conversation.answered()
         self.turn.trace_once(change, f"{self.id}/recovered")
         return response
-
-
-def ask_in_turn(asked: Frame, llm: Any, messages: list[Message], **options: Any) -> LLMResponse:
-    """A model call of a handler or tool: an operation of its own, traced and counted with who made it."""
-    turn: Turn = asked.turn
-    with turn.alone(asked):
-        id = turn.key(asked, "ask", str(llm.model), messages)
-        if (line := turn.closing(id)) is not None:
-            return stored_response(line)
-        if turn.has_begun(id):  # what was lost is not known
-            turn.count(None)
-        turn.began(id)
-    started, began = time.time(), time.perf_counter()
-    request = LLMRequest(messages, [], llm.model)
-    try:
-        response = as_response(llm.complete(messages, **options))
-    except Exception as error:
-        entry = {**_entry(turn, id, request, None, "error"), **describe_error(error), "from": turn.failed(id, error)}
-        _trace_asked(turn, asked, entry, started, began)
-        raise
-    turn.count(response.usage)
-    _trace_asked(turn, asked, _entry(turn, id, request, response, "success"), started, began)
-    return response
-
-
-def _trace_asked(turn: Turn, asked: Frame, entry: TraceEntry, started: float, began: float) -> None:
-    by = asked.by or turn.boundary.running() or turn.agent.by
-    entry |= {"by": by, "started": started, "duration_ms": round((time.perf_counter() - began) * 1000, 3)}
-    with turn.alone(asked):
-        turn.conversation.trace(entry)
 
 
 def _entry(turn: Turn, id: str, request: LLMRequest, response: LLMResponse | None, status: str) -> TraceEntry:
@@ -379,7 +381,9 @@ def as_response(value: Any) -> LLMResponse:
         problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
         raise ProviderError(problem, kind="bad_response", provider="?")
     if found := value_problem(value):
-        raise ProviderError(f"the model's answer cannot be used: {found}", kind="bad_response", provider="?")
+        problem, usage = f"the model's answer cannot be used: {found}", value.usage
+        usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
+        raise ProviderError(problem, kind="bad_response", provider="?", usage=usage)
     return tidy_calls(value)
 
 

@@ -136,7 +136,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
             try:
                 result = _framed(turn)
             finally:
-                caller.come_back()
+                caller.come_back(turn)
             ending = {"outcome": agent.conversation.session["outcome"], "result": result, **turn.wanted()}
         except Abandoned:
             turn.abandoned = True
@@ -170,7 +170,7 @@ def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -
         "turn": session["turn"],
         "record": None if turn.log.path is None else str(turn.log.path),
         "started": turn.started,
-        "duration_ms": round((time.time() - turn.started) * 1000, 3),
+        "duration_ms": round(((turn.finished or time.time()) - turn.started) * 1000, 3),
         "usage": turn.spent.data(),
         **told,
         **lasting(change),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from connectagent import frame
 from connectagent.data import Log, Message, TraceEntry, Wait
-from connectagent.errors import Pause, ToolRejected, Waiting
+from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
 from connectagent.hooks.specs import CONTRACTS
@@ -154,9 +154,10 @@ class Operations:
         place: str = "",
         convert: Callable[[Any], Any] | None = None,
         suffix: int | str = "",
+        over: Sequence[list[Any]] = (),
         **given: Any,
     ) -> HandlerValue | None:
-        """Let the handlers of a hook decide; the first value is the hook's.
+        """Let the handlers of a hook decide, but those in `over`; the first value is the hook's.
 
         Raises:
             ToolRejected: a handler rejected what the hook is about.
@@ -173,6 +174,7 @@ class Operations:
 
         operation = HookRun(hook, f"{place}{hook}{suffix}", call)
         operation.convert = convert or operation.convert
+        operation.over = list(over)
         self._hook(operation, run)
         return None if operation.by is None else HandlerValue(operation.value, operation.by)
 
@@ -294,6 +296,8 @@ class Operations:
         past, id = self.past, run.id
         assert past is not None
         if (line := past.closing(id, self.id)) is not None:
+            if self._is_lost(run, line):
+                return False
             edit_again(run.given, self.reapply(id))
             self._take(run, line)
             if "rejected" in line:
@@ -306,10 +310,25 @@ class Operations:
             return False
         self.opens(id)
         part = past.lines[past.parts[id]]
-        run.over = run.passed = [list(one) for one in part.get("over") or ()]
+        run.passed = [list(one) for one in part.get("over") or ()]
+        run.over = [*run.over, *run.passed]
         edit_again(run.given, self.reapply(id, lambda by: [by.get("plugin"), by.get("handler")] in run.passed))
         self._take(run, part)
         return part["type"] == WAIT and self._decided(run, part)
+
+    def _is_lost(self, run: HookRun, line: TraceEntry) -> bool:
+        """Whether a handler gave a model for the next attempt that is needed now, and cannot be made from its name."""
+        value = line.get("value")
+        if run.hook != "on_error" or not isinstance(value, dict) or not value.get("given"):
+            return False
+        following = f"{run.id.rpartition('/')[0]}/model{run.given['attempt'] + 1}"
+        if self.past is not None and self.past.closing(following, self.id) is not None:
+            return False
+        try:
+            self.agent.create_llm(value["retry"]["model"])
+        except ConfigError:
+            return True
+        return False
 
     def _take(self, run: HookRun, line: TraceEntry) -> None:
         run.take(line)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -44,6 +45,7 @@ class Body:
         self.left, self._go = threading.Event(), threading.Event()
         self.pending: Any = None  # the call that it runs
         self.back = self.cut = self.abandoned = False
+        self.waited_s = 0.0  # for those before it, which is not its own time
 
     def come_back(self) -> None:
         """Wait until those before it are over.
@@ -52,8 +54,9 @@ class Body:
             KeyboardInterrupt: Ctrl-C came before it was back.
             Abandoned: nobody waits any more.
         """
-        self.back = True
+        self.back, since = True, time.perf_counter()
         self._go.wait()
+        self.waited_s += time.perf_counter() - since
         if self.abandoned:
             raise Abandoned
         if self.cut:

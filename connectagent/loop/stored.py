@@ -14,8 +14,8 @@ def as_stored(value: Any) -> Any:
     if isinstance(value, LLMResponse):
         return {"response": {**dataclasses.asdict(value), "provider_data": clone(value.provider_data)}}
     if isinstance(value, Retry):
-        model = getattr(value.model, "model", value.model)
-        return {"retry": {"after_s": value.after_s, "model": model}}
+        told = {"after_s": value.after_s, "model": getattr(value.model, "model", value.model)}
+        return {"retry": told, "given": value.model is not None and not isinstance(value.model, str)}
     return {"value": clone(value)}
 
 
@@ -54,6 +54,23 @@ def changed_request(
     if request.options != options:
         told["options"] = clone(request.options)
     return told
+
+
+def with_changes(options: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """`options` with that in which `after` differs from `before`, dicts in them alike.
+
+    What stands unchanged in `after` was given for one provider, headers with keys among it, and another one's
+    `options` do not have it.
+    """
+    changed = {key: value for key, value in options.items() if key in after or key not in before}
+    for key, value in after.items():
+        old, own = before.get(key), options.get(key)
+        if key in before and value == old:
+            continue
+        if isinstance(value, dict) and isinstance(old, dict):
+            value = with_changes(own if isinstance(own, dict) else {}, old, value)
+        changed[key] = value
+    return changed
 
 
 def change_request(request: LLMRequest, told: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import time
 from functools import partial
 from typing import Any
 
+from connectagent import frame
 from connectagent.data import Retry, ToolCall, TraceEntry, Wait
 from connectagent.errors import Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.model_call import MAX_RETRIES, outlined, shown_call
@@ -253,7 +254,7 @@ class ToolRun:
             raise TurnEnded
         arguments = tool.bind(self.call.arguments, agent=turn.agent)
         handled = turn.host.has_others("around_tool")
-        started, ended, request = time.perf_counter(), turn.ended, turn.request
+        entry["started"], started, ended, request = time.time(), time.perf_counter(), turn.ended, turn.request
         try:
             value = turn.boundary.run_tool(tool, arguments)
             if type(value) in _DATA:
@@ -266,7 +267,9 @@ class ToolRun:
                 own.update(_failure(error) if isinstance(error, Exception) else _interruption(error))
             raise
         finally:
-            entry["timing"] = round((time.perf_counter() - started) * 1000, 3)
+            here = frame.current()
+            waited = here.body.waited_s if here is not None and here.body is not None else 0.0
+            entry["timing"] = round((time.perf_counter() - started - waited) * 1000, 3)
             if turn.ended is not None and turn.ended is not ended:
                 entry["ended_turn"] = turn.ended.result
                 entry["ended"] = turn.end_told()
@@ -303,9 +306,8 @@ class ToolRun:
         for number in range(1, MAX_RETRIES + 1):
             if self.error is None:
                 return
-            answer = turn.decide(
-                "on_error", self.place, _as_result, suffix=number, error=self.error, tool_call=self.call
-            )
+            given: dict[str, Any] = {"tool_call": self.call, "request": None, "attempt": number}
+            answer = turn.decide("on_error", self.place, _as_result, suffix=number, error=self.error, **given)
             if answer is None or (turn.ended is not None and isinstance(answer.value, Retry)):
                 return
             if isinstance(answer.value, Retry):
@@ -341,13 +343,20 @@ class ToolRun:
     def _take_attempt(self, changed: TraceEntry, by: By, id: str) -> None:
         """Put what came of a call that had failed into its entry, and trace it."""
         turn = self.turn
+        if "attempt" in changed:
+            before = self.entry.get("attempts") or [_attempt_of(self.entry)]
+            changed["attempts"] = [*before, _attempt_of(changed)]
         turn.conversation.amend(self.call, self.entry, **changed)
         if turn.closing(id) is None:
-            value = {
-                key: changed[key] for key in (*_OF_ATTEMPT, "attempt", "started", "ended", "handoff") if key in changed
-            }
+            keys = (*_OF_ATTEMPT, "attempt", "attempts", "started", "ended", "handoff")
+            value = {key: changed[key] for key in keys if key in changed}
             told = {"type": "change", "id": id, "by": by, "of": "tool_execution", "call_id": self.call.id}
             turn.conversation.trace({**told, "value": value})
+
+
+def _attempt_of(entry: TraceEntry) -> dict[str, Any]:
+    """One attempt as the call's entry lists it, where there were several."""
+    return {key: entry[key] for key in ("started", "timing", "status", "error", "error_type") if key in entry}
 
 
 def _as_result(value: Any) -> Any:

@@ -19,7 +19,7 @@ from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import clone, shown
 from connectagent.session.state import merge_change
-from connectagent.session.usage import Spent, charge
+from connectagent.session.usage import Spent
 
 
 class Turn(Operations):
@@ -53,7 +53,7 @@ class Turn(Operations):
         self.over = self.stopped = self.abandoned = False
         self.inner: list[Turn] = []
         self.spent = Spent()
-        self.started = time.time()
+        self.started, self.finished = time.time(), 0.0  # `finished`: before it waits for turns beside it
         self.thread = threading.current_thread()
         self.handoff: Any = None  # what a leading agent gave this one: see `agents.handoff`
         self.request: Any = None  # to whom the agent's own model wants to hand over
@@ -208,11 +208,15 @@ class Turn(Operations):
 
     def count(self, usage: TokenUsage | None) -> None:
         """Count an attempt at a model, here and in the turns around this one."""
-        here = frame.current()
-        charge(here.account if here is not None else None, usage)
+        asked, accounts = frame.current(), {}
         for turn in (self, *self.callers()):
             turn.spent.add(usage)
             turn.agent.spent.add(usage)
+            if asked is not None and asked.account is not None:  # of the handler that asked
+                accounts[id_of(asked.account)] = asked.account
+            asked = turn.asked
+        for account in accounts.values():
+            account.spent.add(usage)
 
     def tell_text(self, text: str) -> None:
         """Let handlers, and whoever streams the turn, know of a piece of the model's text."""
@@ -288,8 +292,9 @@ class Turn(Operations):
             body.pending = self.conversation.session["pending_tool"]
             body.left.set()
 
-    def come_back(self) -> None:
+    def come_back(self, inner: Turn) -> None:
         """The other agent is done: wait until those before this one are over."""
+        inner.finished = time.time()
         if (body := self._body()) is not None:
             body.come_back()
             self.conversation.note_pending(body.pending)

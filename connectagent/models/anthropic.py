@@ -12,7 +12,7 @@ from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import instruction, output_tool
 from connectagent.models.names import NO_KEY
-from connectagent.models.sdk import Messages, OnText, Tools, WireLLM, attempt_hooks, closed_with, count
+from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, attempt_hooks, closed_with, count
 
 Block = dict[str, Any]
 
@@ -86,39 +86,38 @@ class AnthropicLLM(WireLLM):
             found["headers"]["anthropic-beta"] = ",".join(self.options["betas"])
         return found
 
-    def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
-        body = self._body(messages, tools, output)
+    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
         blocks: list[Block] = []
-        usages: list[dict[str, Any]] = []
         retries: list[dict[str, Any]] = []
         for _ in range(_MAX_PAUSES):
-            answer, failed = self._one_call(body, on_text)
+            answer, failed = self._one_call(body, on_text, received)
             retries += failed
-            usages.append(answer.get("usage") or {})
             blocks += _blocks(answer)
             if answer.get("stop_reason") != "pause_turn":
                 break
             # the provider's own tools need more time: what it has said goes back, and it goes on
             body["messages"] = [*body["messages"], {"role": "assistant", "content": _blocks(answer)}]
         response = self._response({**answer, "content": blocks}, output)
-        response.usage = self._usage(usages)
         response.retries = retries or None
         return response
 
-    def _one_call(self, body: dict[str, Any], on_text: OnText | None) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def _one_call(
+        self, body: dict[str, Any], on_text: OnText | None, received: Received
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if on_text is None and body["max_tokens"] <= _STREAM_FROM_TOKENS:
             answer, retries = self._post(body)
             if not isinstance(answer, dict) or not isinstance(answer.get("content"), list):
                 kind = kind_of(200, answer) if isinstance(answer, dict) and answer.get("error") else "bad_response"
                 text = f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}"
                 raise self._failure(text, kind, status=200, body=answer)
+            received.whole(answer.get("usage"))
             return answer, retries
         import anthropic
 
         body = {**body, "stream": True}
         stream, retries = self._post(body, stream=True, stream_cls=anthropic.Stream[object])
         with stream:
-            return self._collected(stream, on_text or (lambda text: None)), retries
+            return self._collected(stream, on_text or (lambda text: None), received), retries
 
     # ------------------------------------------------------------------------------------- sending
 
@@ -199,7 +198,7 @@ class AnthropicLLM(WireLLM):
             total.cache_write_tokens += written
         return self._priced(total)
 
-    def _collected(self, stream: Any, on_text: OnText) -> dict[str, Any]:
+    def _collected(self, stream: Any, on_text: OnText, received: Received) -> dict[str, Any]:
         """A stream put together as one plain answer; it is whole when `message_stop` came."""
         answer: dict[str, Any] = {}
         blocks: dict[Any, Block] = {}
@@ -209,6 +208,7 @@ class AnthropicLLM(WireLLM):
             if kind == "message_start":
                 answer = dict(event.get("message") or {})
                 answer["usage"] = dict(answer.get("usage") or {})
+                received.so_far(answer["usage"])
             elif kind == "content_block_start":
                 blocks[index] = dict(event.get("content_block") or {})
             elif kind == "content_block_delta" and index in blocks:
@@ -216,8 +216,9 @@ class AnthropicLLM(WireLLM):
             elif kind == "message_delta":
                 answer.update(event.get("delta") or {})
                 news = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
-                answer["usage"] = {**answer.get("usage", {}), **news}
+                answer.setdefault("usage", {}).update(news)  # the same dict that `received` has
             elif kind == "message_stop":
+                received.whole(answer.get("usage"))
                 return {**answer, "content": [_finished(block, inputs.get(index)) for index, block in blocks.items()]}
             elif kind == "error":
                 raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)

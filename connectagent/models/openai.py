@@ -12,7 +12,7 @@ from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format, with_instruction
 from connectagent.models.openai_messages import to_wire
-from connectagent.models.sdk import Messages, OnText, Tools, WireLLM, attempt_hooks, closed_with, count
+from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, attempt_hooks, closed_with, count
 
 # Mistral refuses the parameter, and tells the usage without it.
 _NO_STREAM_OPTIONS = {"mistral"}
@@ -60,8 +60,7 @@ class OpenAILLM(WireLLM):
             client._custom_headers = {}
         return closed_with(client, http_client)
 
-    def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
-        body = self._body(messages, tools, output)
+    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
         if on_text is None:
             answer, retries = self._post(body)
         else:
@@ -70,7 +69,10 @@ class OpenAILLM(WireLLM):
                 body.setdefault("stream_options", {"include_usage": True})
             stream, retries = self._post(body, stream=True, stream_cls=_stream_class())
             with stream:
-                answer = self._collected(stream, on_text)
+                answer = self._collected(stream, on_text, received)
+        usage = _told_usage(answer)
+        if usage or (isinstance(answer, dict) and answer.get("choices")):
+            received.whole(usage)
         response = self._response(answer)
         response.retries = retries or None
         return response
@@ -120,9 +122,8 @@ class OpenAILLM(WireLLM):
             content, finish = (content or "") + str(refusal), "refusal"
         if content is None and not calls:
             self._refuse_empty(finish, message, answer)
-        usage = self._usage(answer.get("usage") or (answer.get("x_groq") or {}).get("usage"))
         return LLMResponse(
-            content, calls or None, usage, finish, answer.get("model") or None, self._kept(message, calls)
+            content, calls or None, None, finish, answer.get("model") or None, self._kept(message, calls)
         )
 
     def _no_answer(self, answer: Any) -> Exception:
@@ -176,8 +177,9 @@ class OpenAILLM(WireLLM):
             kept["extra_content"] = extras
         return kept
 
-    def _usage(self, usage: Any) -> TokenUsage | None:
-        if not isinstance(usage, dict) or not usage:
+    def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
+        usage = usages[-1] if usages else None
+        if not usage:
             return None
         cost = usage.get("cost") if self.provider == "openrouter" else None
         return self._priced(
@@ -190,7 +192,7 @@ class OpenAILLM(WireLLM):
             )
         )
 
-    def _collected(self, stream: Any, on_text: OnText) -> dict[str, Any]:
+    def _collected(self, stream: Any, on_text: OnText, received: Received) -> dict[str, Any]:
         """A stream put together as one plain answer, so that there is one way to read both."""
         answer: dict[str, Any] = {}
         message: dict[str, Any] = {}
@@ -200,6 +202,7 @@ class OpenAILLM(WireLLM):
             if chunk.get("error"):
                 raise self._no_answer(chunk)
             answer.update((key, chunk[key]) for key in ("model", "usage", "x_groq") if chunk.get(key))
+            received.so_far(_told_usage(answer))
             choice = _first_choice(chunk)
             delta = choice.get("delta") or choice.get("message") or {}
             finish = choice.get("finish_reason") or finish
@@ -212,6 +215,12 @@ class OpenAILLM(WireLLM):
             message["tool_calls"] = calls
         answer["choices"] = [{"message": message, "finish_reason": finish}]
         return answer
+
+
+def _told_usage(answer: Any) -> Any:
+    if not isinstance(answer, dict):
+        return None
+    return answer.get("usage") or (answer.get("x_groq") or {}).get("usage")
 
 
 @cache

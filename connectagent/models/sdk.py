@@ -115,8 +115,30 @@ def _failed(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # ------------------------------------------------------------------------------------------- the adapter
 
 
+class Received:
+    """What the provider told of the tokens of one call, which may fail all the same.
+
+    Attributes:
+        usages: of each answer that is whole, as the provider sent it; {} where it told none.
+        begun: of an answer that is not whole yet, or never became so.
+    """
+
+    def __init__(self) -> None:
+        self.usages: list[dict[str, Any]] = []
+        self.begun: dict[str, Any] | None = None
+
+    def so_far(self, usage: Any) -> None:
+        """A piece of an answer has come."""
+        self.begun = usage if isinstance(usage, dict) else {}
+
+    def whole(self, usage: Any) -> None:
+        """An answer has come to its end."""
+        self.usages.append(usage if isinstance(usage, dict) else {})
+        self.begun = None
+
+
 class WireLLM(ABC):
-    """An LLM behind an SDK. A subclass says what its wire looks like: `_make_client`, `_body`, `_answer`, `_collect`.
+    """An LLM behind an SDK. A subclass says what its wire looks like: `_make_client`, `_body`, `_answered`, `_usage`.
 
     Args:
         model: the bare name, as the provider knows it.
@@ -197,11 +219,27 @@ class WireLLM(ABC):
     def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _ask(
-        self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None
-    ) -> LLMResponse: ...
+    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
+        """Send a request and read its answer; `received` is told what tokens it took as soon as that is known."""
+
+    @abstractmethod
+    def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None: ...
 
     # -- what both share
+
+    def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
+        received = Received()
+        try:
+            response = self._answered(self._body(messages, tools, output), on_text, output, received)
+        except ProviderError as error:
+            usages = [*received.usages, *([] if received.begun is None else [received.begun])]
+            if usages:
+                error.usage = self._usage(usages) or TokenUsage()
+            if received.begun is not None:  # what a cut stream told at its beginning is not all that it took
+                error.usage.cost = None
+            raise
+        response.usage = self._usage(received.usages)
+        return response
 
     @property
     def base_url(self) -> str:

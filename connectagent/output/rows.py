@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from connectagent.data import TokenUsage, TraceEntry
+from connectagent.data import TraceEntry
 from connectagent.errors import Paused
 from connectagent.session.messages import text_of
+from connectagent.session.usage import Spent, usage_of
 
 Part = tuple[str, str]
 """Text, and rich's name for its style."""
@@ -201,10 +202,13 @@ def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
     return rows
 
 
-def usage_of(entry: TraceEntry) -> TokenUsage | None:
-    """The usage of a model call; of one that was read from a record, too, where it is a dict."""
-    usage = entry.get("usage")
-    return TokenUsage(**usage) if isinstance(usage, dict) else usage
+def spent_texts(spent: Spent) -> list[str]:
+    """What model calls took, in short: tokens and US dollars, `?` where a price is unknown; nothing where none told."""
+    if not spent.tokens:
+        return []
+    known = price(spent.usage.cost) if spent.usage.cost else ""
+    cost = known if spent.priced else " + ".join(filter(None, (known, "?" if known else "cost ?")))
+    return [f"{tokens(spent.tokens)} tok", cost]
 
 
 def _retries(retries: list[dict[str, Any]], glyphs: Glyphs) -> Row:
@@ -228,6 +232,7 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     if status == "success":
         return [
             Row(4, ((f"{glyphs.ok} ", "green"), (call, "")), took),
+            *_attempts(entry, glyphs),
             Row(6, ((first_line(entry.get("result")), "dim"),)),
         ]
     failed = status in ("error", "not_found", "interrupted")
@@ -240,6 +245,15 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
         text = f"{text.removeprefix('rejected: ')} (by {who(entry['by'])})"
     whole = failed or status == "rejected"
     return [Row(4, ((f"{mark} ", style), (call, "")), right), Row(6, ((text, style),), wrap=whole)]
+
+
+def _attempts(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    """What came of the attempts before the last one, where there were several."""
+    tried = entry.get("attempts") or ()
+    if len(tried) < 2:
+        return []
+    text = f"{glyphs.warn} {len(tried)} attempts, before: {'; '.join(_error(one) for one in tried[:-1])}"
+    return [Row(6, ((text, "yellow"),), wrap=True)]
 
 
 def _message(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:

@@ -177,7 +177,8 @@ class RecordedSession:
         inside: of agents inside it, by branch.
         last: the newest item of the last turn; {} where there is none.
         open: the turn that is to go on; None where it ended.
-        lines: all lines.
+        lines: the lines up to where it goes on.
+        paid: all lines, those too that count no more: what their model calls took was paid.
         messages: how many messages the turns that have ended left.
         taken_back: the root's entries that come behind the place at which it ends.
     """
@@ -188,6 +189,7 @@ class RecordedSession:
     last: dict[str, Any]
     open: Part | None
     lines: list[TraceEntry] = field(default_factory=list)
+    paid: list[TraceEntry] = field(default_factory=list)
     messages: int = 0
     taken_back: list[TraceEntry] = field(default_factory=list)
 
@@ -224,7 +226,8 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     session = RecordedSession(head, Recorded(history, trace), _inside(parts, opened), {}, opened, lines)
     session.last = last.last if last is not None else {}
     session.messages = len(history.messages)
-    session.taken_back = [line for item in record["turns"] for line in own_entries(item["lines"], record["agent"])]
+    session.paid = [line for item in record["turns"] for line in item["lines"]]
+    session.taken_back = own_entries(session.paid, record["agent"])
     return session
 
 
@@ -243,13 +246,34 @@ def amend(entries: list[TraceEntry]) -> None:
         if kind == "tool_execution":
             calls[entry.get("call_id")] = entry
         elif kind == "llm_call":
-            calls["model"] = entry
+            calls[entry.get("id")] = entry
         elif kind == "change" and of in ("tool_execution", "result", "llm_call"):
-            call = calls.get("model" if of == "llm_call" else entry.get("call_id"))
+            own = str(entry.get("id")).removesuffix("/recovered")
+            call = calls.get(own if of == "llm_call" else entry.get("call_id"))
             changed = {"result": value} if of == "result" else value
             if call is not None and isinstance(changed, dict):
                 by = {"by": entry.get("by")} if changed.get("status") == "recovered" else {}
                 call.update({**changed, **by})
+
+
+def with_retries(entries: list[TraceEntry]) -> list[TraceEntry]:
+    """Entries for readers: a tool call that was made again tells what its last attempt came to, and lists them all."""
+    told = list(entries)
+    calls: dict[Any, int] = {}
+    for number, entry in enumerate(told):
+        if entry.get("type") == "tool_execution":
+            calls[entry.get("call_id")] = number
+        elif (value := retried(entry)) is not None and entry.get("call_id") in calls:
+            at = calls[entry["call_id"]]
+            first = {key: one for key, one in told[at].items() if key not in ("error", "error_type")}
+            told[at] = {**first, **value}
+    return told
+
+
+def retried(entry: TraceEntry) -> dict[str, Any] | None:
+    """What a further attempt at a tool call came to, where an entry tells of one."""
+    value = entry.get("value") if entry.get("type") == "change" and entry.get("of") == "tool_execution" else None
+    return value if isinstance(value, dict) and isinstance(value.get("attempts"), list) else None
 
 
 def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:

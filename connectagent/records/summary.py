@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -14,12 +15,13 @@ from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import agent_in_name
 from connectagent.records.locks import lock
-from connectagent.records.read import pair_of
-from connectagent.session.usage import Totals
+from connectagent.records.read import entry_of, pair_of
+from connectagent.session.usage import Totals, spent_in
 
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
 _ITEM = re.compile(rb"^(?:- |  )(turn|session|status): ([^\n]*)\n", re.MULTILINE)
+_CALL = re.compile(rb'^  - [^\n]*?"type": ?"(?:llm_call|began|closed)"[^\n]*', re.MULTILINE)
 _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
 
 
@@ -71,8 +73,12 @@ class Summary:
         }
 
 
-def summarise(path: str | os.PathLike[str]) -> Summary:
+def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
     """A record in short; only its head and its tail are read, some kilobytes.
+
+    Args:
+        path: the record.
+        held: whether the caller is the one process that may write it.
 
     Raises:
         OSError: the file cannot be read.
@@ -95,7 +101,7 @@ def summarise(path: str | os.PathLike[str]) -> Summary:
         script=head.get("script"),
         status=status,
         turns=tail.turns,
-        totals=tail.totals,
+        totals=tail.all_totals(status == "running" and not held),
         first_words=first_words,
         size=tail.size,
     )
@@ -162,12 +168,21 @@ class _Tail(NamedTuple):
     status: str | None
     turns: int | None
     totals: Totals | None
+    calls: list[dict[str, Any]]  # the lines of model calls that follow the sums
+
+    def all_totals(self, running: bool) -> Totals | None:
+        """The sums, with what model calls took since they were written."""
+        spent = spent_in(self.calls, running)
+        if self.totals is not None and spent.calls:
+            self.totals.spend(spent.tokens, spent.cost)
+        return self.totals
 
 
 def _tail(fd: int) -> _Tail:
     """What the last sums tell, and the items behind them."""
     size = os.fstat(fd).st_size
-    lines = [(key.decode(), value.decode("utf-8", "replace")) for key, value in _ITEM.findall(_end(fd, size))]
+    end = _end(fd, size)
+    lines = [(key.decode(), value.decode("utf-8", "replace")) for key, value in _ITEM.findall(end)]
     summed = bool(lines) and lines[0][0] == "session"
     totals = _sums(lines[0][1]) if summed else Totals()
     items: list[list[str | None]] = [[None, None]] if summed else []  # the number of each turn, and its status
@@ -178,10 +193,10 @@ def _tail(fd: int) -> _Tail:
             items[-1][1] = value
     turns = [item for item in items if item[1] != BETWEEN_TURNS]
     if not turns:
-        return _Tail(size, BETWEEN_TURNS if items else "empty", 0, totals)
+        return _Tail(size, BETWEEN_TURNS if items else "empty", 0, totals, _calls(end))
     if not summed and any(status for _, status in turns):  # nobody has summed up what they came to
         totals = None
-    return _Tail(size, turns[-1][1], _last_number(turns, totals), totals)
+    return _Tail(size, turns[-1][1], _last_number(turns, totals), totals, _calls(end))
 
 
 def _last_number(turns: list[list[str | None]], totals: Totals | None) -> int | None:
@@ -194,6 +209,15 @@ def _sums(raw: str) -> Totals | None:
         return Totals(**pair_of(f"session: {raw}")[1])
     except (ValueError, TypeError):
         return None
+
+
+def _calls(end: bytes) -> list[dict[str, Any]]:
+    """The lines of model calls."""
+    found = []
+    for line in _CALL.findall(end):
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(entry_of(line.decode("utf-8", "replace")))
+    return found
 
 
 def _end(fd: int, size: int) -> bytes:

@@ -23,9 +23,9 @@ from connectagent.output.text import describe
 from connectagent.records.encode import Kept
 from connectagent.records.file import BETWEEN_TURNS, FORMAT, RecordFile
 from connectagent.records.paths import new_record, warn
-from connectagent.session.journal import BEGAN
+from connectagent.session.journal import BEGAN, is_aside
 from connectagent.session.state import lasting, state_change
-from connectagent.session.usage import Totals
+from connectagent.session.usage import Totals, spent_in
 from connectagent.settings import enabled
 
 
@@ -152,6 +152,8 @@ class RecordLog(MemoryLog):
             text = f"  - {self._kept.entry(line)}\n"
             if self._turn is not None:
                 self._turn.count(self._agent, line)
+            elif (spent := spent_in([line], running=True)).calls:  # of a tool that the program ran
+                self._totals.spend(spent.tokens, spent.cost)
             if self._turn is not None or self._between:
                 self._write(text)
             elif line["type"] in (BEGAN, "tool_execution"):
@@ -190,7 +192,7 @@ class RecordLog(MemoryLog):
         self._messages, self._place = origin.messages, origin.place
         from connectagent.records.summary import summarise  # only who goes on with a record reads one
 
-        self._totals = summarise(origin.record).totals or Totals()
+        self._totals = summarise(origin.record, held=True).totals or Totals()
         if not origin.fork and not forked:
             self.id = origin.id or self.id
             self._file = (
@@ -261,7 +263,7 @@ class _Turn:
             return
         if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
             self.tools.append(entry.get("tool_name"))
-        elif kind == "llm_call":
+        elif kind == "llm_call" and not is_aside(entry):
             self.iterations.add(str(entry.get("id", "")).rpartition("/")[0])
         elif kind == "user_input":
             messages: Any = agent.current_session and agent.current_session["messages"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from connectagent.data import CHANGES_MESSAGES, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
-from connectagent.session.journal import LINES
+from connectagent.session.journal import LINES, is_aside
 from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.session.snapshot import By, clone
 from connectagent.session.state import merge_change
@@ -209,6 +209,8 @@ class History:
     def _apply(self, entry: TraceEntry) -> None:
         self.entries.append(entry)
         apply = getattr(self, f"_on_{entry.get('type')}", None)
+        if entry.get("type") in ("llm_call", "change") and is_aside(entry):
+            return
         if apply is not None:
             with contextlib.suppress(KeyError, IndexError, TypeError, ValueError, AttributeError):
                 apply(entry)  # a handler may have put an entry of its own into the trace, in any form
@@ -223,8 +225,6 @@ class History:
         self._begin = self.lines[-1]
 
     def _on_llm_call(self, entry: TraceEntry) -> None:
-        if "/ask:" in str(entry.get("id")):  # a handler or tool asked a model itself
-            return
         self.iteration = int(entry.get("iteration") or self.iteration)
         if entry.get("status") in NO_ANSWER:
             return

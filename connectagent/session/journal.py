@@ -39,6 +39,11 @@ def is_inside(id: str, outer: str) -> bool:
     return id == outer or id.startswith(f"{outer}/")
 
 
+def is_aside(line: TraceEntry) -> bool:
+    """Whether a line is about a model call that a handler or tool made itself, beside the conversation."""
+    return "/ask:" in str(line.get("id") or line.get("at")).rpartition("/turn:")[2]  # in the turn itself
+
+
 def wait_of(line: TraceEntry) -> Wait:
     """A wait as its line tells it."""
     told = [line.get(key) for key in ("id", "agent", "call", "reason", "digest", "by")]

@@ -3,32 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
 
-
-@dataclass(slots=True)
-class Account:
-    """The costs of one handler.
-
-    Args:
-        calls: how often it was called; each half of an `around_` handler counts.
-        seconds: how long it ran, handlers and tools that it called included.
-        model_calls: how many model calls it made, by `llm_do` or an agent of its own.
-        input_tokens: of these calls.
-        output_tokens: of these calls.
-        cost: USD of these calls, as far as their prices are known.
-    """
-
-    calls: int = 0
-    seconds: float = 0.0
-    model_calls: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost: float = 0.0
+_MODEL = re.compile(r"/model\d+$")  # the places of attempts at a model
 
 
 class Spent:
@@ -79,8 +61,9 @@ class Totals:
         turns: those that have ended, a turn that was paused and resumed once.
         iterations: model calls with their tool rounds.
         tools: tool calls, whatever became of them.
-        tokens: input and output; None where no provider told.
-        cost: USD; None where a price is not known.
+        tokens: input and output, of all model calls, also those of a turn that has not ended; None where no
+            provider told.
+        cost: USD, of the same; None where a price is not known.
     """
 
     turns: int = 0
@@ -94,6 +77,10 @@ class Totals:
         self.turns += turns
         self.iterations += iterations
         self.tools += tools
+        self.spend(tokens, cost)
+
+    def spend(self, tokens: int | None, cost: float | None) -> None:
+        """Add what model calls came to."""
         self.tokens = self.tokens if tokens is None else (self.tokens or 0) + tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
 
@@ -102,30 +89,66 @@ class Totals:
         return dataclasses.asdict(self)
 
 
+@dataclass(slots=True)
+class Account:
+    """The costs of one handler.
+
+    Args:
+        calls: how often it was called; each half of an `around_` handler counts.
+        seconds: how long it ran, handlers and tools that it called included.
+        spent: the model calls that it made, by `agent.ask`, `llm_do` or an agent of its own.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    spent: Spent = field(default_factory=Spent)
+
+
+def usage_of(entry: TraceEntry) -> TokenUsage | None:
+    """The usage of a model call; of one that was read from a record, too, where it is a dict."""
+    usage = entry.get("usage")
+    if not isinstance(usage, dict):
+        return usage
+    names = [field.name for field in dataclasses.fields(TokenUsage)]
+    return TokenUsage(**{name: _number(usage.get(name)) for name in names if _number(usage.get(name)) is not None})
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
 def counts(entry: TraceEntry) -> bool:
-    """Whether an `llm_call` entry is an attempt that took tokens, or may have."""
-    return entry.get("type") == "llm_call" and (entry.get("status") == "success" or entry.get("usage") is not None)
+    """Whether an `llm_call` entry is an attempt that took tokens, or may have; what stood in for one took none."""
+    if entry.get("type") != "llm_call":
+        return False
+    own = entry.get("original") or entry  # what the model did, where an around handler made something else of it
+    return entry.get("usage") is not None or own.get("status") in ("success", "interrupted")
 
 
-def spent_in(entries: Iterable[TraceEntry]) -> Spent:
-    """What the model calls among entries came to, each attempt once, void ones too."""
-    spent = Spent()
+def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent | None = None) -> Spent:
+    """What the model calls among entries came to, each attempt once, void ones too.
+
+    Args:
+        entries: lines of a log, or entries of a trace.
+        running: whether an attempt without an end may still get one; otherwise it was lost, and nobody knows what
+            it took.
+        spent: a sum to which they are added.
+    """
+    spent = spent or Spent()
+    begun: set[str] = set()
     for entry in entries:
+        kind, id = entry.get("type"), str(entry.get("id"))
+        if kind == "began" and _MODEL.search(id):
+            if id in begun:  # the one before was lost
+                spent.add(None)
+            begun.add(id)
+        elif kind in ("llm_call", "closed"):
+            begun.discard(id)
         if counts(entry):
-            usage = entry.get("usage")
-            spent.add(TokenUsage(**usage) if isinstance(usage, dict) else usage)
+            spent.add(usage_of(entry))
+    for _ in () if running else begun:
+        spent.add(None)
     return spent
-
-
-def charge(account: Account | None, usage: TokenUsage | None) -> None:
-    """Put a model call on the account of the handler that made it, if one did."""
-    if account is None:
-        return
-    account.model_calls += 1
-    if usage is not None:
-        account.input_tokens += usage.input_tokens
-        account.output_tokens += usage.output_tokens
-        account.cost += usage.cost or 0.0
 
 
 def rows(handlers: Iterable[Any]) -> list[dict[str, Any]]:
@@ -135,10 +158,10 @@ def rows(handlers: Iterable[Any]) -> list[dict[str, Any]]:
             **{key: handler.by[key] for key in ("plugin", "hook", "handler")},
             "calls": handler.account.calls,
             "duration_ms": round(handler.account.seconds * 1000, 3),
-            "model_calls": handler.account.model_calls,
-            "input_tokens": handler.account.input_tokens,
-            "output_tokens": handler.account.output_tokens,
-            "cost": handler.account.cost,
+            "model_calls": handler.account.spent.calls,
+            "input_tokens": handler.account.spent.usage.input_tokens,
+            "output_tokens": handler.account.spent.usage.output_tokens,
+            "cost": handler.account.spent.cost,
         }
         for handler in {id(handler): handler for handler in handlers}.values()
         if handler.account.calls

@@ -24,6 +24,7 @@ from connectagent.output.rows import Row, duration, visible
 from connectagent.output.text import clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
+from connectagent.records.history import with_retries
 from connectagent.records.read import joined_turns, read_record
 from connectagent.records.summary import summarise
 
@@ -73,7 +74,7 @@ def _add_turn(root: Tree, turn: dict[str, Any], unended: str, full: bool) -> Non
         node = root.add(_text((("between turns", "bold"),)))
     else:
         node = root.add(_text(((f"turn {turn.get('turn')} ", "bold"), (_cut(turn.get("input"), full), "bold"))))
-    _add_entries(node, turn["trace"], full)
+    _add_entries(node, with_retries(turn["trace"]), full)
     if status == BETWEEN_TURNS:
         return
     parts = [status]

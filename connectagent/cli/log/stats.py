@@ -21,7 +21,10 @@ from connectagent.cli.log.reading import (
 )
 from connectagent.output.rows import duration
 from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.history import with_retries
 from connectagent.records.read import joined_turns, read_record
+from connectagent.records.summary import summarise
+from connectagent.session.usage import Spent, spent_in
 
 _FAILED = ("error", "not_found", "interrupted")
 
@@ -34,14 +37,8 @@ class _Sums:
     count: int = 0
     failed: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
-    tokens: int | None = None
-    cost: float | None = 0.0
+    spent: Spent = field(default_factory=Spent)
     times_ms: list[float] = field(default_factory=list)
-
-    def spend(self, tokens: Any, cost: Any) -> None:
-        tokens, cost = number_of(tokens), number_of(cost)
-        self.tokens = self.tokens if tokens is None else (self.tokens or 0) + int(tokens)
-        self.cost = None if cost is None or self.cost is None else self.cost + cost
 
     def took(self, ms: Any) -> None:
         ms = number_of(ms)
@@ -56,7 +53,7 @@ class _Sums:
     def data(self, counted: str) -> dict[str, Any]:
         times = {"median_ms": self.percentile(0.5), "p95_ms": self.percentile(0.95)}
         sums = {counted: self.count, "failed": self.failed, "statuses": dict(self.statuses)}
-        return {"sessions": self.sessions, **sums, "tokens": self.tokens, "cost": self.cost, **times}
+        return {"sessions": self.sessions, **sums, "tokens": self.spent.tokens, "cost": self.spent.cost, **times}
 
 
 @click.command("stats", short_help="Sums of all sessions by agent, model and tool.")
@@ -70,8 +67,9 @@ def command(agent: str | None, as_json: bool) -> None:
     agents: dict[str, _Sums] = {}
     models: dict[str, _Sums] = {}
     tools: dict[str, _Sums] = {}
-    for _, record in each(read_record, agent):
-        _count(record, agents, models, tools)
+    for path, record in each(read_record, agent):
+        running = bool(record["turns"]) and "status" not in record["turns"][-1] and summarise(path).status == "running"
+        _count(record, running, agents, models, tools)
     groups = (("agent", "turns", agents), ("model", "calls", models), ("tool", "calls", tools))
     if as_json:
         echo_json({f"{name}s": {key: one.data(counted) for key, one in sums.items()} for name, counted, sums in groups})
@@ -83,11 +81,18 @@ def command(agent: str | None, as_json: bool) -> None:
         _show(name, counted, sums)
 
 
-def _count(record: dict[str, Any], agents: dict[str, _Sums], models: dict[str, _Sums], tools: dict[str, _Sums]) -> None:
+def _count(
+    record: dict[str, Any],
+    running: bool,
+    agents: dict[str, _Sums],
+    models: dict[str, _Sums],
+    tools: dict[str, _Sums],
+) -> None:
     if "agent" not in record:  # a kill came before its head was written
         return
     own = agents.setdefault(str(record["agent"]), _Sums())
     own.sessions += 1
+    spent_in((line for item in record["turns"] for line in item["lines"]), running, own.spent)
     met: dict[int, _Sums] = {}
     for turn in joined_turns(record):
         status = str(turn.get("status") or "unfinished")
@@ -96,33 +101,26 @@ def _count(record: dict[str, Any], agents: dict[str, _Sums], models: dict[str, _
             own.statuses[status] += 1
             own.failed += status in ("error", "unfinished")
             own.took(turn.get("duration_ms"))
-            own.spend(turn.get("tokens"), turn.get("cost"))
-        for entry in turn["trace"]:
-            sums = _count_entry(entry, models, tools) if isinstance(entry, dict) else None
-            if sums is not None:
-                met[id(sums)] = sums
+        calls = [line for line in turn["lines"] if line.get("type") == "llm_call"]  # of agents inside too
+        ran = [entry for entry in with_retries(turn["trace"]) if entry.get("type") == "tool_execution"]
+        for entry in [*calls, *ran]:
+            sums = _count_entry(entry, models, tools)
+            met[id(sums)] = sums
     for sums in met.values():
         sums.sessions += 1
 
 
-def _count_entry(entry: dict[str, Any], models: dict[str, _Sums], tools: dict[str, _Sums]) -> _Sums | None:
+def _count_entry(entry: dict[str, Any], models: dict[str, _Sums], tools: dict[str, _Sums]) -> _Sums:
     status = str(entry.get("status"))
     if entry.get("type") == "llm_call":
         sums = models.setdefault(str(entry.get("model")), _Sums())
-        usage = entry.get("usage")
-        if isinstance(usage, dict):
-            used = (number_of(usage.get("input_tokens")) or 0) + (number_of(usage.get("output_tokens")) or 0)
-            sums.spend(used, usage.get("cost"))
-        elif status == "success":
-            sums.spend(None, None)
+        spent_in([entry], spent=sums.spent)
         sums.took(entry.get("duration_ms") if status in ("success", "error") else None)
         sums.failed += status in ("error", "recovered")
-    elif entry.get("type") == "tool_execution":
+    else:
         sums = tools.setdefault(str(entry.get("tool_name")), _Sums())
         sums.took(entry.get("timing") if status in ("success", "error") else None)
         sums.failed += status in _FAILED
-    else:
-        return None
     sums.count += 1
     sums.statuses[status] += 1
     return sums
@@ -136,7 +134,7 @@ def _show(name: str, counted: str, all_sums: dict[str, _Sums]) -> None:
     cells = []
     for key, sums in sorted(all_sums.items(), key=lambda item: -item[1].count):
         times = ["" if ms is None else duration(ms) for ms in (sums.percentile(0.5), sums.percentile(0.95))]
-        spent = [sum_text(sums.tokens), cost_text(sums.cost)] if spends else []
+        spent = [sum_text(sums.spent.tokens), cost_text(sums.spent.cost)] if spends else []
         statuses = ", ".join(f"{status} {count}" for status, count in sums.statuses.most_common())
         cells.append([key, str(sums.sessions), str(sums.count), str(sums.failed), *spent, *times, statuses])
     show_table(columns, cells)

@@ -12,16 +12,13 @@ function showHead({summary, items, rows}) {
   );
   const calls = rows.filter((row) => row.kind === "model").length,
     tools = rows.filter((row) => row.kind === "tool").length;
-  const paid = rows.filter((row) => row.kind === "model" && row.status === "success");
-  const spent = paid.reduce((sum, row) => sum + (row.in ?? 0) + (row.out ?? 0), 0);
-  const cost = paid.reduce((sum, row) => (sum === null || row.cost === undefined ? null : sum + row.cost), 0);
   const time = segmentsOf({items, rows}).reduce((sum, segment) => sum + segment.seconds, 0) * 1000;
   const sums = [
     ["turns", new Set(items.filter((item) => item.status !== "between_turns").map((item) => item.turn)).size],
     ["model calls", calls],
     ["tool calls", tools],
-    ["tokens", spent || !paid.length ? tokens(spent) : "?"],
-    ["cost", cost === null ? "?" : price(cost)],
+    ["tokens", summary.tokens === null ? "?" : tokens(summary.tokens)],
+    ["cost", summary.cost === null ? "?" : price(summary.cost)],
     ["time", duration(time)],
   ];
   at("sums").replaceChildren(...sums.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));

@@ -2,7 +2,7 @@
 
 function sessionNode(session) {
   const tokensTold = typeof session.tokens === "number" ? `${tokens(session.tokens)} tok` : "";
-  const costTold = typeof session.cost === "number" && session.cost > 0 ? price(session.cost) : "";
+  const costTold = session.cost === null ? "?" : session.cost > 0 ? price(session.cost) : "";
   return el(
     "li",
     {},

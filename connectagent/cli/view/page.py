@@ -14,6 +14,7 @@ from connectagent.cli.view.conversation import conversation_of, history_by_numbe
 from connectagent.cli.view.reading import listing_of
 from connectagent.cli.view.rows import fields_of, text_of_value
 from connectagent.records.file import BETWEEN_TURNS
+from connectagent.session.usage import spent_in
 
 _SCRIPTS = (
     *("source.js", "text.js", "overview.js", "timeline.js", "conversation.js"),
@@ -57,13 +58,15 @@ def page_of(record: dict[str, Any]) -> str:
 
 
 def _summary(record: dict[str, Any]) -> dict[str, Any]:
-    """What the list of sessions would tell; sums are the page's, from the turns."""
+    """What the list of sessions would tell, as far as the page shows it."""
     turns = [turn for turn in record["turns"] if turn.get("status") != BETWEEN_TURNS]
     status = str(turns[-1].get("status") or "unfinished") if turns else "empty"
     told = {key: text_of_value(record[key]) for key in ("agent", "model", "script") if record.get(key) is not None}
     started = record.get("started")
     when = started.isoformat().replace("+00:00", "Z") if isinstance(started, datetime.datetime) else None
-    return {"name": told.get("agent", "record"), "started": when, "status": status, **told}
+    spent = spent_in(line for turn in record["turns"] for line in turn["lines"])
+    sums = {"tokens": spent.tokens, "cost": spent.cost}
+    return {"name": told.get("agent", "record"), "started": when, "status": status, **sums, **told}
 
 
 def _json(value: Any) -> str:

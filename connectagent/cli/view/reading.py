@@ -12,6 +12,7 @@ from connectagent.cli.view.rows import fields_of, number_of, row_of, shortened, 
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.follow import Follower
+from connectagent.records.history import retried, with_retries
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.session.history import History
@@ -32,6 +33,7 @@ class Listing:
         self.entries: list[dict[str, Any]] = []
         self.rows: list[dict[str, Any]] = []
         self.items: list[dict[str, Any]] = []
+        self._calls: dict[Any, int] = {}  # tool calls, each with the number of its entry
         self._started: dict[str, int] = {}  # calls that have no end yet, each with the number of its entry
 
     def begin(self, item: dict[str, Any]) -> None:
@@ -46,6 +48,10 @@ class Listing:
     def add(self, entry: dict[str, Any]) -> None:
         """Add an entry to the newest turn."""
         row = {**row_of(entry, len(self.entries)), "item": len(self.items) - 1}
+        if retried(entry) is not None and entry.get("call_id") in self._calls:
+            self._try_again(self._calls[entry["call_id"]], entry)
+        if entry.get("type") == "tool_execution":
+            self._calls[entry.get("call_id")] = row["n"]
         if row["kind"] == "started":
             self._started[row["call"]] = row["n"]
         elif row["kind"] == "tool" and row["call"] in self._started:
@@ -56,12 +62,20 @@ class Listing:
         self.entries.append(entry)
         self.rows.append(row)
 
+    def _try_again(self, number: int, again: dict[str, Any]) -> None:
+        """Let the row of a call tell what its last attempt came to."""
+        entry = with_retries([self.entries[number], again])[0]
+        kept = {key: value for key, value in self.rows[number].items() if key not in ("error", "status", "bad")}
+        self.rows[number] = {**kept, **row_of(entry, number)}
+
     def end(self, item: dict[str, Any]) -> None:
         """End the newest turn; `item` holds its summary."""
         told: dict[str, Any] = {key: item[key] for key in _OF_AN_END if item.get(key) is not None}
         for key, value in told.items():
             number = key in ("duration_ms", "tokens", "cost")
             told[key] = number_of(value) if number else shortened(text_of_value(value), 600)["text"]
+        if "cost" in item and item["cost"] is None:
+            told["cost"] = None  # not known, which is not nothing
         handlers = item.get("handlers")
         if isinstance(handlers, list):
             told["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]

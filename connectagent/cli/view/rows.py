@@ -92,6 +92,7 @@ def _tool(entry: dict[str, Any]) -> dict[str, Any]:
     failed = entry.get("status") in _FAILED and entry.get("error")
     row["text"] = _error(entry) if failed else _line(entry.get("result")).removeprefix("rejected: ")
     row["ms"] = number_of(entry.get("timing")) or 0.0
+    row |= {"attempts": len(entry["attempts"])} if isinstance(entry.get("attempts"), list) else {}
     return row | {"error": _short(entry["error_type"], 60)} if entry.get("error_type") else row
 
 

@@ -37,6 +37,8 @@ function use(row) {
   const parts = [];
   if (row.in !== undefined || row.out !== undefined) parts.push(`${tokens(row.in ?? 0)}→${tokens(row.out ?? 0)}`);
   if (row.cost !== undefined) parts.push(price(row.cost));
+  else if (parts.length) parts.push("cost ?");
+  if (row.attempts > 1) parts.push(`${row.attempts} attempts`);
   return parts.join("  ");
 }
 
@@ -157,7 +159,7 @@ function showTurn(turn, item, now) {
   const parts = [
     item.duration_ms !== undefined && item.duration_ms !== null && duration(item.duration_ms),
     typeof item.tokens === "number" && `${tokens(item.tokens)} tok`,
-    typeof item.cost === "number" && price(item.cost),
+    item.cost === null ? "cost ?" : typeof item.cost === "number" && price(item.cost),
   ];
   turn.head.lastChild.replaceChildren(
     el("span", {class: "sum"}, parts.filter(Boolean).join("  ")),

@@ -6,8 +6,10 @@ import copy
 import functools
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from connectagent import frame
 from connectagent.agents.agent import Agent
 from connectagent.agents.runtime import Runtime
 from connectagent.data import LLMResponse, Message, TraceEntry
@@ -17,6 +19,7 @@ from connectagent.hooks.handler import Handler
 from connectagent.output.masking import current
 from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
+from connectagent.session.journal import is_aside
 from connectagent.session.snapshot import By, clone
 from connectagent.testing.replay.recording import RecordedTurn, Run, Sent, model_answer, request_changes, run_outcome
 from connectagent.tools.registry import ToolRegistry, collect_tools
@@ -116,7 +119,8 @@ class Player:
         self._answered = 0
         self._arguments: Any = {}
         agent.llm = RecordedLLM(self, agent.llm.model, getattr(agent.llm, "context_window", None))
-        agent.runtime = Runtime(lambda model: RecordedLLM(self, model), lambda after_s: None)
+        recorded = partial(RecordedLLM, self)
+        agent.runtime = Runtime(recorded, recorded, lambda after_s: None)
         agent.log = new_log(recording=False)
         agent.hooks.without(one for one in agent.hooks.loaded if one.builtin and one.plugin in WRITERS)
         agent.hooks.add(Handler("on_trace", self._note_entry, dict(UNORDERED), "replay", builtin=True))
@@ -163,8 +167,10 @@ class Player:
 
     def answer(self, model: str, messages: list[Message], tools: list[dict[str, Any]]) -> LLMResponse:
         """The turn's next answer, whatever the request is; the request is remembered."""
-        asking = self.agent.boundary.running()
-        if asking is not None:  # calls that handlers and tools make by themselves are in no trace
+        asking, here = self.agent.boundary.running(), frame.current()
+        if here is not None and is_aside({"id": here.id}):
+            return self._answer_aside(model, here.id)
+        if asking is not None:  # it called `complete()` itself, which is in no trace
             reason = f"{asking.get('handler') or asking.get('tool')} asked the model itself"
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
         self.requests.append((copy.deepcopy(messages), copy.deepcopy(tools)))
@@ -180,6 +186,18 @@ class Player:
         except BaseException as interrupt:
             self.raised.append(interrupt)
             raise
+
+    def _answer_aside(self, model: str, id: str) -> LLMResponse:
+        """What a model answered a handler or tool that asked it: the same question, else the next one from there."""
+        asks = {} if self._turn is None else self._turn.asks
+        place, _, attempt = id.rpartition("/")
+        same = f"{place.rpartition('/ask:')[0]}/ask:"
+        near = (one for one in asks if one.startswith(same) and one.endswith(f"/{attempt}"))
+        found = id if id in asks else next(near, None)
+        if found is None:
+            reason = "it asked no model there then"
+            raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
+        return model_answer(asks.pop(found))
 
     def _note(self, model: str, tools: list[dict[str, Any]]) -> None:
         session: Any = self.agent.conversation.session

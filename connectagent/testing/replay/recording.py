@@ -15,7 +15,7 @@ from connectagent.errors import ConfigError, ToolArgumentsError, ToolRejected
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import read_record
 from connectagent.session.history import History
-from connectagent.session.journal import LINES
+from connectagent.session.journal import LINES, is_aside
 from connectagent.session.raised import model_error, tool_error
 from connectagent.session.snapshot import By, clone
 
@@ -74,6 +74,7 @@ class RecordedTurn:
         input: its `user_input` entry.
         entries: all others.
         answers: the `llm_call` entries of what the model was asked, in order.
+        asks: those of what handlers and tools asked themselves, by their place.
         sent: the requests, one for each of `answers`.
         runs: the times that tools ran, in order.
         end: the keys of the turn's summary; without `status` it was cut off.
@@ -84,6 +85,7 @@ class RecordedTurn:
     input: TraceEntry
     entries: list[TraceEntry] = field(default_factory=list)
     answers: list[TraceEntry] = field(default_factory=list)
+    asks: dict[str, TraceEntry] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     end: dict[str, Any] = field(default_factory=dict)
@@ -194,12 +196,13 @@ class Recording:
                 turn.sent.append(self._sent(history.seen[sends[at]], at - sends[at], turn, offered))
         for turn in self.turns:
             turn.runs = list(runs_of(turn.entries))
+            turn.asks = asks_in(turn.entries)
 
     def _sends(self) -> dict[int, int]:
         """By the place of each `llm_call` whose model was asked, the place before which the request was sent."""
         sends = {}
         for at, (_, entry) in enumerate(self._kept):
-            if entry.get("type") == "llm_call" and entry.get("status") != "stand_in":
+            if entry.get("type") == "llm_call" and entry.get("status") != "stand_in" and not is_aside(entry):
                 place, left = at, int(entry.get("entries_since_request") or 0)
                 while place and left:
                     place -= 1
@@ -253,7 +256,8 @@ def conversation_of(history: History) -> list[tuple[Message, By]]:
 
 def request_changes(entries: list[TraceEntry]) -> list[dict[str, Any]]:
     """How handlers changed one request, by the entries before it."""
-    changed = (entry for entry in entries if entry.get("type") == "change" and entry.get("of") == "request")
+    kinds = ("change", "request")
+    changed = (one for one in entries if (one.get("type"), one.get("of")) == kinds and not is_aside(one))
     return [{"by": entry.get("by"), "value": entry.get("value")} for entry in changed]
 
 
@@ -272,6 +276,11 @@ def _mark_begin(item: dict[str, Any]) -> None:
         trace.insert(next((at for at, is_own in enumerate(own) if not is_own), len(trace)), {
             "type": _BEGINS[1], "prompt": item["input"],
         })  # fmt: skip
+
+
+def asks_in(entries: list[TraceEntry]) -> dict[str, TraceEntry]:
+    """What handlers and tools asked models themselves, by the place."""
+    return {str(one.get("id")): one for one in entries if one.get("type") == "llm_call" and is_aside(one)}
 
 
 # -- the runs of tools ---------------------------------------------------------------------------

@@ -1,0 +1,182 @@
+"""A call that is made again: its attempts, each with its own start and time, and whom the next one asks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, LLMResponse, Retry, TokenUsage, on_error
+from connectagent.cli.view.reading import Reading
+from connectagent.errors import ProviderError
+from connectagent.testing import ScriptedLLM, call
+
+SLOW_S = 0.15
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def busy() -> ProviderError:
+    return ProviderError("busy", kind="overloaded", provider="p")
+
+
+def entries(agent: Agent, kind: str) -> list[dict[str, Any]]:
+    assert agent.current_session is not None
+    return [entry for entry in agent.current_session["trace"] if entry["type"] == kind]
+
+
+def test_on_error_is_given_the_request_and_the_number_of_the_attempt() -> None:
+    seen: list[Any] = []
+
+    def fails() -> str:
+        """Fail."""
+        raise ValueError("no")
+
+    @on_error
+    def note(tool_call: Any, request: Any, attempt: int) -> Any:
+        seen.append((tool_call is None, request and request.messages[-1]["content"], attempt))
+        return Retry() if attempt < 3 else None
+
+    llm = ScriptedLLM(busy(), call("fails"), "Done.")
+    agent = Agent("a", [fails], llm=llm, on_events=[note], log=False, quiet=True)
+    assert agent.input("Hi") == "Done."
+    assert seen == [(True, "Hi", 1), (False, None, 1), (False, None, 2), (False, None, 3)]
+
+
+def test_what_on_error_changes_in_the_request_holds_for_the_next_attempt() -> None:
+    @on_error
+    def shorten(request: Any) -> Retry:
+        request.messages = [{"role": "user", "content": "Short."}]
+        return Retry()
+
+    llm = ScriptedLLM(busy(), "Done.")
+    agent = Agent("a", llm=llm, on_events=[shorten], log=False, quiet=True)
+    assert agent.input("Something long") == "Done."
+    assert [message["content"] for message in llm.requests[1].messages] == ["Short."]
+    (change,) = entries(agent, "change")
+    assert change["of"] == "request" and change["by"]["handler"].endswith("shorten")
+
+
+def test_another_model_may_be_given_as_an_object() -> None:
+    other = ScriptedLLM(LLMResponse("Other.", usage=TokenUsage(1, 2, cost=0.5)), model="other")
+
+    @on_error
+    def instead() -> Retry:
+        return Retry(model=other)
+
+    llm = ScriptedLLM(busy(), "Own.")
+    agent = Agent("a", llm=llm, on_events=[instead], quiet=True)
+    assert [agent.input("Hi"), agent.input("Hi")] == ["Other.", "Own."]
+    calls = [(entry["model"], entry["status"], entry.get("attempt")) for entry in entries(agent, "llm_call")]
+    assert calls == [("scripted", "error", None), ("other", "success", 2), ("scripted", "success", None)]
+    assert agent.total_cost == 0.5 and len(other.requests) == 1
+
+
+@pytest.mark.parametrize("model", [42, "", object()])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    with pytest.raises(ValueError, match="a model's name or an LLM"):
+        Retry(model=model)
+
+
+GIVEN = '''
+import os, sys
+from connectagent import Agent, Retry, on_error
+from connectagent.errors import ProviderError
+from connectagent.testing import ScriptedLLM
+
+def dies(messages, tools):
+    os._exit(9)
+
+@on_error
+def instead(error):
+    print("asked", flush=True)
+    return Retry(model=ScriptedLLM(dies if len(sys.argv) == 1 else "Other.", model="scripted-other"))
+
+failed = ProviderError("busy", kind="overloaded", provider="p")
+agent = Agent("a", llm=ScriptedLLM(failed), on_events=[instead], quiet=True)
+print(agent.input("Hi") if len(sys.argv) == 1 else agent.resume(sys.argv[1]))
+'''
+
+
+def test_a_model_that_was_given_as_an_object_is_asked_for_again_where_it_cannot_be_made() -> None:
+    Path("script.py").write_text(GIVEN)
+    first = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
+    assert (first.returncode, first.stdout) == (9, "asked\n")
+    (record,) = Path(".co/evals").glob("*.yaml")
+    words = [sys.executable, "script.py", str(record)]
+    for expected in ("asked\nOther.\n", "Other.\n"):  # the second time all is in the record
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert done.stdout == expected
+    assert "scripted-other" in record.read_text()
+
+
+def test_a_tool_that_succeeds_at_its_second_attempt_is_a_success_with_two_attempts() -> None:
+    runs: list[float] = []
+
+    def flaky() -> str:
+        """Fail once, slowly."""
+        runs.append(time.time())
+        time.sleep(SLOW_S if len(runs) == 1 else 0)
+        if len(runs) == 1:
+            raise ConnectionError("lost")
+        return "fine"
+
+    @on_error
+    def again() -> Retry:
+        return Retry(after_s=SLOW_S)
+
+    agent = Agent("a", [flaky], llm=ScriptedLLM(call("flaky"), "Done."), on_events=[again], quiet=True)
+    assert agent.input("Hi") == "Done."
+    (entry,) = entries(agent, "tool_execution")
+    assert (entry["status"], entry["result"], entry["timing"] < SLOW_S * 1000) == ("success", "fine", True)
+    first, second = entry["attempts"]
+    assert (first["status"], first["error_type"], second["status"]) == ("error", "ConnectionError", "success")
+    assert first["timing"] >= SLOW_S * 1000 > second["timing"] == entry["timing"]
+    assert first["started"] == pytest.approx(runs[0], abs=0.1) and second["started"] == pytest.approx(runs[1], abs=0.1)
+    assert second["started"] - first["started"] >= 2 * SLOW_S
+
+    row = next(row for row in Reading(Path(str(agent.record))).news()["rows"] if row["kind"] == "tool")
+    assert (row["status"], row["bad"], row["attempts"]) == ("success", 0, 2)
+    told = subprocess.run(
+        [sys.executable, "-m", "connectagent", "log", "show"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "2 attempts" in told and "ConnectionError" in told
+
+
+def test_attempts_at_a_model_have_each_its_own_start_and_time() -> None:
+    def slow(messages: Any, tools: Any) -> Any:
+        time.sleep(SLOW_S)
+        return busy()
+
+    @on_error
+    def again() -> Retry:
+        return Retry(after_s=SLOW_S)
+
+    agent = Agent("a", llm=ScriptedLLM(slow, "Done."), on_events=[again], quiet=True)
+    agent.input("Hi")
+    first, second = entries(agent, "llm_call")
+    assert first["duration_ms"] >= SLOW_S * 1000 > second["duration_ms"]
+    assert second["started"] - first["started"] >= 2 * SLOW_S
+    assert second["started"] - first["timestamp"] >= SLOW_S  # the wait is nobody's time
+
+
+def test_time_that_an_agent_waits_for_one_beside_it_is_not_its_own() -> None:
+    def slow(messages: Any, tools: Any) -> str:
+        time.sleep(4 * SLOW_S)
+        return "Slow."
+
+    children = [Agent("slow", llm=ScriptedLLM(slow), quiet=True), Agent("quick", llm=ScriptedLLM("Quick."), quiet=True)]
+    both = [call("slow", prompt="a"), call("quick", prompt="b")]
+    agent = Agent("a", children, llm=ScriptedLLM(both, "Done."), quiet=True)
+    assert agent.input("Hi") == "Done."
+    first, second = entries(agent, "tool_execution")
+    turns = {entry["agent"]: entry["duration_ms"] for entry in entries(agent, "agent_turn")}
+    assert first["timing"] >= 4000 * SLOW_S > second["timing"]
+    assert turns["slow"] >= 4000 * SLOW_S > turns["quick"]
