@@ -61,8 +61,19 @@ class Links(Member):
                 "tool, or by another thread; make an agent for each"
             )
 
+    def give_up_wait(self) -> None:
+        """Nobody goes on with what the agent's own turn waits for, or its going on has begun."""
+        if self.waits_in is not None and self.waits_in.agent is self:
+            self.waits_in.waiting = ()
+
+    def leave_log(self) -> None:
+        """The session is over."""
+        self.give_up_wait()
+        self.log.leave()
+
     def take_session(self, session: dict[str, Any]) -> None:
         """Go on with a session that was read from a record."""
+        self.give_up_wait()
         self.current_session = cast(Session, session)
         self._take_session()
 

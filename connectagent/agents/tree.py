@@ -37,6 +37,7 @@ class Member(AgentBase):
         labels: what each of its trace entries carries: `author` and `branch`; {} outside a tree.
         body: the function of `Agent(run=...)` as a tool, or None.
         turn: the turn that is running, or None.
+        waits_in: the root turn that was paused while a turn of this agent waited in it, or None.
         left_out: the plugins that this agent does without, also where its parent has them.
     """
 
@@ -65,6 +66,7 @@ class Member(AgentBase):
         self.parent: Agent | None = None
         self.labels: dict[str, str] = {}
         self.turn: Any = None
+        self.waits_in: Any = None
         self.inherit_plugins = inherit_plugins
         self._copies: dict[Handler, Handler] = {}
         self.transfer_to = _directions(transfer_to)
