@@ -14,8 +14,8 @@ from connectagent.errors import Pause, ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
 from connectagent.loop.hook_run import HookRun
-from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored
-from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, digest_of
+from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored, input_digest
+from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
 from connectagent.session.snapshot import By, shown
 
 RESUMED: By = {"plugin": "(resume)"}  # by: what a person decided
@@ -119,7 +119,7 @@ class Operations:
         """The place of an operation that code of others asks for; equal ones are told apart by their number."""
         if asked.by is not None and (run := self._runs.get(asked.place)):
             self._close_handlers(asked, run)
-        told = digest_of(given) if key is None else re.sub(r"[^\w.-]", "_", key)
+        told = input_digest(given) if key is None else re.sub(r"[^\w.-]", "_", key)
         id = f"{asked.id}/{kind}:{name}~{told}"
         with self.root._guard:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
@@ -263,7 +263,7 @@ class Operations:
         told = None if call is None else shown(call)
         line: TraceEntry = {"type": WAIT, "id": f"{run.id}/wait:{by.get('handler')}", "hook": run.id, "of": run.hook}
         line |= {"agent": self.agent.name, "call": told, "reason": pause.reason, "by": by}
-        line |= {"digest": digest_of(told and told["arguments"])}
+        line |= {"digest": input_digest(told and told["arguments"])}
         over = [*run.passed, [by.get("plugin"), by.get("handler")]]
         self.log.append({**line, "over": over, **run.told(), **self._ended_told()})
         return Waiting([Wait(line["id"], line["agent"], told, pause.reason, line["digest"], by)], call, by)

@@ -11,9 +11,9 @@ from connectagent.data import Retry, ToolCall, TraceEntry, Wait
 from connectagent.errors import Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.model_call import MAX_RETRIES, outlined, shown_call
 from connectagent.loop.operations import RESUMED
-from connectagent.loop.stored import from_stored
+from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
-from connectagent.session.journal import LEFT, WAIT, digest_of
+from connectagent.session.journal import LEFT, WAIT, Journal
 from connectagent.session.messages import NOT_RUN
 from connectagent.session.raised import named_error
 from connectagent.session.snapshot import By, clone, shown
@@ -21,6 +21,7 @@ from connectagent.tools.results import error_content, error_message, result_cont
 from connectagent.tools.tool import Tool
 
 IN_DOUBT = "in doubt: the process ended while this tool ran, so it may have taken effect; it was not run again"
+LACKS = "{names} is masked in the record, with which this turn goes on; the call was not run: give it again, unmasked"
 ENDED = NOT_RUN.format(reason="the turn was ended")
 _DATA = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
 _OF_ATTEMPT = ("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing")
@@ -207,12 +208,21 @@ class ToolRun:
         """Whether a person's answer stands in for a tool that began before; False where it is to run.
 
         Raises:
-            ToolRejected: the person refuses, or it is in doubt whether the tool has taken effect.
+            ToolRejected: the person refuses, the tool may have taken effect already, or an argument is masked.
             Waiting: nobody has decided.
         """
-        turn, past = self.turn, self.turn.past
-        if past is None or id not in past.began:
+        past, arguments = self.turn.past, self.call.arguments
+        if past is None:
             return False
+        answered = id in past.began and self._is_decided(tool, id, entry, past)
+        if not answered and past.lacks(arguments):
+            names = " and ".join(repr(name) for name in arguments if past.lacks(arguments[name]))
+            raise self._refusal(LACKS.format(names=names))
+        return answered
+
+    def _is_decided(self, tool: Tool, id: str, entry: TraceEntry, past: Journal) -> bool:
+        """The same of a tool that began before; raises as it does."""
+        turn = self.turn
         turn.opens(id)
         waits = past.left.get(id)
         if waits is None:
@@ -242,7 +252,7 @@ class ToolRun:
         turn, call, by = self.turn, self.call, {"tool": self.call.name}
         told, wait = shown(call), f"{id}/wait:{call.name}"
         line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": told, "reason": pause.reason, "by": by}
-        line |= {"digest": digest_of(told["arguments"])}
+        line |= {"digest": input_digest(told["arguments"])}
         turn.log.append(line)
         turn.log.append({"type": LEFT, "id": id, "waits": [wait]})
         return Waiting([Wait(wait, turn.agent.name, told, pause.reason, line["digest"], by)], call, by)

@@ -24,6 +24,8 @@ TOOL_ENDED = "tool_ended"
 LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED))
 """The types of lines that only the log has: they are not in `current_session["trace"]`."""
 
+MASKED = "masked"  # in a line: the places at which something was masked; the digest of an input that was
+
 _ATTEMPT = re.compile(r"(.*)/(?:model|tool)(\d+)", re.DOTALL)
 
 
@@ -31,6 +33,19 @@ def digest_of(value: Any) -> str:
     """Twelve hex digits by which inputs are told apart; what is not JSON counts by its type's name."""
     text = json.dumps(value, sort_keys=True, default=lambda item: type(item).__name__, skipkeys=True)
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+_MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
+
+
+def marks_in(value: Any) -> set[str]:
+    """What stands in a value in the place of secrets: `[masked: NAME]`."""
+    if isinstance(value, str):
+        return set(_MARK.findall(value))
+    if isinstance(value, dict | list | tuple):
+        items = [*value.values(), *value] if isinstance(value, dict) else value
+        return {mark for item in items for mark in marks_in(item)}
+    return set()
 
 
 def is_inside(id: str, outer: str) -> bool:
@@ -194,6 +209,11 @@ class Journal:
             elif is_inside(str(line.get("at", "")), place) and line.get("branch") == branch:
                 found.append(line)
         return found
+
+    def lacks(self, value: Any) -> bool:
+        """Whether a value holds what was masked in a line: the log does not have all of it."""
+        marks = marks_in(value)
+        return bool(marks) and any(marks & marks_in(line) for line in self.lines if line.get(MASKED))
 
     def pending(self) -> list[Wait]:
         """What waits and is not decided, in the order in which it was asked."""
