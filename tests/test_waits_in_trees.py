@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,19 @@ def test_the_next_input_of_the_root_gives_its_turn_up_and_both_models_read_that_
         sent = agent.llm.requests[1].messages
         assert conversation_problems(sent) == []
         assert [one["content"] for one in sent if one["role"] == "tool"] == ["not run: the turn was paused"]
+
+
+def test_what_was_left_open_inside_is_abandoned_in_the_record() -> None:
+    it = Payments()
+    paused = it.pause()
+    it.next_answers([[call("payer", prompt="Never mind.")], "Then not."], ["Well."])
+    assert it.boss.input("Leave it.") == "Then not."
+    lines = [json.loads(line[4:]) for line in paused.record.read_text().splitlines() if line.startswith("  - {")]
+    (left,) = [line for line in lines if line.get("outcome") == "abandoned"]
+    assert left["type"] == "closed" and paused.waiting[0].id.startswith(f"{left['id']}/")
+    other = Payments()
+    assert other.boss.resume(paused.record) == "Then not."
+    for agent, same in ((other.boss, it.boss), (other.payer, it.payer)):
+        session: Any = agent.current_session
+        assert session["messages"] == same.current_session["messages"]  # type: ignore[index]
+        assert session["turn"] == same.current_session["turn"] == 2  # type: ignore[index]

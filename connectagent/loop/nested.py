@@ -8,8 +8,9 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import TraceEntry
-from connectagent.errors import Abandoned, Paused, Waiting, short_path
+from connectagent.errors import Abandoned, Diverged, DivergenceError, Paused, Waiting, short_path
 from connectagent.frame import Frame
+from connectagent.loop.divergence import finish
 from connectagent.loop.model_call import describe_error
 from connectagent.loop.operations import Given
 from connectagent.loop.run import run_turn
@@ -89,8 +90,16 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
 
 
 def _framed(turn: Turn) -> str:
-    with frame.within(turn.frame):
-        return run_turn(turn)
+    try:
+        with frame.within(turn.frame):
+            result = run_turn(turn)
+        if turn.past is not None:
+            finish(turn, turn.id)
+        return result
+    except Diverged as error:
+        if turn.parent is not None:
+            raise
+        raise DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())])) from None
 
 
 def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, handoff: Any = None) -> TraceEntry:

@@ -13,6 +13,7 @@ from connectagent.data import Log, Message, TraceEntry, Wait
 from connectagent.errors import Pause, ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
+from connectagent.loop.divergence import expect, finish
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored, input_digest
 from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
@@ -123,7 +124,10 @@ class Operations:
         id = f"{asked.id}/{kind}:{name}~{told}"
         with self.root._guard:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
-        return f"{id}#{number}"
+        id = f"{id}#{number}"
+        if self.past is not None:
+            expect(self, asked.id, id)
+        return id
 
     def alone(self, asked: Frame) -> threading.RLock:
         """Operations of this agent that are asked for in one frame exclude each other: `with turn.alone(frame):`."""
@@ -226,6 +230,9 @@ class Operations:
         except Waiting as waiting:
             waiting.by, waiting.call = self.boundary.owner_of(waiting) or {}, run.given.get("tool_call")
             raise
+        except Exception as error:
+            self._fail(run, error)
+            raise
         finally:
             del self._runs[id]
         self._close(run, ended)
@@ -233,6 +240,8 @@ class Operations:
 
     def _close(self, run: HookRun, ended: Ending | None, **told: Any) -> None:
         """Write what the handlers decided, or that they changed something; nothing where they only observed."""
+        if self.past is not None and not told:
+            finish(self, run.id, run.passed[run.known :])
         told = {**run.told(), **told}
         if self.ended is not ended and self.ended is not None:
             told["ended"] = self.end_told()
@@ -240,6 +249,11 @@ class Operations:
             told["request"] = changed
         if told or run.id in self.touched:
             self.log.append({"type": CLOSED, "id": run.id, **told})
+
+    def _fail(self, run: HookRun, error: Exception) -> None:
+        """Write whose error ended the handlers: who resumes the turn does that again."""
+        told = {"error_type": type(error).__name__, "from": self.failed(run.id, error), "open": True}
+        self.log.append({"type": CLOSED, "id": run.id, **told})
 
     def _changed(self, request: Any) -> dict[str, Any]:
         agent = self.agent
@@ -290,6 +304,7 @@ class Operations:
         self.opens(id)
         part = past.lines[past.parts[id]]
         run.over = run.passed = [list(one) for one in part.get("over") or ()]
+        run.known = len(run.passed)
         edit_again(run.given, self.reapply(id, lambda by: [by.get("plugin"), by.get("handler")] in run.passed))
         self._take(run, part)
         return part["type"] == WAIT and self._decided(run, part)

@@ -105,5 +105,5 @@ def _changed(given: Any, masked: Any, place: str = "") -> list[str]:
         pairs = zip(masked, given.values(), masked.values(), strict=True)
     elif isinstance(given, (list, tuple)) and isinstance(masked, list):
         pairs = zip(range(len(masked)), given, masked, strict=True)
-    found = [one for key, *both in pairs for one in _changed(*both, place=f"{place}.{key}" if place else str(key))]
+    found = [one for key, *both in pairs for one in _changed(*both, f"{place}.{key}".lstrip("."))]
     return found or [place]

@@ -253,7 +253,7 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
     """What agents inside have: the turns that have ended; what is open of theirs is looked up when it goes on."""
     found: dict[str, Recorded] = {}
     for part in parts:
-        journal = Journal(part.lines)
+        journal, void = Journal(part.lines), void_entries(part)
         turn: dict[str, str] = {}  # by branch, the place of its turn
         for line in part.lines:
             branch = line.get("branch")
@@ -268,13 +268,12 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
             entries = own_entries(part.lines, branch.rpartition(".")[2], branch)
             recorded.trace += entries
             kept = []
-            numbers = {id(line): number for number, line in enumerate(part.lines)}
             for entry in entries:
                 if entry.get("type") == "user_input":
                     turn[branch] = str(entry.get("at"))
                 place = turn.get(branch, "")
-                ended = part is not opened or (place in journal.closed and not journal.is_open(place))
-                if ended and numbers[id(entry)] not in journal.void and not _only_says_stopped(entry):
+                ended = not journal.is_abandoned(place) if part is not opened else journal.is_ended(place)
+                if ended and id(entry) not in void:
                     kept.append(entry)
             recorded.history.extend(clone(kept))
     return found

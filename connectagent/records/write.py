@@ -27,7 +27,7 @@ from connectagent.records.paths import new_record, warn
 from connectagent.records.read import BETWEEN_TURNS, FORMAT
 from connectagent.records.retention import check_limits, keep_limits
 from connectagent.records.summary import Totals, summarise
-from connectagent.session.journal import BEGAN
+from connectagent.session.journal import ABANDONED, BEGAN, CLOSED, Journal
 from connectagent.session.snapshot import clone
 from connectagent.settings import enabled
 
@@ -117,10 +117,13 @@ class RecordLog(MemoryLog):
         return self._file.path if self._file is not None else None
 
     def begin(self, turn: Any) -> None:
-        super().begin(turn)
         with self._lock:
             refresh()
             self.follow(turn.agent)
+            if turn.past is None and self._lines:  # nobody goes on with what the turn before this one has left open
+                for id in Journal(self._lines).open_turns():
+                    self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
+            super().begin(turn)
             session = self._session
             written = _Turn(min(self._messages, len(session["messages"])))
             head = f"- turn: {session['turn']}\n  input: {self._kept.scalar(turn.prompt)}\n"
@@ -177,7 +180,7 @@ class RecordLog(MemoryLog):
         if self._session is agent.current_session and not forked:
             return
         self._agent = agent
-        self._session, self._file, self._failed = agent.current_session, None, False
+        self._session, self._file, self._failed, self._lines = agent.current_session, None, False, []
         self._kept = Kept(agent)
         self._waiting, self._between, self._totals = [], False, Totals()
         first = (self._session["messages"] or [{}])[0]

@@ -15,6 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from connectagent.data import TraceEntry, Wait
@@ -35,6 +36,9 @@ def digest_of(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+ABANDONED = "abandoned"  # the outcome of a turn that nobody will ask for again
+
+_ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that code of others asked for
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
 
 
@@ -187,6 +191,24 @@ class Journal:
             id = frame
         return True
 
+    def is_lost(self, id: str) -> bool:
+        """Whether an attempt at a model began and nobody knows what it took."""
+        ask = _ASKED.search(id[id.rindex("/") :]) if "/" in id else None
+        return id not in self.closed and (bool(ask and ask[1] == "ask") or "/model" in id[id.rfind("/") :])
+
+    def open_turns(self) -> list[str]:
+        """The turns of other agents that began and did not come to their end, without those inside them."""
+        turns = [id for id, number in self.began.items() if _is_turn(id) and not self.is_ended(id)]
+        return [id for id in turns if not any(id != one and is_inside(id, one) for one in turns)]
+
+    def is_ended(self, turn: str) -> bool:
+        """Whether a turn of another agent came to its end."""
+        return turn in self.closed and not self.is_open(turn) and not self.is_abandoned(turn)
+
+    def is_abandoned(self, turn: str) -> bool:
+        """Whether the code that had asked for a turn of another agent went on without it."""
+        return turn in self.closed and self.lines[self.closed[turn]].get("outcome") == ABANDONED
+
     def own(self, place: str, branch: str | None) -> list[TraceEntry]:
         """What was changed at a place itself in the conversation of one agent, in order, without what is void."""
         return [
@@ -210,6 +232,13 @@ class Journal:
                 found.append(line)
         return found
 
+    # -- what code of others asked for -----------------------------------------------------------
+
+    @cached_property
+    def asked(self) -> Asked:
+        """What code of others had asked for, by frame, and what it asks for now."""
+        return Asked(self)
+
     def lacks(self, value: Any) -> bool:
         """Whether a value holds what was masked in a line: the log does not have all of it."""
         marks = marks_in(value)
@@ -222,3 +251,72 @@ class Journal:
 
 def _place(line: TraceEntry) -> str:
     return str(line.get("id") or line.get("at") or "")
+
+
+class Asked:
+    """What code of others had asked for when a turn stopped, by the frame of the code, and what it asks for now.
+
+    Args:
+        past: the turn's lines.
+
+    Attributes:
+        at_once: the frames that had several operations open at the same time: their order tells nothing.
+    """
+
+    def __init__(self, past: Journal) -> None:
+        self._past = past
+        self._now: set[str] = set()
+        self._kinds: dict[str, dict[str, str]] = {}  # by frame: its operations, each with its kind
+        self.at_once: set[str] = set()
+        running: dict[str, set[str]] = {}
+        for line in past.lines:
+            if line.get("type") == "resumed":  # in a process that ended nothing runs any more
+                running.clear()
+            place = _place(line)
+            for found in _ASKED.finditer(place):
+                frame, id = place[: found.start()], place[: found.end()]
+                self._kinds.setdefault(frame, {})[id] = found[1]
+                open_ones = running.setdefault(frame, set())
+                if line.get("type") not in LINES and place in (id, f"{id}/tool1"):
+                    open_ones.discard(id)
+                elif line.get("type") == BEGAN and id not in open_ones:
+                    if open_ones:
+                        self.at_once.add(frame)
+                    open_ones.add(id)
+
+    def ask(self, frame: str, id: str) -> str | None:
+        """Note that a frame asks for an operation; the finished one that it should have asked for in its place."""
+        self._now.add(id)
+        operations = self._kinds.get(frame, {})
+        if id in operations or _kind(id) == "ask" or frame in self.at_once:
+            return None
+        return self.forgotten(frame)
+
+    def forgotten(self, frame: str) -> str | None:
+        """A finished operation that a frame has not asked for; asks may hold what differs, such as the time."""
+        for id, kind in self._kinds.get(frame, {}).items():
+            if id not in self._now and kind != "ask" and self._is_finished(id, kind):
+                return id
+        return None
+
+    def frames(self, id: str, names: Iterable[str]) -> list[str]:
+        """The frame of an operation, and those of handlers in it, that had asked for something."""
+        return [frame for frame in (id, *(f"{id}/{name}" for name in names)) if frame in self._kinds]
+
+    def left(self, frame: str) -> list[str]:
+        """The turns of other agents that a frame had begun and not ended, and has not asked for."""
+        operations = self._kinds.get(frame, {}).items()
+        left = [id for id, kind in operations if kind == "turn" and id not in self._now]
+        return [id for id in left if id in self._past.began and not self._is_finished(id, "turn")]
+
+    def _is_finished(self, id: str, kind: str) -> bool:
+        id = f"{id}/tool1" if kind == "exec" else id
+        return id in self._past.closed and not self._past.is_open(id)
+
+
+def _kind(id: str) -> str:
+    return id[id.rindex("/") + 1 :].partition(":")[0]
+
+
+def _is_turn(id: str) -> bool:
+    return "/" in id and _kind(id) == "turn"
