@@ -22,7 +22,7 @@ COMPLEX = {
     20: "_Tail.__post_init__ _inherit _value_of",
     19: "AnthropicLLM._response _content _inside _openai_message find_handlers message_problem object_schema",
     18: "AnthropicLLM._collected History._on_change _reopened _wanted check_handler names_secret runs_of",
-    17: "Kept._short Recording._read _Filler.value _before _decided _llm_call _response command kind_of",
+    17: "Kept._short Recording._read _Filler.value _before _llm_call _response command kind_of",
     16: "Boundary.watched CallIds.begin OpenAILLM._response Recording.decision _Plain._made "
     "_attempts _compared _frozen _is_simple _told _tool_message",
 }

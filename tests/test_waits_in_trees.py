@@ -116,3 +116,29 @@ def test_what_was_left_open_inside_is_abandoned_in_the_record() -> None:
         session: Any = agent.current_session
         assert session["messages"] == same.current_session["messages"]  # type: ignore[index]
         assert session["turn"] == same.current_session["turn"] == 2  # type: ignore[index]
+
+
+def test_a_turn_that_is_not_recorded_goes_on_with_each_message_once() -> None:
+    it, recorded = Payments(log=False), Payments()
+    for payments in (it, recorded):
+        boss: Any = payments.boss
+        payments.next_answers(["Hello."], [])
+        boss.input("Hi.")
+        payments.next_answers(
+            [[call("payer", prompt="Pay 5.")], [call("payer", prompt="Pay 6.")], "Done."],
+            [[call("pay", euro=5)], "Paid.", [call("pay", euro=6)], "Paid."],
+        )
+        with pytest.raises(Paused):
+            boss.input("Pay 5 and 6.")
+        with pytest.raises(Paused):
+            boss.resume(approve=True)
+        assert boss.resume(approve=True) == "Done." and payments.paid == [5, 6]
+    for agent, same in ((it.boss, recorded.boss), (it.payer, recorded.payer)):
+        session, other = agent.current_session, same.current_session
+        assert session is not None and other is not None and session["turn"] == other["turn"] == 2
+        assert [said(one) for one in session["messages"]] == [said(one) for one in other["messages"]]
+
+
+def said(message: Any) -> tuple[Any, ...]:
+    calls = [one["function"]["arguments"] for one in message.get("tool_calls") or ()]
+    return (message["role"], message["content"], calls)

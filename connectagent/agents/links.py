@@ -91,13 +91,16 @@ class Links(Member):
         self.log.follow(self)
         return self.log
 
-    def enter_session(self, branch: str | None) -> dict[str, str]:
+    def enter_session(self, turn: Turn, branch: str | None) -> dict[str, str]:
         """Take the session that a turn inside another one works on; what its entries carry.
 
         Args:
+            turn: that turn.
             branch: where the agent stands, if it is not in the tree of the one that asks.
         """
         self._take_session()
+        if not self.log.recording:
+            turn.log.withhold(turn.id)
         if branch is not None:
             self.conversation.labels = {"author": self.name, "branch": branch}
         return self.conversation.labels

@@ -21,7 +21,7 @@ from connectagent.records.file import Held, hold
 from connectagent.records.history import Recorded, RecordedSession, read_session
 from connectagent.records.write import Origin
 from connectagent.session.history import History
-from connectagent.session.journal import DECIDED, Journal
+from connectagent.session.journal import DECIDED, Journal, is_inside
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in
 
@@ -109,7 +109,7 @@ def _reopened(
     journal = Journal(lines or _lines_of(opened))
     status = last.get("status") if at is None else None
     line = _decided(agent, journal, decision, status, fork)
-    if status == "paused" and line is None and not any(wait in journal.decided for wait in journal.waits):
+    if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
         raise _still_paused(journal, path)
     begun = next((entry for entry in _lines_of(opened) if entry.get("type") == "user_input"), None)
     _take(agent, session, path, at, fork, held)
@@ -160,10 +160,7 @@ def _decided(agent: Any, journal: Journal, decision: Decision, status: str | Non
     pending = [wait.id for wait in journal.pending()]
     id = decision.wait
     if id is None:
-        if len(pending) != 1:
-            listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in journal.pending())
-            raise ConfigError(f"{len(pending)} calls wait; name the one that you decide, by its id:{listed}")
-        id = pending[0]
+        id = _only_one(journal)
     if id not in waits:
         raise ConfigError(f"nothing waits with the id {id!r}; what waits: {', '.join(pending) or 'nothing'}")
     _fits(waits[id], decision)
@@ -176,6 +173,17 @@ def _decided(agent: Any, journal: Journal, decision: Decision, status: str | Non
             raise ConfigError(f"{id} was decided already, otherwise")
         return None
     return {"type": DECIDED, "id": id, **told, "by": RESUMED, "timestamp": time.time()}
+
+
+def _only_one(journal: Journal) -> str:
+    """The id of what waits, where it is one thing."""
+    pending = journal.pending()
+    if not journal.waits:
+        raise ConfigError("what waits is of an agent that is not recorded (log=False): first resume it undecided")
+    if len(pending) != 1:
+        listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in pending)
+        raise ConfigError(f"{len(pending)} calls wait; name the one that you decide, by its id:{listed}")
+    return pending[0].id
 
 
 def _text(wait: Wait) -> str:
@@ -267,19 +275,32 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
 
 def _go_on_here(agent: Any, journal: Journal) -> str:
     """Go on with a turn in the process in which it stopped: from the conversation as it was before."""
-    trace: list[TraceEntry] = agent.current_session["trace"]
     begun = next(
         line for line in journal.lines if line.get("type") == "user_input" and line.get("at", "/").count("/") == 0
     )
     place = begun["at"]
-    first = next(number for number, entry in enumerate(trace) if entry.get("at") == place)
-    history = History(*agent.conversation.beginning)
-    history.extend(trace[:first])
-    agent.take_session(_as_session(Recorded(history, trace), {}))
+    for one in walk(agent):
+        if one.current_session is not None:
+            _take_back(one, journal, place)
     agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     message = user_message(begun.get("content", begun.get("prompt", "")))
     given = Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations)
     return take_root_turn(agent, given, journal, place)
+
+
+def _take_back(agent: Any, journal: Journal, place: str) -> None:
+    """Let an agent's conversation be as it was before the turn at a place, or its own one that is open in that."""
+    trace: list[TraceEntry] = agent.current_session["trace"]
+    begun = [(number, str(entry.get("at"))) for number, entry in enumerate(trace) if entry.get("type") == "user_input"]
+    opened = [number for number, at in begun if is_inside(at, place) and not journal.is_ended(at)]
+    if not opened:
+        return
+    first = opened[0]
+    before = agent.conversation
+    history = History(*before.beginning)
+    history.extend(trace[before.known : first])
+    agent.take_session(_as_session(Recorded(history, trace), {}))
+    agent.conversation.home, agent.conversation.known = before.home, first
 
 
 def _changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     _check_depth(turn)
     with agent.turning:
         related = agent.root is caller.agent.root
-        labels = agent.enter_session(None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
+        labels = agent.enter_session(turn, None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
         state = snapshot(caller.state) if related else None
         caller.opens(id)
         if not turn.has_begun(id):

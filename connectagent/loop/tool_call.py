@@ -243,6 +243,8 @@ class ToolRun:
             if tool.idempotent or turn.agent.runs_again(self.call):
                 return False
             raise self._refusal(IN_DOUBT)
+        if not waits:  # those of agents that are not recorded: they are asked again
+            return False
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})

@@ -14,7 +14,24 @@ from connectagent.output.text import describe
 from connectagent.records import yaml_lines
 from connectagent.records.blobs import LARGEST, is_long, place_holder, store_blob
 from connectagent.records.paths import data_folder, warn
+from connectagent.session.journal import WITHHELD
 from connectagent.settings import enabled
+
+_WITHOUT_TEXTS = {
+    *("type", "id", "at", "agent", "author", "branch", "turn", "iteration", "timestamp", "started", "duration_ms"),
+    *("timing", "usage", "model", "status", "outcome", "tool_name", "call_id", "tool_calls_count", "attempt"),
+    *("error_type", "error_kind", "from", "record", "open", "by", "of", "hook", "waits", "over"),
+}
+_STATE = ("delta", "appended", "removed")
+
+
+def without_texts(line: TraceEntry) -> TraceEntry:
+    """A line of an agent that is not to be recorded: what happened and what it cost, without texts and arguments.
+
+    What its turn changed in the state belongs to the agents around it too, and stays.
+    """
+    kept = _WITHOUT_TEXTS.union(_STATE) if line.get("type") == "agent_turn" else _WITHOUT_TEXTS
+    return {**{key: value for key, value in line.items() if key in kept}, WITHHELD: True}
 
 
 class Kept:
@@ -105,5 +122,7 @@ def _changed(given: Any, masked: Any, place: str = "") -> list[str]:
         pairs = zip(masked, given.values(), masked.values(), strict=True)
     elif isinstance(given, (list, tuple)) and isinstance(masked, list):
         pairs = zip(range(len(masked)), given, masked, strict=True)
-    found = [one for key, *both in pairs for one in _changed(*both, f"{place}.{key}".lstrip("."))]
+    found: list[str] = []
+    for key, one, other in pairs:
+        found += _changed(one, other, f"{place}.{key}".lstrip("."))
     return found or [place]

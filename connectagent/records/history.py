@@ -14,7 +14,7 @@ from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import BETWEEN_TURNS, own_entries, read_record
 from connectagent.session.history import History
-from connectagent.session.journal import Journal
+from connectagent.session.journal import WITHHELD, Journal
 from connectagent.session.snapshot import clone
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
@@ -255,7 +255,8 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
     for part in parts:
         journal, void = Journal(part.lines), void_entries(part)
         turn: dict[str, str] = {}  # by branch, the place of its turn
-        for line in part.lines:
+        lines = _with_texts(part.lines)
+        for line in lines:
             branch = line.get("branch")
             if line.get("type") == "began" and isinstance(branch, str) and branch not in found:
                 begins = line.get("begins_with") or {}
@@ -265,7 +266,7 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
             if line.get("type") == "began" and line.get("heard") and branch in found and part is not opened:
                 found[branch].history.session.setdefault("heard", {}).update(line["heard"])
         for branch, recorded in found.items():
-            entries = own_entries(part.lines, branch.rpartition(".")[2], branch)
+            entries = own_entries(lines, branch.rpartition(".")[2], branch)
             recorded.trace += entries
             kept = []
             for entry in entries:
@@ -277,3 +278,8 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
                     kept.append(entry)
             recorded.history.extend(clone(kept))
     return found
+
+
+def _with_texts(lines: list[TraceEntry]) -> list[TraceEntry]:
+    """The lines without those of agents that are not recorded, which have nothing to go on with."""
+    return [line for line in lines if not line.get(WITHHELD)]

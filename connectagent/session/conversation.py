@@ -42,6 +42,7 @@ class Conversation:
 
     Attributes:
         announced: how many entries of the trace there were so far.
+        known: how many of them tell what the session had when it began here.
         offered: the tools of the newest model call, by name.
     """
 
@@ -57,7 +58,7 @@ class Conversation:
         self._around = around
         self.name, self.labels = name, labels or {}
         self._pending = PendingEntries()
-        self.announced = 0
+        self.announced, self.known = 0, len((session or {}).get("trace", ()))
         self.offered: list[str] = []
         self.session: dict[str, Any] = {} if session is None else session
         messages = [{"role": "system", "content": system_prompt}] if system_prompt else []

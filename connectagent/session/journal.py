@@ -36,6 +36,7 @@ def digest_of(value: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+WITHHELD = "withheld"  # in a line: it was written without texts and arguments, and nothing is looked up in it
 ABANDONED = "abandoned"  # the outcome of a turn that nobody will ask for again
 
 _ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that code of others asked for
@@ -91,7 +92,7 @@ class Journal:
 
     def _take(self, number: int, line: TraceEntry) -> None:
         kind, id = line.get("type"), line.get("id")
-        if not isinstance(id, str):
+        if not isinstance(id, str) or (line.get(WITHHELD) and kind != "agent_turn"):
             return
         if kind == BEGAN:
             if id in self.began:
@@ -104,17 +105,22 @@ class Journal:
         elif kind == HANDLERS:
             self.parts[id] = number
         elif kind == LEFT:
-            self.left[id] = list(line.get("waits") or ())
+            self.left[id] = [wait for wait in line.get("waits") or () if wait in self.waits]
         elif kind == DECIDED:
             self.decided.setdefault(id, number)
         else:
-            if kind == "agent_turn" and id in self._turns:  # it had stopped there, and went on
-                self.void.add(self._turns[id])
-            self._turns[id] = number
-            if line.get("from") is not None:
-                self._ends[id] = (number, list(line["from"]))
-            if line.get("status") != "interrupted" and not line.get("open"):
-                self.closed[id] = number
+            self._end(id, number, line)
+
+    def _end(self, id: str, number: int, line: TraceEntry) -> None:
+        if line.get("type") == "agent_turn" and id in self._turns:  # it had stopped there, and went on
+            self.void.add(self._turns[id])
+        self._turns[id] = number
+        if line.get(WITHHELD):
+            return
+        if line.get("from") is not None:
+            self._ends[id] = (number, list(line["from"]))
+        if line.get("status") != "interrupted" and not line.get("open"):
+            self.closed[id] = number
 
     def _begin_again(self, id: str, number: int) -> None:
         """What an operation had changed is void, but what finished handlers did; so is what came of its error."""
@@ -130,7 +136,7 @@ class Journal:
             for table in (self.began, self.closed, self.left, self.parts):
                 for place in [place for place in table if is_inside(place, outer)]:
                     del table[place]
-            self.void |= {at for at, line in enumerate(self.lines[:number]) if is_inside(_place(line), outer)}
+            self.void |= {at for at, line in enumerate(self.lines[:number]) if is_inside(place_of(line), outer)}
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -169,7 +175,7 @@ class Journal:
         open_ones = self._opened.get(turn, ())
         for number in range(len(self.lines) - 1, since, -1):
             line = self.lines[number]
-            place = _place(line)
+            place = place_of(line)
             if place == turn or not is_inside(place, turn) or is_inside(place, hook) or line.get("type") == DECIDED:
                 continue
             if number not in self.void and not any(is_inside(place, one) for one in open_ones):
@@ -249,7 +255,8 @@ class Journal:
         return [wait_of(self.lines[number]) for id, number in self.waits.items() if id not in self.decided]
 
 
-def _place(line: TraceEntry) -> str:
+def place_of(line: TraceEntry) -> str:
+    """The place that a line is about."""
     return str(line.get("id") or line.get("at") or "")
 
 
@@ -272,7 +279,7 @@ class Asked:
         for line in past.lines:
             if line.get("type") == "resumed":  # in a process that ended nothing runs any more
                 running.clear()
-            place = _place(line)
+            place = place_of(line)
             for found in _ASKED.finditer(place):
                 frame, id = place[: found.start()], place[: found.end()]
                 self._kinds.setdefault(frame, {})[id] = found[1]
