@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from connectagent.errors import (
         ConfigError,
         ConnectAgentError,
+        DivergenceError,
         HandlerError,
         HookResultError,
         OutputError,
@@ -58,8 +59,8 @@ __version__ = "0.1.0"
 _HOME = {
     "agents.agent": "Agent",
     "builtin.xray": "xray",
-    "errors": "ConfigError ConnectAgentError HandlerError HookResultError OutputError Pause Paused PluginError "
-    "PluginWarning ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
+    "errors": "ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError Pause Paused "
+    "PluginError PluginWarning ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
     "before_each_tool before_llm before_tools on_agent_ready on_complete on_error on_text on_trace "
     "register_commands register_models",
@@ -76,6 +77,7 @@ __all__ = [
     "ConfigError",
     "ConnectAgentError",
     "Continue",
+    "DivergenceError",
     "HandlerError",
     "HookResultError",
     "Image",

@@ -263,9 +263,11 @@ class Log(Protocol):
     Attributes:
         id: the session's id.
         path: the record's file, or None where nothing is written.
+        recording: whether it is for sessions that are written.
     """
 
     id: str
+    recording: bool
 
     @property
     def path(self) -> Path | None: ...
@@ -281,6 +283,9 @@ class Log(Protocol):
 
     def lines(self) -> list[TraceEntry]:
         """The lines of the turn that is open, as they were before anything in them was masked."""
+
+    def withhold(self, turn: str) -> None:
+        """Write the lines of a turn inside, of an agent that is not to be recorded, without texts and arguments."""
 
     def begin(self, turn: Any) -> None:
         """A root turn begins, or goes on."""

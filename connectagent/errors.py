@@ -11,6 +11,7 @@
     |- ToolRejected                     raised by handlers to refuse a tool call
     |- Pause                            raised by handlers and tools to stop the turn until somebody decides
     |- Paused                           what `input()` raises then
+    |- DivergenceError                  a turn goes on, and its code asks for other things than it did before
     |- OutputError (ValueError)         a structured answer that does not fit its model
     `- ProviderError                    a model call that failed, whichever SDK it went through
 """
@@ -94,6 +95,18 @@ class Waiting(BaseException):
         self.waits = waits
         self.call = call
         self.by = by or {}
+
+
+class Diverged(BaseException):
+    """A `DivergenceError` on its way out of a turn's operations. Not an Exception, so that nobody swallows it."""
+
+
+class DivergenceError(ConnectAgentError):
+    """A turn that goes on asks for something that its record does not have, where other things are finished.
+
+    The code or what it depends on is not what it was. Nothing was run; `agent.resume(record, place=...)` goes back
+    to before that step.
+    """
 
 
 class TurnEnded(BaseException):

@@ -16,20 +16,20 @@ COMPLEX = {
     26: "_assistant_blocks",
     24: "run_round value_problem",
     23: "_Filler.string _anthropic",
-    22: "_block _inside at_once find_record read_session",
+    22: "_block at_once find_record read_session",
     21: "_setting compared",
     20: "_value_of",
-    19: "AnthropicLLM._response _content _inherit _openai_message find_handlers message_problem object_schema",
+    19: "AnthropicLLM._response _content _inherit _inside _openai_message find_handlers message_problem object_schema",
     18: "AnthropicLLM._collected History._on_change _reopened _wanted check_handler names_secret runs_of",
-    17: "Kept._short Recording._read _Filler.value _before _decided _llm_call _response command kind_of",
-    16: "Boundary.watched CallIds.begin Recording.decision ToolRun._attempt _Plain._made "
+    17: "Kept._short Recording._read _Filler.value _before _llm_call _response command kind_of",
+    16: "Boundary.watched CallIds.begin Recording.decision _Plain._made "
     "_compared _frozen _is_simple _told _tool_message remove_oldest",
 }
 LONG = {
     64: "Agent.__init__",
     49: "_inner_turn",
-    43: "ToolRun._attempt",
     41: "Boundary.watched",
+    40: "ToolRun._attempt",
     37: "at_once",
     35: "Conversation.__init__",
     34: "Turn.__init__",

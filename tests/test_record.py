@@ -574,3 +574,25 @@ def test_a_handler_that_takes_long_is_told_with_its_time_and_a_quick_one_is_not(
     ((_, hook, at, took),) = told
     assert hook == "after_tools" and before <= at + 0.001 and 20 <= took < 1000 * (time.time() - before)
     assert listing_of(read_record(path)).items[0]["handlers"][0]["plugin"] == "slow"
+
+
+def test_a_session_that_went_on_elsewhere_is_not_written_to_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    here, there = (Agent("one", llm=ScriptedLLM(*"abc"), quiet=True) for _ in range(2))
+    here.input("First.")
+    there.resume(here.record)
+    there.input("Second, there.")
+    record = there.record
+    assert record is not None and record == here.record
+    before = record.read_bytes()
+    assert here.input("Second, here.") == "b"
+    assert "another agent has written to it since" in capsys.readouterr().err
+    assert record.read_bytes() == before
+    there.input("Third, there.")
+    assert [turn["input"] for turn in read_record(record)["turns"]] == ["First.", "Second, there.", "Third, there."]
+    here.resume(record)
+    assert here.input("Fourth, here.") == "c"
+    assert [turn["input"] for turn in read_record(record)["turns"]][3:] == ["Fourth, here."]

@@ -76,7 +76,7 @@ def ask_about_payments(agent: Agent, tool_call: ToolCall) -> None:
 
 def payer(name: str, *script: Any, **options: Any) -> Agent:
     events = [ask_about_payments]
-    return Agent(name, [pay], llm=ScriptedLLM(*script), log=False, quiet=True, on_events=events, **options)
+    return Agent(name, [pay], llm=ScriptedLLM(*script), quiet=True, on_events=events, **{"log": False, **options})
 
 
 def roles(agent: Agent) -> list[str]:
@@ -140,12 +140,12 @@ def test_an_agent_of_no_tree_goes_on_in_another_process_with_its_conversation_an
 
         return Agent("root", [ask], llm=ScriptedLLM(*script), quiet=True)
 
-    child = payer("child", "Hello.", "Zero.", call("pay", n=1), state={"given": 1})
+    child = payer("child", "Hello.", "Zero.", call("pay", n=1), state={"given": 1}, log=None)
     child.input("By myself")
     child.current_session["state"]["mine"] = 2  # type: ignore[index]
     with pytest.raises(Paused) as paused:
         asked_by(child, call("ask", prompt="First"), call("ask", prompt="Second")).input("Hi")
-    other = payer("child", "One.", state={"given": 1})
+    other = payer("child", "One.", state={"given": 1}, log=None)
     assert asked_by(other, "Done.").resume(paused.value.record, approve=True) == "Done."
     said = [message["content"] for message in other.current_session["messages"] if message["role"] != "tool"]  # type: ignore[index]
     assert said == ["By myself", "Hello.", "First", "Zero.", "Second", None, "One."]

@@ -341,7 +341,7 @@ class Agent(Links):
         """
         self.refuse_inside("reset_conversation()")
         self._conversation = self.current_session = self.boundary.shadow = self.last_usage = None
-        self.log.leave()
+        self.leave_log()
         for child in self.children:
             child.reset_conversation()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import Message, TraceEntry
+from connectagent.loop.divergence import finish
 from connectagent.loop.nested import ask_inside
 from connectagent.loop.operations import Ending, Given
 from connectagent.loop.turn import Turn
@@ -200,6 +201,8 @@ def _run_body(turn: Turn) -> Ending | None:
         value = turn.boundary.run_tool(agent.body, {name: given[name] for name in agent.body_parameters})
         if turn.ended is not None:
             return None
+        if turn.past is not None:
+            finish(turn, id)
         if not isinstance(value, str | None):
             raise TypeError(
                 f"the function that agent {agent.name!r} runs ({agent.body.origin}) returned {type(value).__name__} "

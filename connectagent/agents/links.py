@@ -98,8 +98,19 @@ class Links(Member):
                 "tool, or by another thread; make an agent for each"
             )
 
+    def give_up_wait(self) -> None:
+        """Nobody goes on with what the agent's own turn waits for, or its going on has begun."""
+        if self.waits_in is not None and self.waits_in.agent is self:
+            self.waits_in.waiting = ()
+
+    def leave_log(self) -> None:
+        """The session is over."""
+        self.give_up_wait()
+        self.log.leave()
+
     def take_session(self, session: dict[str, Any]) -> None:
         """Go on with a session that was read from a record."""
+        self.give_up_wait()
         self.current_session = cast(Session, session)
         self._take_session()
 
@@ -117,14 +128,16 @@ class Links(Member):
         self.log.follow(self)
         return self.log
 
-    def enter_session(self, branch: str | None, turn: Turn) -> dict[str, str]:
+    def enter_session(self, turn: Turn, branch: str | None) -> dict[str, str]:
         """Take the session that a turn inside another one works on; what its entries carry.
 
         Args:
+            turn: that turn. It goes on from where it began, if it had begun.
             branch: where the agent stands, if it is not in the tree of the one that asks.
-            turn: the turn. It goes on from where it began, if it had begun.
         """
         self._take_session()
+        if not self.log.recording:
+            turn.log.withhold(turn.id)
         if branch is not None:
             began = turn.has_begun(turn.id)
             if not self.take_recorded(turn, branch, began) and began:

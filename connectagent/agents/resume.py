@@ -109,7 +109,7 @@ def _reopened(
     journal = Journal(lines or _lines_of(opened))
     status = last.get("status") if at is None else None
     line = _decided(agent, journal, decision, status, fork)
-    if status == "paused" and line is None and not any(wait in journal.decided for wait in journal.waits):
+    if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
         raise _still_paused(journal, path)
     begun = next((entry for entry in _lines_of(opened) if entry.get("type") == "user_input"), None)
     _take(agent, session, path, at, fork, held)
@@ -157,13 +157,9 @@ def _decided(agent: Any, journal: Journal, decision: Decision, status: str | Non
     if fork:
         raise ConfigError("a fork cannot decide what waits in the original; resume the record itself")
     waits = {id: journal.lines[number] for id, number in journal.waits.items()}
-    shown = _shown(journal)
-    pending, id = [wait.id for wait in shown], decision.wait
+    pending, id = [wait.id for wait in _shown(journal)], decision.wait
     if id is None:
-        if len(pending) != 1:
-            listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in shown)
-            raise ConfigError(f"{len(pending)} calls wait; name the one that you decide, by its id:{listed}")
-        id = pending[0]
+        id = _only_one(journal)
     if id not in waits:
         raise ConfigError(f"nothing waits with the id {id!r}; what waits: {', '.join(pending) or 'nothing'}")
     _fits(waits[id], decision)
@@ -183,6 +179,17 @@ def _shown(journal: Journal) -> list[Wait]:
     paused = next((line for line in reversed(journal.lines) if line.get("type") == "paused"), {})
     pending = journal.pending()
     return [wait for wait in pending if wait.id in (paused.get("waits") or ())] or pending
+
+
+def _only_one(journal: Journal) -> str:
+    """The id of what waits, where it is one thing."""
+    if not journal.waits:
+        raise ConfigError("what waits is of an agent that is not recorded (log=False): first resume it undecided")
+    shown = _shown(journal)
+    if len(shown) != 1:
+        listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in shown)
+        raise ConfigError(f"{len(shown)} calls wait; name the one that you decide, by its id:{listed}")
+    return shown[0].id
 
 
 def _text(wait: Wait) -> str:

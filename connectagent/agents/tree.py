@@ -36,6 +36,7 @@ class Member(AgentBase):
         body: the function of `Agent(run=...)` as a tool, or None.
         turn: the turn that is running, or None.
         outside: by branch, what a record has of agents that are in no tree, until they are asked.
+        waits_in: the root turn that was paused while a turn of this agent waited in it, or None.
         left_out: the plugins that this agent does without, also where its parent has them.
     """
 
@@ -65,6 +66,7 @@ class Member(AgentBase):
         self.labels: dict[str, str] = {}
         self.turn: Any = None
         self.outside: dict[str, Any] = {}
+        self.waits_in: Any = None
         self.inherit_plugins = inherit_plugins
         self._copies: dict[Handler, Handler] = {}
         self.transfer_to = _directions(transfer_to)

@@ -17,7 +17,7 @@ class HookRun:
 
     Attributes:
         over: the handlers that are not to run, as `[plugin, handler]`.
-        passed: those that have run; `last` is the newest of them.
+        passed: those that have run; `last` is the newest of them, and the first `known` ran before the turn stopped.
         value, by: what was decided, and by whom; of a chain, the value so far.
     """
 
@@ -30,6 +30,7 @@ class HookRun:
         self.convert: Callable[[Any], Any] = lambda value: value
         self.over: list[list[Any]] = []
         self.passed: list[list[Any]] = []
+        self.known = 0
         self.last: By | None = None
         self.written: By | None = None
         self.value: Any = None

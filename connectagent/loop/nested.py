@@ -8,8 +8,9 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import TraceEntry
-from connectagent.errors import Abandoned, Paused, Waiting
+from connectagent.errors import Abandoned, Diverged, DivergenceError, Paused, Waiting, short_path
 from connectagent.frame import Frame
+from connectagent.loop.divergence import finish
 from connectagent.loop.model_call import describe_error
 from connectagent.loop.operations import Given
 from connectagent.loop.run import run_turn
@@ -54,7 +55,14 @@ def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
 
 
 def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: str | None = None) -> str:
-    """Take a turn that nobody's turn is around, or go on with it; it is in the log before this returns."""
+    """Take a turn that nobody's turn is around, or go on with it; it is in the log before this returns.
+
+    Raises:
+        RuntimeError: the agent waits inside a turn of another one.
+    """
+    if agent.waits_in is not None:
+        _refuse_waiting(agent)
+        agent.give_up_wait()
     with agent.turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
         log = agent.open_log()
         number = agent.conversation.session["turn"] + 1
@@ -66,7 +74,9 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             try:
                 result = _framed(turn)
             except BaseException as error:
-                if isinstance(error, Exception) and not isinstance(error, Paused):
+                if isinstance(error, Paused):
+                    turn.waiting, agent.waits_in = error.waiting, turn
+                elif isinstance(error, Exception):
                     told = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
                     log.append({"type": CLOSED, "id": turn.id, **told})
                 log.end(turn, None, error)
@@ -80,8 +90,16 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
 
 
 def _framed(turn: Turn) -> str:
-    with frame.within(turn.frame):
-        return run_turn(turn)
+    try:
+        with frame.within(turn.frame):
+            result = run_turn(turn)
+        if turn.past is not None:
+            finish(turn, turn.id)
+        return result
+    except Diverged as error:
+        if turn.parent is not None:
+            raise
+        raise DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())])) from None
 
 
 def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, handoff: Any = None) -> TraceEntry:
@@ -89,8 +107,11 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
 
     Raises:
         Waiting: something in it waits for a person.
+        RuntimeError: the agent waits inside a turn of another one.
         Exception: what it raised.
     """
+    if agent.waits_in is not None:
+        _refuse_waiting(agent)
     caller = asked.turn
     with caller.alone(asked):
         id = caller.key(asked, "turn", agent.name, given.message["content"], key)
@@ -115,7 +136,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     _check_depth(turn)
     with agent.turning:
         related = agent.root is caller.agent.root
-        labels = agent.enter_session(None if related else f"{caller.branch or caller.agent.name}.{agent.name}", turn)
+        labels = agent.enter_session(turn, None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
         state = snapshot(caller.state) if related else None
         caller.opens(id)
         if not turn.has_begun(id):
@@ -142,7 +163,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
             turn.abandoned = True
             raise
         except Paused as paused:
-            ending = {"outcome": "paused", "open": True}
+            ending, agent.waits_in = {"outcome": "paused", "open": True}, turn.root
             raise Waiting(paused.waiting) from None
         except Exception as error:
             caller.boundary.take_blame(error, agent.boundary)
@@ -181,6 +202,20 @@ def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -
             caller.conversation.unmerged.append(change)
             change = {}
         caller.take_closing(turn.line, change)
+
+
+def _refuse_waiting(agent: Any) -> None:
+    """Refuse a turn of an agent that waits inside another one's: what is decided must be what the person was shown."""
+    root = agent.waits_in
+    if root.agent is agent or not root.waiting:
+        return
+    name, record = root.agent.name, f", whose record is {short_path(root.log.path)}" if root.log.path else ""
+    ids = ", ".join(wait.id for wait in root.waiting)
+    raise RuntimeError(
+        f"agent {agent.name!r} waits inside turn {root.id} of agent {name!r}{record}, and takes no other turn before "
+        f"that is decided ({ids}): call resume() of {name!r} with a decision; or give the turn up, with input() or "
+        f"reset_conversation() of {name!r}"
+    )
 
 
 def _check_depth(turn: Turn) -> None:

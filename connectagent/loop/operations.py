@@ -14,9 +14,10 @@ from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
 from connectagent.hooks.specs import CONTRACTS
+from connectagent.loop.divergence import expect, finish
 from connectagent.loop.hook_run import HookRun
-from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored
-from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, digest_of
+from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored, input_digest
+from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
 from connectagent.session.snapshot import By, shown
 
 RESUMED: By = {"plugin": "(resume)"}  # by: what a person decided
@@ -121,11 +122,14 @@ class Operations:
         if asked.by is not None and (run := self._runs.get(asked.place)):
             self._begin(run)
             self._close_handlers(asked, run)
-        told = digest_of(given) if key is None else re.sub(r"[^\w.-]", "_", key)
+        told = input_digest(given) if key is None else re.sub(r"[^\w.-]", "_", key)
         id = f"{asked.id}/{kind}:{name}~{told}"
         with self.root._guard:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
-        return f"{id}#{number}"
+        id = f"{id}#{number}"
+        if self.past is not None:
+            expect(self, asked.id, id)
+        return id
 
     def alone(self, asked: Frame) -> threading.RLock:
         """Operations of this agent that are asked for in one frame exclude each other: `with turn.alone(frame):`."""
@@ -214,13 +218,10 @@ class Operations:
             handlers(run)
             return run
         run.id = id = f"{self.id}/{run.place}"
-        if self.past is not None and self._looked_up(run):
-            return run
         if self.past is not None:
-            self.opens(id)
-            run.begun = id in self.past.parts and id in self.past.began
-        if self.has_begun(id):  # what its handlers had changed is void from here on
-            self._begin(run)
+            if self._looked_up(run):
+                return run
+            self._begin_again(run, self.past)
         self._runs[id] = run
         ended = self.ended
         try:
@@ -234,6 +235,9 @@ class Operations:
         except Waiting as waiting:
             waiting.by, waiting.call = self.boundary.owner_of(waiting) or {}, run.given.get("tool_call")
             raise
+        except Exception as error:
+            self._fail(run, error)
+            raise
         finally:
             del self._runs[id]
         self._close(run, ended)
@@ -241,6 +245,8 @@ class Operations:
 
     def _close(self, run: HookRun, ended: Ending | None, **told: Any) -> None:
         """Write what the handlers decided, or that they changed something; nothing where they only observed."""
+        if self.past is not None and not told:
+            finish(self, run.id, run.passed[run.known :])
         told = {**run.told(), **told}
         if self.ended is not ended and self.ended is not None:
             told["ended"] = self.end_told()
@@ -258,6 +264,19 @@ class Operations:
         if not run.begun:
             run.begun = True
             self.began(run.id)
+
+    def _begin_again(self, run: HookRun, past: Journal) -> None:
+        """Let a hook's handlers, or the rest of them, run in a turn that goes on."""
+        self.opens(run.id)
+        run.begun = run.id in past.parts and run.id in past.began
+        if run.id in past.began:  # what its handlers had changed is void from here on
+            self._begin(run)
+
+    def _fail(self, run: HookRun, error: Exception) -> None:
+        """Write whose error ended the handlers: who resumes the turn does that again."""
+        self._begin(run)
+        told = {"error_type": type(error).__name__, "from": self.failed(run.id, error), "open": True}
+        self.log.append({"type": CLOSED, "id": run.id, **told})
 
     def _changed(self, request: Any) -> dict[str, Any]:
         agent = self.agent
@@ -282,7 +301,7 @@ class Operations:
         told = None if call is None else shown(call)
         line: TraceEntry = {"type": WAIT, "id": f"{run.id}/wait:{by.get('handler')}", "hook": run.id, "of": run.hook}
         line |= {"agent": self.agent.name, "call": told, "reason": pause.reason, "by": by}
-        line |= {"digest": digest_of(told and told["arguments"])}
+        line |= {"digest": input_digest(told and told["arguments"])}
         over = [*run.passed, [by.get("plugin"), by.get("handler")]]
         self.log.append({**line, "over": over, **run.told(), **self._ended_told()})
         return Waiting([Wait(line["id"], line["agent"], told, pause.reason, line["digest"], by)], call, by)
@@ -312,6 +331,7 @@ class Operations:
         part = past.lines[past.parts[id]]
         run.passed = [list(one) for one in part.get("over") or ()]
         run.over = [*run.over, *run.passed]
+        run.known = len(run.passed)
         edit_again(run.given, self.reapply(id, lambda by: [by.get("plugin"), by.get("handler")] in run.passed))
         self._take(run, part)
         return part["type"] == WAIT and self._decided(run, part)

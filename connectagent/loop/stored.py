@@ -6,7 +6,14 @@ import dataclasses
 from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
+from connectagent.output.masking import current
+from connectagent.session.journal import MASKED, digest_of, marks_in
 from connectagent.session.snapshot import clone
+
+
+def input_digest(value: Any) -> str:
+    """By what an input is told apart: one that holds secrets by nothing, as another process may have other secrets."""
+    return MASKED if marks_in(current().value(value)) else digest_of(value)
 
 
 def as_stored(value: Any) -> Any:

@@ -9,19 +9,21 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import Retry, ToolCall, TraceEntry, Wait
-from connectagent.errors import Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
+from connectagent.errors import Diverged, Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
+from connectagent.loop.divergence import finish
 from connectagent.loop.model_call import MAX_RETRIES, outlined, shown_call
 from connectagent.loop.operations import RESUMED
-from connectagent.loop.stored import from_stored
+from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
-from connectagent.session.journal import LEFT, WAIT, digest_of
+from connectagent.session.journal import LEFT, WAIT, Journal
 from connectagent.session.messages import NOT_RUN
 from connectagent.session.raised import named_error
 from connectagent.session.snapshot import By, clone, shown
-from connectagent.tools.results import error_content, error_message, result_content
+from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
 
 IN_DOUBT = "in doubt: the process ended while this tool ran, so it may have taken effect; it was not run again"
+LACKS = "{names} is masked in the record, with which this turn goes on; the call was not run: give it again, unmasked"
 ENDED = NOT_RUN.format(reason="the turn was ended")
 _DATA = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
 _OF_ATTEMPT = ("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing")
@@ -173,6 +175,8 @@ class ToolRun:
             run = partial(self._run, tool, entry, own)
             with turn.within(id):
                 value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
+            if turn.past is not None:
+                finish(turn, id)
             entry.update(status="success", result=result_content(value))
             return None
         except ToolRejected:
@@ -187,38 +191,58 @@ class ToolRun:
             waiting.by = {"tool": call.name}
             raise
         except Exception as error:
-            if turn.boundary.owner_of(error, since):
-                if entry.get("timing"):
-                    lost = f"the tool ran, but its result was lost: {type(error).__name__}"
-                    entry.update(status="interrupted", result=lost)
-                raise
-            entry.update(_failure(error), **{"from": turn.failed(id, error)})
+            self._failed(id, entry, error, since)
             if tool is None:
                 entry["status"] = "not_found"
             return error
         except BaseException as interrupt:
-            entry.update(_interruption(interrupt))
+            self._interrupted(id, entry, interrupt)
             raise
         finally:
             if any(entry.get(key) != own[key] for key in own):
                 entry["original"] = outlined(own)
 
+    def _failed(self, id: str, entry: TraceEntry, error: Exception, since: int) -> None:
+        """Take into `entry` what the tool failed with; raises the error of a handler again."""
+        if self.turn.boundary.owner_of(error, since):
+            if entry.get("timing"):
+                lost = f"the tool ran, but its result was lost: {type(error).__name__}"
+                entry.update(status="interrupted", result=lost)
+            raise error
+        entry.update(failure(error), **{"from": self.turn.failed(id, error)})
+
+    def _interrupted(self, id: str, entry: TraceEntry, interrupt: BaseException) -> None:
+        """Take into `entry` what interrupted the tool; one that waited and went other ways can begin again."""
+        turn, past = self.turn, self.turn.past
+        entry.update(interruption(interrupt))
+        if isinstance(interrupt, Diverged) and past is not None and id in past.left:
+            turn.log.append({"type": LEFT, "id": id, "waits": past.left[id]})
+
     def _is_answered(self, tool: Tool, id: str, entry: TraceEntry) -> bool:
         """Whether a person's answer stands in for a tool that began before; False where it is to run.
 
         Raises:
-            ToolRejected: the person refuses, or it is in doubt whether the tool has taken effect.
+            ToolRejected: the person refuses, the tool may have taken effect already, or an argument is masked.
             Waiting: nobody has decided.
         """
-        turn, past = self.turn, self.turn.past
-        if past is None or id not in past.began:
+        past, arguments = self.turn.past, self.call.arguments
+        if past is None:
             return False
+        answered = id in past.began and self._is_decided(tool, id, entry, past)
+        if not answered and past.lacks(arguments):
+            names = " and ".join(repr(name) for name in arguments if past.lacks(arguments[name]))
+            raise self._refusal(LACKS.format(names=names))
+        return answered
+
+    def _is_decided(self, tool: Tool, id: str, entry: TraceEntry, past: Journal) -> bool:
+        """The same of a tool that began before; raises as it does."""
+        turn = self.turn
         turn.opens(id)
         waits = past.left.get(id)
-        if waits is None:
-            if tool.idempotent or turn.agent.runs_again(self.call):
-                return False
+        if waits is None and not tool.idempotent and not turn.agent.runs_again(self.call):
             raise self._refusal(IN_DOUBT)
+        if not waits:  # or those of agents that are not recorded: they are asked again
+            return False
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
@@ -242,7 +266,7 @@ class ToolRun:
         turn, call, by = self.turn, self.call, {"tool": self.call.name}
         told, wait = shown(call), f"{id}/wait:{call.name}"
         line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": told, "reason": pause.reason, "by": by}
-        line |= {"digest": digest_of(told["arguments"])}
+        line |= {"digest": input_digest(told["arguments"])}
         turn.log.append(line)
         turn.log.append({"type": LEFT, "id": id, "waits": [wait]})
         return Waiting([Wait(wait, turn.agent.name, told, pause.reason, line["digest"], by)], call, by)
@@ -264,7 +288,7 @@ class ToolRun:
             return value
         except BaseException as error:
             if handled and not isinstance(error, (ToolRejected, Pause, Waiting)):
-                own.update(_failure(error) if isinstance(error, Exception) else _interruption(error))
+                own.update(failure(error) if isinstance(error, Exception) else interruption(error))
             raise
         finally:
             here = frame.current()
@@ -374,13 +398,3 @@ def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
         "iteration": turn.conversation.session["iteration"],
         "timestamp": time.time(),
     }
-
-
-def _failure(error: Exception) -> TraceEntry:
-    told = {"error": error_message(error), "error_type": type(error).__name__}
-    return {"status": "error", "result": error_content(error), **told}
-
-
-def _interruption(error: BaseException) -> TraceEntry:
-    kind = type(error).__name__
-    return {"status": "interrupted", "result": f"interrupted before it finished: {kind}", "error_type": kind}

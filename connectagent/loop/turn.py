@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import Log, TokenUsage, TraceEntry
+from connectagent.data import Log, TokenUsage, TraceEntry, Wait
 from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
@@ -36,8 +36,11 @@ class Turn(Operations):
     Attributes:
         ended: set where the turn is to end before its next call of a model or tool.
         inner: the turns that run inside it.
+        waiting: what waits in it since it was paused, while nobody has gone on with it or given it up; of a root turn.
         spent: what its model calls, and those of the turns inside it, came to.
     """
+
+    waiting: Sequence[Wait] = ()
 
     def __init__(
         self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None

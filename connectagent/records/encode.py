@@ -14,7 +14,24 @@ from connectagent.output.text import describe
 from connectagent.records import yaml_lines
 from connectagent.records.blobs import LARGEST, is_long, place_holder, store_blob
 from connectagent.records.paths import data_folder, warn
+from connectagent.session.journal import WITHHELD
 from connectagent.settings import enabled
+
+_WITHOUT_TEXTS = {
+    *("type", "id", "at", "agent", "author", "branch", "turn", "iteration", "timestamp", "started", "duration_ms"),
+    *("timing", "usage", "model", "status", "outcome", "tool_name", "call_id", "tool_calls_count", "attempt"),
+    *("error_type", "error_kind", "from", "record", "open", "by", "of", "hook", "waits", "over"),
+}
+_STATE = ("delta", "appended", "removed")
+
+
+def without_texts(line: TraceEntry) -> TraceEntry:
+    """A line of an agent that is not to be recorded: what happened and what it cost, without texts and arguments.
+
+    What its turn changed in the state belongs to the agents around it too, and stays.
+    """
+    kept = _WITHOUT_TEXTS.union(_STATE) if line.get("type") == "agent_turn" else _WITHOUT_TEXTS
+    return {**{key: value for key, value in line.items() if key in kept}, WITHHELD: True}
 
 
 class Kept:
@@ -31,8 +48,8 @@ class Kept:
         self._folder: Path | None = None
 
     def entry(self, entry: TraceEntry) -> str:
-        """An entry of the trace as one line."""
-        return self._line(entry, yaml_lines.entry_line)
+        """An entry of the trace as one line; `masked` tells the places in it at which something was masked."""
+        return self._line(entry, yaml_lines.entry_line, told=True)
 
     def line(self, value: Any) -> str:
         """A value as one line."""
@@ -46,12 +63,14 @@ class Kept:
         """Messages as one line: a text that is JSON."""
         return yaml_lines.json_line(self._line(messages, yaml_lines.json_text))
 
-    def _line(self, value: Any, encode: Any) -> str:
+    def _line(self, value: Any, encode: Any, told: bool = False) -> str:
         """Most lines hold nothing secret and nothing long, which is told from the line itself at little cost."""
         line: str = encode(value)
         try:
             if current().suspects(line):
-                value = current().value(value)
+                given, value = value, current().value(value)
+                if told and value is not given:
+                    value = {**value, "masked": sorted(set(_changed(given, value)))}
                 line = encode(value)
             if len(line) > LARGEST // 4:
                 line = encode(self._short(value))
@@ -92,3 +111,18 @@ class Kept:
             warn(self._agent, "record", error)
             return place_holder(text, kept=False)
         return place_holder(text)
+
+
+def _changed(given: Any, masked: Any, place: str = "") -> list[str]:
+    """The places at which masking changed something, as `arguments.key` or `tool_calls.0.arguments.key`."""
+    if given is masked:
+        return []
+    pairs: Any = ()
+    if isinstance(given, Mapping) and isinstance(masked, dict):
+        pairs = zip(masked, given.values(), masked.values(), strict=True)
+    elif isinstance(given, (list, tuple)) and isinstance(masked, list):
+        pairs = zip(range(len(masked)), given, masked, strict=True)
+    found: list[str] = []
+    for key, one, other in pairs:
+        found += _changed(one, other, f"{place}.{key}".lstrip("."))
+    return found or [place]

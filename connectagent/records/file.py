@@ -55,19 +55,28 @@ class RecordFile:
         """Open and lock the file.
 
         Raises:
-            OSError: another process has it, or it cannot be opened.
+            OSError: another process has it, or has written to it since, or it cannot be opened.
         """
         # No lock may be left behind by Ctrl-C: a FileIO is closed in one step, at the latest with its last reference.
         file = FileIO(self.path, "r+", opener=lambda path, flags: os.open(path, os.O_RDWR | os.O_APPEND))
         try:
             if not lock_to_write(file.fileno()):
                 raise OSError(errno.EAGAIN, "another agent is writing it", str(self.path))
-            if not self._whole:
+            if self._whole:
+                self._refuse_others(os.fstat(file.fileno()).st_size)
+            else:
                 _drop_torn_line(file.fileno())
+                self._pending = (os.fstat(file.fileno()).st_size, b"")
             self._open_file, self._whole = file, True
         except BaseException:
             file.close()
             raise
+
+    def _refuse_others(self, size: int) -> None:
+        """Refuse a file that is longer than this process has left it: its session goes on elsewhere."""
+        position, queued = self._pending
+        if size > position + len(queued):
+            raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
 
     def _flush(self, fd: int) -> None:
         position, data = self._pending

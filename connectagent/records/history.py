@@ -15,7 +15,7 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.read import own_entries, read_record
 from connectagent.session.history import History
-from connectagent.session.journal import Journal
+from connectagent.session.journal import WITHHELD, Journal
 from connectagent.session.snapshot import clone
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
@@ -280,9 +280,10 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
     """What agents inside have: the turns that have ended; what is open of theirs is looked up when it goes on."""
     found: dict[str, Recorded] = {}
     for part in parts:
-        journal = Journal(part.lines)
+        journal, void = Journal(part.lines), void_entries(part)
         turn: dict[str, str] = {}  # by branch, the place of its turn
-        for line in part.lines:
+        lines = _with_texts(part.lines)
+        for line in lines:
             branch = line.get("branch")
             if line.get("type") == "began" and isinstance(branch, str) and branch not in found:
                 begins = line.get("begins_with") or {}
@@ -292,16 +293,20 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
             if line.get("type") == "began" and line.get("heard") and branch in found and part is not opened:
                 found[branch].history.session.setdefault("heard", {}).update(line["heard"])
         for branch, recorded in found.items():
-            entries = own_entries(part.lines, branch.rpartition(".")[2], branch)
+            entries = own_entries(lines, branch.rpartition(".")[2], branch)
             recorded.trace += entries
             kept = []
-            numbers = {id(line): number for number, line in enumerate(part.lines)}
             for entry in entries:
                 if entry.get("type") == "user_input":
                     turn[branch] = str(entry.get("at"))
                 place = turn.get(branch, "")
-                ended = part is not opened or (place in journal.closed and not journal.is_open(place))
-                if ended and numbers[id(entry)] not in journal.void and not _only_says_stopped(entry):
+                ended = not journal.is_abandoned(place) if part is not opened else journal.is_ended(place)
+                if ended and id(entry) not in void:
                     kept.append(entry)
             recorded.history.extend(clone(kept))
     return found
+
+
+def _with_texts(lines: list[TraceEntry]) -> list[TraceEntry]:
+    """The lines without those of agents that are not recorded, which have nothing to go on with."""
+    return [line for line in lines if not line.get(WITHHELD)]

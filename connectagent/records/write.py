@@ -20,10 +20,10 @@ from connectagent.data import TraceEntry
 from connectagent.errors import Paused
 from connectagent.output.masking import refresh
 from connectagent.output.text import describe
-from connectagent.records.encode import Kept
+from connectagent.records.encode import Kept, without_texts
 from connectagent.records.file import BETWEEN_TURNS, FORMAT, RecordFile
 from connectagent.records.paths import new_record, warn
-from connectagent.session.journal import BEGAN, is_aside
+from connectagent.session.journal import ABANDONED, BEGAN, CLOSED, Journal, is_aside, is_inside, place_of
 from connectagent.session.state import lasting, state_change
 from connectagent.session.usage import Totals, spent_in
 from connectagent.settings import enabled
@@ -47,6 +47,8 @@ def new_log(recording: bool) -> MemoryLog:
 
 class MemoryLog:
     """A log without a file: it has the lines of the turn that is open, as they were before anything was masked."""
+
+    recording = False
 
     def __init__(self) -> None:
         self.id = os.urandom(6).hex()
@@ -72,6 +74,9 @@ class MemoryLog:
     def go_on(self, origin: Origin) -> None:
         """Go on with the session of a record, which the agent has now."""
 
+    def withhold(self, turn: str) -> None:
+        """Write the lines of a turn inside, of an agent that is not to be recorded, without texts and arguments."""
+
     def begin(self, turn: Any) -> None:
         """A root turn begins, or goes on."""
         with self._lock:
@@ -96,6 +101,8 @@ class RecordLog(MemoryLog):
     `turns` as well, as an item whose `status` is `between_turns`.
     """
 
+    recording = True
+
     def __init__(self) -> None:
         super().__init__()
         self._session: Any = {}
@@ -103,6 +110,7 @@ class RecordLog(MemoryLog):
         self._file: RecordFile | None = None
         self._kept: Any = None  # makes the lines of this session
         self._failed = False
+        self._withheld: set[str] = set()  # the turns that are written without texts
         self._turn: _Turn | None = None
         self._origin: Origin | None = None  # the record that the session was resumed from
         self._place: list[int] | None = None  # where the session was taken back to before the next turn
@@ -116,10 +124,14 @@ class RecordLog(MemoryLog):
         return self._file.path if self._file is not None else None
 
     def begin(self, turn: Any) -> None:
-        super().begin(turn)
         with self._lock:
             refresh()
             self.follow(turn.agent)
+            if turn.past is None and self._lines:  # nobody goes on with what the turn before this one has left open
+                for id in Journal(self._lines).open_turns():
+                    self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
+            self._withheld.clear()
+            super().begin(turn)
             session = self._session
             written = _Turn(min(self._messages, len(session["messages"])))
             head = f"- turn: {session['turn']}\n  input: {self._kept.scalar(turn.prompt)}\n"
@@ -149,6 +161,8 @@ class RecordLog(MemoryLog):
             super().append(line)
             if self._failed:
                 return
+            if self._withheld and any(is_inside(place_of(line), turn) for turn in self._withheld):
+                line = without_texts(line)
             text = f"  - {self._kept.entry(line)}\n"
             if self._turn is not None:
                 self._turn.count(self._agent, line)
@@ -165,6 +179,9 @@ class RecordLog(MemoryLog):
             if self._turn is None and self._file is not None:
                 self._file.close()
 
+    def withhold(self, turn: str) -> None:
+        self._withheld.add(turn)
+
     def go_on(self, origin: Origin) -> None:
         self._origin = origin
 
@@ -178,7 +195,7 @@ class RecordLog(MemoryLog):
         if self._session is agent.current_session and not forked:
             return
         self._agent = agent
-        self._session, self._file, self._failed = agent.current_session, None, False
+        self._session, self._file, self._failed, self._lines = agent.current_session, None, False, []
         self._kept = Kept(agent)
         self._waiting, self._between, self._totals = [], False, Totals()
         first = (self._session["messages"] or [{}])[0]

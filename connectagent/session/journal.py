@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 from connectagent.data import TraceEntry, Wait
@@ -22,6 +23,8 @@ BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "l
 TOOL_ENDED = "tool_ended"
 LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED))
 """The types of lines that only the log has: they are not in `current_session["trace"]`."""
+
+MASKED = "masked"  # in a line: the places at which something was masked; the digest of an input that was
 
 _ATTEMPT = re.compile(r"(.*)/(?:model|tool)(\d+)", re.DOTALL)
 
@@ -32,6 +35,23 @@ def digest_of(value: Any) -> str:
 
     text = json.dumps(value, sort_keys=True, default=lambda item: type(item).__name__, skipkeys=True)
     return blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+WITHHELD = "withheld"  # in a line: it was written without texts and arguments, and nothing is looked up in it
+ABANDONED = "abandoned"  # the outcome of a turn that nobody will ask for again
+
+_ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that code of others asked for
+_MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
+
+
+def marks_in(value: Any) -> set[str]:
+    """What stands in a value in the place of secrets: `[masked: NAME]`."""
+    if isinstance(value, str):
+        return set(_MARK.findall(value))
+    if isinstance(value, dict | list | tuple):
+        items = [*value.values(), *value] if isinstance(value, dict) else value
+        return {mark for item in items for mark in marks_in(item)}
+    return set()
 
 
 def is_inside(id: str, outer: str) -> bool:
@@ -78,7 +98,7 @@ class Journal:
 
     def _take(self, number: int, line: TraceEntry) -> None:
         kind, id = line.get("type"), line.get("id")
-        if not isinstance(id, str):
+        if not isinstance(id, str) or (line.get(WITHHELD) and kind != "agent_turn"):
             return
         if kind == BEGAN:
             if id in self.began:
@@ -91,17 +111,22 @@ class Journal:
         elif kind == HANDLERS:
             self.parts[id] = number
         elif kind == LEFT:
-            self.left[id] = list(line.get("waits") or ())
+            self.left[id] = [wait for wait in line.get("waits") or () if wait in self.waits]
         elif kind == DECIDED:
             self.decided.setdefault(id, number)
         else:
-            if kind == "agent_turn" and id in self._turns:  # it had stopped there, and went on
-                self.void.add(self._turns[id])
-            self._turns[id] = number
-            if line.get("from") is not None:
-                self._ends[id] = (number, list(line["from"]))
-            if line.get("status") != "interrupted" and not line.get("open"):
-                self.closed[id] = number
+            self._end(id, number, line)
+
+    def _end(self, id: str, number: int, line: TraceEntry) -> None:
+        if line.get("type") == "agent_turn" and id in self._turns:  # it had stopped there, and went on
+            self.void.add(self._turns[id])
+        self._turns[id] = number
+        if line.get(WITHHELD):
+            return
+        if line.get("from") is not None:
+            self._ends[id] = (number, list(line["from"]))
+        if line.get("status") != "interrupted" and not line.get("open"):
+            self.closed[id] = number
 
     def _begin_again(self, id: str, number: int) -> None:
         """What an operation had changed is void, but what finished handlers did; so is what came of its error."""
@@ -117,7 +142,7 @@ class Journal:
             for table in (self.began, self.closed, self.left, self.parts):
                 for place in [place for place in table if is_inside(place, outer)]:
                     del table[place]
-            self.void |= {at for at, line in enumerate(self.lines[:number]) if is_inside(_place(line), outer)}
+            self.void |= {at for at, line in enumerate(self.lines[:number]) if is_inside(place_of(line), outer)}
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -156,7 +181,7 @@ class Journal:
         open_ones = self._opened.get(turn, ())
         for number in range(len(self.lines) - 1, since, -1):
             line = self.lines[number]
-            place = _place(line)
+            place = place_of(line)
             if place == turn or not is_inside(place, turn) or is_inside(place, hook) or line.get("type") == DECIDED:
                 continue
             if number not in self.void and not any(is_inside(place, one) for one in open_ones):
@@ -181,7 +206,24 @@ class Journal:
     def unfinished(self, branch: str) -> list[str]:
         """The turns of an agent inside that have begun and are to go on, the first one first."""
         begun = (id for id, number in self.began.items() if self.lines[number].get("branch") == branch)
-        return [id for id in begun if id not in self.closed or self.is_open(id)]
+        return [id for id in begun if not self.is_ended(id)]
+
+    def is_lost(self, id: str) -> bool:
+        """Whether an attempt at a model began and nobody knows what it took."""
+        return id not in self.closed and "/model" in id[id.rfind("/") :]
+
+    def open_turns(self) -> list[str]:
+        """The turns of other agents that began and did not come to their end, without those inside them."""
+        turns = [id for id, number in self.began.items() if _is_turn(id) and not self.is_ended(id)]
+        return [id for id in turns if not any(id != one and is_inside(id, one) for one in turns)]
+
+    def is_ended(self, turn: str) -> bool:
+        """Whether a turn of another agent came to its end."""
+        return turn in self.closed and not self.is_open(turn) and not self.is_abandoned(turn)
+
+    def is_abandoned(self, turn: str) -> bool:
+        """Whether the code that had asked for a turn of another agent went on without it."""
+        return turn in self.closed and self.lines[self.closed[turn]].get("outcome") == ABANDONED
 
     def own(self, place: str, branch: str | None) -> list[TraceEntry]:
         """What was changed at a place itself in the conversation of one agent, in order, without what is void."""
@@ -206,10 +248,92 @@ class Journal:
                 found.append(line)
         return found
 
+    # -- what code of others asked for -----------------------------------------------------------
+
+    @cached_property
+    def asked(self) -> Asked:
+        """What code of others had asked for, by frame, and what it asks for now."""
+        return Asked(self)
+
+    def lacks(self, value: Any) -> bool:
+        """Whether a value holds what was masked in a line: the log does not have all of it."""
+        marks = marks_in(value)
+        return bool(marks) and any(marks & marks_in(line) for line in self.lines if line.get(MASKED))
+
     def pending(self) -> list[Wait]:
         """What waits and is not decided, in the order in which it was asked."""
         return [wait_of(self.lines[number]) for id, number in self.waits.items() if id not in self.decided]
 
 
-def _place(line: TraceEntry) -> str:
+def place_of(line: TraceEntry) -> str:
+    """The place that a line is about."""
     return str(line.get("id") or line.get("at") or "")
+
+
+class Asked:
+    """What code of others had asked for when a turn stopped, by the frame of the code, and what it asks for now.
+
+    Args:
+        past: the turn's lines.
+
+    Attributes:
+        at_once: the frames that had several operations open at the same time: their order tells nothing.
+    """
+
+    def __init__(self, past: Journal) -> None:
+        self._past = past
+        self._now: set[str] = set()
+        self._kinds: dict[str, dict[str, str]] = {}  # by frame: its operations, each with its kind
+        self.at_once: set[str] = set()
+        running: dict[str, set[str]] = {}
+        for line in past.lines:
+            if line.get("type") == "resumed":  # in a process that ended nothing runs any more
+                running.clear()
+            place = place_of(line)
+            for found in _ASKED.finditer(place):
+                frame, id = place[: found.start()], place[: found.end()]
+                self._kinds.setdefault(frame, {})[id] = found[1]
+                open_ones = running.setdefault(frame, set())
+                if line.get("type") not in LINES and place in (id, f"{id}/tool1"):
+                    open_ones.discard(id)
+                elif line.get("type") == BEGAN and id not in open_ones:
+                    if open_ones:
+                        self.at_once.add(frame)
+                    open_ones.add(id)
+
+    def ask(self, frame: str, id: str) -> str | None:
+        """Note that a frame asks for an operation; the finished one that it should have asked for in its place."""
+        self._now.add(id)
+        operations = self._kinds.get(frame, {})
+        if id in operations or _kind(id) == "ask" or frame in self.at_once:
+            return None
+        return self.forgotten(frame)
+
+    def forgotten(self, frame: str) -> str | None:
+        """A finished operation that a frame has not asked for; asks may hold what differs, such as the time."""
+        for id, kind in self._kinds.get(frame, {}).items():
+            if id not in self._now and kind != "ask" and self._is_finished(id, kind):
+                return id
+        return None
+
+    def frames(self, id: str, names: Iterable[str]) -> list[str]:
+        """The frame of an operation, and those of handlers in it, that had asked for something."""
+        return [frame for frame in (id, *(f"{id}/{name}" for name in names)) if frame in self._kinds]
+
+    def left(self, frame: str) -> list[str]:
+        """The turns of other agents that a frame had begun and not ended, and has not asked for."""
+        operations = self._kinds.get(frame, {}).items()
+        left = [id for id, kind in operations if kind == "turn" and id not in self._now]
+        return [id for id in left if id in self._past.began and not self._is_finished(id, "turn")]
+
+    def _is_finished(self, id: str, kind: str) -> bool:
+        id = f"{id}/tool1" if kind == "exec" else id
+        return id in self._past.closed and not self._past.is_open(id)
+
+
+def _kind(id: str) -> str:
+    return id[id.rindex("/") + 1 :].partition(":")[0]
+
+
+def _is_turn(id: str) -> bool:
+    return "/" in id and _kind(id) == "turn"

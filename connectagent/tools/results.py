@@ -268,3 +268,15 @@ def _image_part(image: Image) -> dict[str, Any]:
         return image.part()
     except Exception as error:  # a file that is missing, bytes that are no picture: the model should know, and go on
         return {"type": "text", "text": f"(an image that cannot be read: {error_content(error)})"}
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """What the entry of a call tells that failed."""
+    told = {"error": error_message(error), "error_type": type(error).__name__}
+    return {"status": "error", "result": error_content(error), **told}
+
+
+def interruption(error: BaseException) -> dict[str, Any]:
+    """What the entry of a call tells that was interrupted."""
+    kind = type(error).__name__
+    return {"status": "interrupted", "result": f"interrupted before it finished: {kind}", "error_type": kind}

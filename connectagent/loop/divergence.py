@@ -1,0 +1,68 @@
+"""Where a turn goes on: whether its code asks for what it had asked for before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from connectagent.errors import Diverged
+from connectagent.session.journal import ABANDONED, Journal, is_inside
+from connectagent.session.usage import spent_in
+
+
+def expect(turn: Any, frame: str, id: str) -> None:
+    """Code of others asks for an operation of a turn that goes on, before anything of it is done.
+
+    Raises:
+        Diverged: the record does not have it, and has another one finished that was not asked for.
+    """
+    missed = turn.past.asked.ask(frame, id)
+    if missed is not None and turn.is_own_thread():  # in other threads the order tells nothing, only the frame's end
+        raise _divergence(f"asks for {id}, which the record does not have", missed)
+
+
+def finish(turn: Any, id: str, handlers: Iterable[list[Any]] | None = None) -> None:
+    """Code of others has come to its end in a turn that goes on: what it has left open is abandoned.
+
+    Args:
+        turn: the turn.
+        id: the operation.
+        handlers: those that ran in it, as `[plugin, handler]`; None for all, as around an operation.
+
+    Raises:
+        Diverged: the record has something finished that it did not ask for.
+    """
+    if turn.ended is not None:
+        return
+    if handlers is None:
+        handlers = [[handler.plugin, handler.by["handler"]] for handler in turn.host.loaded]
+    asked = turn.past.asked
+    for frame in asked.frames(id, (f"{plugin}.{handler}" for plugin, handler in handlers)):
+        # In the turn's own frame threads of tools asked that are over now.
+        missed = asked.forgotten(frame) if frame != turn.id else None
+        if missed is not None:
+            raise _divergence(f"came to the end of {frame}", missed)
+        for left in asked.left(frame):
+            _abandon(turn, turn.past, left)
+
+
+def _abandon(turn: Any, past: Journal, id: str) -> None:
+    """Write that nobody will ask for an open turn of another agent again. Its cost counts."""
+    begun = past.lines[past.began[id]]
+    spent = spent_in(line for line in past.lines if is_inside(str(line.get("id") or ""), id))
+    for place in past.began:
+        if is_inside(place, id) and past.is_lost(place):  # what it took is not known
+            spent.add(None)
+            turn.count(None)
+    told = {"type": "agent_turn", "id": id, "agent": begun.get("agent"), "branch": begun.get("branch")}
+    turn.conversation.trace({**told, "outcome": ABANDONED, "result": None, "usage": spent.data()})
+
+
+def _divergence(did: str, missed: str) -> Diverged:
+    turn, iteration = (*missed.split("/"), "")[:2]
+    place = f"{turn[1:]}.{iteration}" if iteration.isdecimal() and iteration != "0" else turn[1:]
+    return Diverged(
+        f"this turn goes on from its record, but its code {did}, while {missed} is finished in it and was not asked "
+        "for again: the code, or what it depends on, is not what it was. Mend that and resume again, or go back to "
+        f"before this step with resume(record, place={place!r}), which does it anew"
+    )
