@@ -19,8 +19,8 @@ COMPLEX = {
     22: "_block _inside at_once find_record read_session",
     21: "_setting compared remove_oldest",
     20: "_Tail.__post_init__ _inherit _value_of",
-    19: "_content _openai_message find_handlers",
-    18: "_reopened _wanted check_handler names_secret runs_of",
+    19: "_content _openai_message",
+    18: "_reopened names_secret runs_of",
     17: "Kept._short Recording._read _Filler.value _before _decided _llm_call _response command kind_of",
     16: "Boundary.watched Recording.decision ToolRun._attempt _Plain._made _attempts _compared _frozen _is_simple "
     "_told",
