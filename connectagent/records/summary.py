@@ -199,35 +199,46 @@ class _Tail:
     status: str | None = field(default=None, init=False)  # None: the last turn has not ended
     turns: int | None = field(default=None, init=False)
     totals: Totals | None = field(default=None, init=False)
+    known: bool = field(default=False, init=False)  # whether `status` is
+    ended: bool = field(default=False, init=False)  # whether some turn has
+    items: bool = field(default=False, init=False)  # whether there are any
+    between: bool = field(default=False, init=False)  # whether the lines are of an item between two turns
 
     def __post_init__(self) -> None:
-        known = between = items = ended = False
         for position, line in self._lines():
-            if known and position < self.size - _MOST_TAIL:
+            if self.known and position < self.size - _MOST_TAIL:
                 return
             if line.startswith("  session: "):
                 self._sums(line)
                 return
-            if line.startswith("  status: "):
-                status = line[10:]
-                between = status == BETWEEN_TURNS
-                ended = ended or not between
-                if not between and not known:
-                    self.status, known = status, True
-            elif line.startswith("  - "):
-                known = known or _of_a_turn(line)
-            elif line.startswith("- turn: "):
-                if not between:
-                    known = True
-                    self._number(line)
-                between, items = False, True
-            elif not line.startswith(" "):  # the head
+            if not line.startswith((" ", "- turn: ")):  # the head
                 break
-            elif not line.startswith(("  trace:", "  error: ")):
-                known = known or not between
-        if not known:
-            self.status = BETWEEN_TURNS if items else "empty"
-        self.turns, self.totals = self.turns or 0, None if ended else Totals()
+            self._take(line)
+        if not self.known:
+            self.status = BETWEEN_TURNS if self.items else "empty"
+        self.turns, self.totals = self.turns or 0, None if self.ended else Totals()
+
+    def _take(self, line: str) -> None:
+        """Learn what one line of an item tells."""
+        if line.startswith("  status: "):
+            self._end(line[10:])
+        elif line.startswith("  - "):
+            self.known = self.known or _of_a_turn(line)
+        elif line.startswith("- turn: "):
+            if not self.between:
+                self.known = True
+                self._number(line)
+            self.between, self.items = False, True
+        elif not line.startswith(("  trace:", "  error: ")):
+            self.known = self.known or not self.between
+
+    def _end(self, status: str) -> None:
+        self.between = status == BETWEEN_TURNS
+        if self.between:
+            return
+        self.ended = True
+        if not self.known:
+            self.status, self.known = status, True
 
     def _sums(self, line: str) -> None:
         try:

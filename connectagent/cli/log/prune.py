@@ -40,24 +40,38 @@ def command(keep: int | None, older_than: float | None, dry_run: bool) -> None:
     """
     if keep is None and older_than is None:
         raise click.UsageError("say what to keep: --keep N, --older-than AGE, or both", click.get_current_context())
-    before = time.time() - (older_than or 0)
-    chosen = [
-        summary
-        for number, (path, summary) in enumerate(each(summarise))
-        if number >= (keep or 0) and summary.status not in _NEVER and path.stat().st_mtime <= before
-    ]
+    chosen = _chosen(keep or 0, time.time() - (older_than or 0))
     blobs = records_folder().parent / "blobs"
     found = blob_references(summary.path for summary in chosen) if blobs.is_dir() else set()
     removed = [summary for summary in chosen if dry_run or _remove(summary)]
-    orphans = sorted(found - _still_used(removed)) if found else []
-    orphans = [name for name in orphans if (blobs / name).is_file()]
-    for name in orphans if not dry_run else ():
-        (blobs / name).unlink(missing_ok=True)
+    orphans = _orphans(found, removed, blobs)
+    if not dry_run:
+        for blob in orphans:
+            blob.unlink(missing_ok=True)
+    _tell("would remove" if dry_run else "removed", removed, len(orphans))
+
+
+def _chosen(keep: int, before: float) -> list[Summary]:
+    """The records behind the newest `keep` that were not written to since `before`, and that may be removed."""
+    return [
+        summary
+        for number, (path, summary) in enumerate(each(summarise))
+        if number >= keep and summary.status not in _NEVER and path.stat().st_mtime <= before
+    ]
+
+
+def _orphans(found: set[str], removed: list[Summary], blobs: Path) -> list[Path]:
+    """The blobs of these names that no record refers to which stays."""
+    names = sorted(found - _still_used(removed)) if found else []
+    return [blobs / name for name in names if (blobs / name).is_file()]
+
+
+def _tell(did: str, removed: list[Summary], orphans: int) -> None:
     for summary in removed:
-        click.echo(f"{'would remove' if dry_run else 'removed'} {visible(summary.path.name)} ({summary.size} bytes)")
+        click.echo(f"{did} {visible(summary.path.name)} ({summary.size} bytes)")
     size = sum(summary.size for summary in removed)
     what = f"{len(removed)} record{'' if len(removed) == 1 else 's'}, {size} bytes"
-    click.echo(f"{'would remove' if dry_run else 'removed'} {what}" + (f", {len(orphans)} blobs" if orphans else ""))
+    click.echo(f"{did} {what}" + (f", {orphans} blobs" if orphans else ""))
 
 
 def blob_references(paths: Iterable[Path]) -> set[str]:
