@@ -16,10 +16,10 @@ COMPLEX = {
     24: "run_round",
     23: "_Filler.string _anthropic",
     22: "_block at_once",
-    21: "_setting compared remove_oldest",
-    20: "_inherit _value_of",
+    21: "compared remove_oldest",
+    20: "_inherit",
     19: "_content _openai_message",
-    18: "_reopened names_secret runs_of",
+    18: "_reopened runs_of",
     17: "Kept._short Recording._read _Filler.value _decided _llm_call _response kind_of",
     16: "Boundary.watched Recording.decision ToolRun._attempt _Plain._made _attempts _frozen _is_simple _told",
 }
