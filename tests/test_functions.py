@@ -13,6 +13,7 @@ MAX_COMPLEXITY, MAX_LINES = 15, 30
 
 # The functions above the bounds today, by their numbers, which are exact: mend a function, and take it out here.
 COMPLEX = {
+<<<<<<< HEAD
     26: "_assistant_blocks",
     24: "run_round value_problem",
     23: "_Filler.string _anthropic",
@@ -24,6 +25,16 @@ COMPLEX = {
     17: "Kept._short Recording._read _Filler.value _before _llm_call _response command kind_of",
     16: "Boundary.watched CallIds.begin Recording.decision _Plain._made "
     "_compared _frozen _is_simple _told _tool_message remove_oldest",
+=======
+    24: "run_round",
+    23: "_Filler.string",
+    22: "at_once",
+    21: "remove_oldest",
+    20: "_inherit",
+    18: "_reopened",
+    17: "Kept._short _Filler.value _decided _llm_call kind_of",
+    16: "Boundary.watched ToolRun._attempt _attempts _is_simple _told",
+>>>>>>> bounds
 }
 LONG = {
     64: "Agent.__init__",

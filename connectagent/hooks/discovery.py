@@ -36,7 +36,9 @@ from connectagent.hooks.entry_points import (
     normalized,
     options_of,
     options_place,
+    own_name,
     told_place,
+    undeclared,
 )
 from connectagent.hooks.handler import Handler, event_of, name_of, where
 from connectagent.hooks.markers import marked_members, marks_of
@@ -140,11 +142,16 @@ def find_handlers(
     known = {normalized(handler.plugin) for handler, _ in found} | set(map(normalized, BUILT_IN))
     out.check(known)
     found += [(handler, BY_DEFAULT) for handler in model_handlers(model or setting("model"), known, provider_of)]
-    names = [_key(item) for item, place in everything if place in IN_CODE and isinstance(item, str)]
-    names += [normalized(handler.plugin) for handler, place in found if place in IN_CODE]
-    switched_off = sorted({name for name in names if name in out.by_person})
+    switched_off = _switched_off(everything, found, out)
     _announce(switched_off)
     return [handler for handler, place in found if not out(handler.plugin, place)], switched_off
+
+
+def _switched_off(everything: list[tuple[Any, str]], found: list[tuple[Handler, str]], out: LeftOut) -> list[str]:
+    """The names of the plugins that code names and that the command line left out."""
+    names = [_key(item) for item, place in everything if place in IN_CODE and isinstance(item, str)]
+    names += [normalized(handler.plugin) for handler, place in found if place in IN_CODE]
+    return sorted({name for name in names if name in out.by_person})
 
 
 def _announce(switched_off: list[str]) -> None:
@@ -165,15 +172,12 @@ def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, 
     items = [(item, place) for item, place in items if isinstance(_key(item), int) or not out(_key(item), place)]
     own = [(item, place) for item, place in items if place == CODE]
     mine = [_key(item) for item, _ in own]
+    _check_named_once([item for item, _ in own], mine)
     wide: dict[Any, tuple[Any, str]] = {}
     for item, place in items:
         if place != CODE and _key(item) not in mine:  # to name it for all and here is no mistake
             first, before = wide.setdefault(_key(item), (item, place))
             wide[_key(item)] = (first, place if place in IN_CODE else before)
-    for item, _ in own:
-        named_by = item.plugin if isinstance(item, shadow) else item
-        if isinstance(named_by, str) and mine.count(_key(item)) > 1:
-            raise PluginError(f"plugin {named_by!r} is named twice for this agent; name it once")
     return [*wide.values(), *own]
 
 
@@ -195,6 +199,13 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
             "tools. Give them in code, with the object itself in plugins=[...], or name the plugin in settings only"
         )
     return handlers
+
+
+def _check_named_once(items: list[Any], keys: list[Any]) -> None:
+    for item, key in zip(items, keys, strict=True):
+        name = item.plugin if isinstance(item, shadow) else item
+        if isinstance(name, str) and keys.count(key) > 1:
+            raise PluginError(f"plugin {name!r} is named twice for this agent; name it once")
 
 
 def _check_shadows(items: list[Any]) -> None:
@@ -246,8 +257,8 @@ def model_handlers(model: Any, known: set[str], provider_of: Callable[[str], Any
     if declared and declared[0].rivals:
         raise PluginError(clash(declared[0]))
     found: list[Handler] = []
-    for plugin in declared or _undeclared(MODELS):
-        if normalized(_named_by(plugin)) in known:
+    for plugin in declared or undeclared(MODELS):
+        if normalized(own_name(plugin)) in known:
             continue
         with contextlib.suppress(*([] if declared else [PluginError])):
             found += [handler for handler in handlers_of(plugin) if handler.hook == "register_models"]
@@ -258,22 +269,10 @@ def _begins(model: str, prefix: str) -> bool:
     return model == prefix or model.startswith(prefix if prefix[-1:] in ("-", ":", "/") else f"{prefix}/")
 
 
-def _undeclared(group: str) -> list[Installed]:
-    """The plugins whose distributions declare nothing in a group, and that may bring something all the same."""
-    declared = {plugin.distribution for plugin in installed(group)}
-    return [plugin for plugin in installed() if plugin.distribution not in declared and not plugin.rivals]
-
-
-def _named_by(plugin: Installed) -> str:
-    """The plugin's own name, where an entry is named after a model or command that it brings."""
-    names = [other.name for other in installed() if other.distribution == plugin.distribution]
-    return names[0] if len(names) == 1 else plugin.name
-
-
 def command_plugins(name: str | None) -> list[Installed]:
     """The installed plugins that may bring a command; without a name, all of them."""
     declared = [plugin for plugin in installed(COMMANDS) if name is None or plugin.name == name]
-    return declared if declared and name is not None else [*declared, *_undeclared(COMMANDS)]
+    return declared if declared and name is not None else [*declared, *undeclared(COMMANDS)]
 
 
 def _flat(things: Any) -> Iterator[Any]:
@@ -320,7 +319,7 @@ def _handlers_of_installed(plugin: Installed) -> list[Handler]:
     thing = load(plugin)
 
     def listed() -> list[Handler]:
-        return [handler for item in _flat([thing]) for handler in _handlers(item, _named_by(plugin), plugin.version)]
+        return [handler for item in _flat([thing]) for handler in _handlers(item, own_name(plugin), plugin.version)]
 
     found: list[Handler] = guarded(plugin, listed)
     return found

@@ -93,6 +93,18 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
     return tuple(found)
 
 
+def undeclared(group: str) -> list[Installed]:
+    """The plugins whose distributions declare nothing in a group, and that may bring something all the same."""
+    declared = {plugin.distribution for plugin in installed(group)}
+    return [plugin for plugin in installed() if plugin.distribution not in declared and not plugin.rivals]
+
+
+def own_name(plugin: Installed) -> str:
+    """The plugin's own name, where an entry is named after a model or command that it brings."""
+    names = [other.name for other in installed() if other.distribution == plugin.distribution]
+    return names[0] if len(names) == 1 else plugin.name
+
+
 def named(name: str) -> list[Installed]:
     """The installed plugins that a name means: by the entry point's name, else by the distribution's."""
     wanted = normalized(name)

@@ -87,16 +87,7 @@ def check_handler(
         HandlerError: the function cannot be called by this hook; with file, line and what is accepted.
     """
     place = f"@{hook} handler {name_of(function)!r} ({place_of(function)})"
-    code = _code_holder(function)
-    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
-        raise HandlerError(f"{place} is async: the loop is synchronous; write 'def', and asyncio.run() inside it")
-    around = CONTRACTS[hook].kind == "around"
-    if inspect.isgeneratorfunction(code) != around:
-        raise HandlerError(
-            f"{place} must yield exactly once: what is before the yield runs before the operation"
-            if around
-            else f"{place} yields: only {', '.join(AROUND)} take generators"
-        )
+    _check_kind(_code_holder(function), hook, place)
     parameters = list(inspect.signature(function).parameters.values())
     if unbound and parameters and parameters[0].name in ("self", "cls"):
         del parameters[0]
@@ -109,6 +100,17 @@ def check_handler(
         tuple(parameter.name for parameter in taken if parameter.kind is not parameter.KEYWORD_ONLY),
         tuple(parameter.name for parameter in taken if parameter.kind is parameter.KEYWORD_ONLY),
     )
+
+
+def _check_kind(code: Any, hook: str, place: str) -> None:
+    """Refuse async functions, and generators where the hook takes none; insist on one where it does."""
+    if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
+        raise HandlerError(f"{place} is async: the loop is synchronous; write 'def', and asyncio.run() inside it")
+    yields, around = inspect.isgeneratorfunction(code), CONTRACTS[hook].kind == "around"
+    if around and not yields:
+        raise HandlerError(f"{place} must yield exactly once: what is before the yield runs before the operation")
+    if yields and not around:
+        raise HandlerError(f"{place} yields: only {', '.join(AROUND)} take generators")
 
 
 def _check_parameter(parameter: inspect.Parameter, hook: str, place: str) -> None:

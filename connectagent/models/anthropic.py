@@ -167,11 +167,14 @@ class AnthropicLLM(WireLLM):
         if content is None and not calls and stop in _EMPTY_KINDS:
             kind, text = _EMPTY_KINDS[stop]
             raise self._failure(text, kind, status=200, body=answer)
-        kept = None
-        if not all(_is_plain(block) for block in blocks):
-            own = [{key: value for key, value in block.items() if key != "broken"} for block in blocks]
-            kept = {"provider": self.provider, "content": own}
-        return LLMResponse(content, calls or None, None, stop, answer.get("model"), kept)
+        return LLMResponse(content, calls or None, None, stop, answer.get("model"), self._kept(blocks))
+
+    def _kept(self, blocks: list[Block]) -> dict[str, Any] | None:
+        """The blocks themselves, where one of them says what the message does not."""
+        if all(_is_plain(block) for block in blocks):
+            return None
+        own = [{key: value for key, value in block.items() if key != "broken"} for block in blocks]
+        return {"provider": self.provider, "content": own}
 
     def _calls(self, blocks: list[Block], stop: str | None) -> list[ToolCall]:
         taken: set[str] = set()
@@ -204,25 +207,31 @@ class AnthropicLLM(WireLLM):
         blocks: dict[Any, Block] = {}
         inputs: dict[Any, str] = {}
         for event in self._events(stream):
-            kind, index = event.get("type"), event.get("index")
-            if kind == "message_start":
-                answer = dict(event.get("message") or {})
-                answer["usage"] = dict(answer.get("usage") or {})
-                received.so_far(answer["usage"])
-            elif kind == "content_block_start":
-                blocks[index] = dict(event.get("content_block") or {})
-            elif kind == "content_block_delta" and index in blocks:
-                _add_delta(blocks[index], event.get("delta") or {}, inputs, index, on_text)
-            elif kind == "message_delta":
-                answer.update(event.get("delta") or {})
-                news = {key: value for key, value in (event.get("usage") or {}).items() if value is not None}
-                answer.setdefault("usage", {}).update(news)  # the same dict that `received` has
-            elif kind == "message_stop":
-                received.whole(answer.get("usage"))
-                return {**answer, "content": [_finished(block, inputs.get(index)) for index, block in blocks.items()]}
-            elif kind == "error":
-                raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
+            index = event.get("index")
+            match event.get("type"):
+                case "message_start":
+                    answer = dict(event.get("message") or {})
+                    answer["usage"] = dict(answer.get("usage") or {})
+                    received.so_far(answer["usage"])
+                case "content_block_start":
+                    blocks[index] = dict(event.get("content_block") or {})
+                case "content_block_delta" if index in blocks:
+                    _add_delta(blocks[index], event.get("delta") or {}, inputs, index, on_text)
+                case "message_delta":
+                    answer.update(event.get("delta") or {})
+                    answer.setdefault("usage", {}).update(_counted(event.get("usage") or {}))  # as `received` has it
+                case "message_stop":
+                    received.whole(answer.get("usage"))
+                    content = [_finished(block, inputs.get(index)) for index, block in blocks.items()]
+                    return {**answer, "content": content}
+                case "error":
+                    raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)
+
+
+def _counted(usage: dict[str, Any]) -> dict[str, Any]:
+    """The counts that a `message_delta` brings: null stands where the first count still holds."""
+    return {key: value for key, value in usage.items() if value is not None}
 
 
 def _is_plain(block: Block) -> bool:

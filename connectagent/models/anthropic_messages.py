@@ -144,15 +144,15 @@ def _assistant_blocks(
     text = content if type(content) is str else text_of(content)
     sent_ids = ids.begin(calls) if calls else []
     kept = message.get("provider_data")
+    own = _own_blocks(kept, provider) if kept else []
     blocks: list[Block] = []
-    if kept and kept.get("provider") == provider:
-        own = [block for block in kept.get("content") or [] if isinstance(block, dict)]
+    if own:
         if _says_the_same(own, text, calls, sent_ids):
-            used.update((wire_name(block.get("name")), None) for block in own if block.get("type") == "tool_use")
-            blocks = [block for block in own if block.get("type") != "text" or block["text"].strip()]
-            return blocks if any(block.get("type") not in _THINKING for block in blocks) else []
+            return _unchanged(own, used)
         # a handler has changed the message since: only the thinking, which must come back untouched, is kept
         blocks = [block for block in own if block.get("type") in _THINKING]
+    if not text.strip() and not calls:
+        return []  # thinking alone is no message
     if text.strip():
         blocks.append({"type": "text", "text": text})
     for call, id in zip(calls, sent_ids, strict=True):
@@ -162,9 +162,21 @@ def _assistant_blocks(
         blocks.append(
             {"type": "tool_use", "id": id, "name": name, "input": sent_arguments(function.get("arguments"))}
         )  # fmt: skip
-    if blocks and not text.strip() and not calls:
-        return []  # thinking alone is no message
     return blocks
+
+
+def _own_blocks(kept: dict[str, Any], provider: str) -> list[Block]:
+    """The blocks of a message as this provider gave them; [] where another one did."""
+    if kept.get("provider") != provider:
+        return []
+    return [block for block in kept.get("content") or [] if isinstance(block, dict)]
+
+
+def _unchanged(own: list[Block], used: dict[str, None]) -> list[Block]:
+    """The provider's own blocks without empty text; [] where only thinking is left."""
+    used.update((wire_name(block.get("name")), None) for block in own if block.get("type") == "tool_use")
+    blocks = [block for block in own if block.get("type") != "text" or block["text"].strip()]
+    return blocks if any(block.get("type") not in _THINKING for block in blocks) else []
 
 
 def _says_the_same(blocks: list[Block], text: str, calls: list[Any], sent_ids: list[str]) -> bool:

@@ -163,16 +163,20 @@ class CallIds:
         for call in calls:
             old = call.get("id") if isinstance(call, dict) else None
             old = old if isinstance(old, str) else str(old or "")
-            new = old
-            fits = self._fits(old)
-            count = 0
-            while not fits or new in taken:
-                new, fits = _digest(f"{old}#{len(taken)}#{count}"), True
-                count += 1
+            new = self._unused(old, taken)
             taken.add(new)
             self._open.setdefault(old, []).append(new)
             sent.append(new)
         return sent
+
+    def _unused(self, id: str, taken: set[str]) -> str:
+        """The id itself where the provider takes it and it is not taken; else its first digest that is not."""
+        if self._fits(id) and id not in taken:
+            return id
+        count = 0
+        while (new := _digest(f"{id}#{len(taken)}#{count}")) in taken:
+            count += 1
+        return new
 
     def _fits(self, id: str) -> bool:
         return bool(id) and (self._pattern is None or self._pattern.fullmatch(id) is not None)

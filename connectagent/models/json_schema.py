@@ -10,6 +10,8 @@ from connectagent.models.content import parts_of, wire_name
 
 Schema = dict[str, Any]
 
+_VARIANTS = ("oneOf", "anyOf", "allOf")
+
 
 def response_format(output: type[Any]) -> Schema:
     """`response_format` of OpenAI's wire: strict where the schema can be, so that the answer must fit it."""
@@ -75,20 +77,26 @@ def object_schema(schema: object) -> Schema:
     """
     if not isinstance(schema, dict):
         return {"type": "object", "properties": {}}
-    variants = [(key, part) for key in ("oneOf", "anyOf", "allOf") for part in schema.get(key) or []]
-    if schema.get("type") == "object" and not variants:
+    if schema.get("type") == "object" and not any(schema.get(key) for key in _VARIANTS):
         return schema
-    made = {key: value for key, value in schema.items() if key not in ("oneOf", "anyOf", "allOf")}
-    properties = dict(schema.get("properties") or {})
-    required = list(schema.get("required") or [])
-    for key, part in variants:
-        if isinstance(part, dict):
-            properties = {**(part.get("properties") or {}), **properties}
-            required += part.get("required") or [] if key == "allOf" else []
+    made = {key: value for key, value in schema.items() if key not in _VARIANTS}
+    properties, required = _with_variants(schema)
     made |= {"type": "object", "properties": properties}
     if required:
         made["required"] = list(dict.fromkeys(name for name in required if name in properties))
     return made
+
+
+def _with_variants(schema: Schema) -> tuple[Schema, list[str]]:
+    """The properties of a schema and of its variants, and the names that are required of them."""
+    properties = dict(schema.get("properties") or {})
+    required = list(schema.get("required") or [])
+    for key in _VARIANTS:
+        for part in schema.get(key) or []:
+            if isinstance(part, dict):
+                properties = {**(part.get("properties") or {}), **properties}
+                required += part.get("required") or [] if key == "allOf" else []
+    return properties, required
 
 
 def instruction(output: type[Any]) -> str:

@@ -108,10 +108,7 @@ class OpenAILLM(WireLLM):
     # ----------------------------------------------------------------------------------- receiving
 
     def _response(self, answer: Any) -> LLMResponse:
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        if not choices or not isinstance(choices[0], dict):
-            raise self._no_answer(answer)
-        choice = choices[0]
+        choice = self._choice(answer)
         message = choice.get("message")
         message = message if isinstance(message, dict) else {}
         finish = choice.get("finish_reason") or None
@@ -125,6 +122,14 @@ class OpenAILLM(WireLLM):
         return LLMResponse(
             content, calls or None, None, finish, answer.get("model") or None, self._kept(message, calls)
         )
+
+    def _choice(self, answer: Any) -> dict[str, Any]:
+        """The first choice of an answer: only one is asked for."""
+        choices = answer.get("choices") if isinstance(answer, dict) else None
+        if not choices or not isinstance(choices[0], dict):
+            raise self._no_answer(answer)
+        choice: dict[str, Any] = choices[0]
+        return choice
 
     def _no_answer(self, answer: Any) -> Exception:
         error = answer.get("error") if isinstance(answer, dict) else None

@@ -83,13 +83,15 @@ def _tool_message(message: Any, content: Any, id: str, images: list[dict[str, An
     images.extend(found)
     if content is None or isinstance(content, str):
         text = content or ""
-    elif parts:
-        text = "\n".join(
-            part["text"] if part["type"] == "text" else as_json(part) for part in parts if part not in found
-        )
     else:
-        text = as_json(content)
+        text = _text_without_images(parts) if parts else as_json(content)
     return {"role": "tool", "tool_call_id": id, "content": text or (_IMAGE_NOTE if found else "")}
+
+
+def _text_without_images(parts: list[dict[str, Any]]) -> str:
+    """The parts of a result that are no images, one a line; what is no text as JSON."""
+    rest = (part for part in parts if part["type"] != "image_url")
+    return "\n".join(part["text"] if part["type"] == "text" else as_json(part) for part in rest)
 
 
 def _assistant_message(message: Any, content: Any, ids: CallIds, provider: str) -> dict[str, Any] | None:

@@ -59,8 +59,15 @@ def find_record(text: str | None = None) -> Path:
     if not known:
         what = f"no record {text!r}: " if text else ""
         raise ConfigError(f"{what}{records_folder()}: no records yet; run an agent first")
-    if not text or text == "last":
-        return known[0]
+    return known[0] if not text or text == "last" else _called(text, known)
+
+
+def _called(text: str, known: list[Path]) -> Path:
+    """The record whose file or agent has this name, or the only one whose file's name begins like that.
+
+    Raises:
+        ConfigError: there is none, or several begin like that.
+    """
     of_agent = [path for path in known if agent_in_name(path) == text]
     begin = [path for path in known if path.name.startswith(text)]
     exact = [path for path in begin if text in (path.name, path.stem)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -77,22 +77,28 @@ def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[
 
 def _before(parts: list[Part], turn: int, iteration: int) -> list[Part]:
     """The turns up to one, or up to an iteration in it."""
-    places: list[tuple[Any, int]] = []
     for number, part in enumerate(parts):
-        if not part.is_turn:
+        if not part.is_turn or part.number != turn:
             continue
-        places.append((part.number, 0))
-        if part.number == turn and not iteration:
+        if not iteration:
             return parts[:number]
         for count, line in enumerate(part.lines):
             place = str(line.get("id") or line.get("at") or "")
-            if part.number == turn and place.startswith(f"T{turn}/{iteration}/"):
-                return [*parts[:number], Part(turn, [{"turn": turn, "cut": True, "lines": []}], part.lines[:count])]
-            if line.get("type") == "llm_call" and str(line.get("id")).count("/") == 2:
-                places.append((part.number, int(line.get("iteration") or 0)))
-    known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in dict.fromkeys(places))
+            if place.startswith(f"T{turn}/{iteration}/"):
+                return [*parts[:number], Part(turn, [{"turn": turn, "lines": []}], part.lines[:count])]
+    known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in dict.fromkeys(_places(parts)))
     wanted = f"{turn}.{iteration}" if iteration else turn
     raise ConfigError(f"the record has no turn or iteration {wanted}; it has {known or 'none'}")
+
+
+def _places(parts: list[Part]) -> Iterator[tuple[Any, int]]:
+    """Turn and iteration of each place before which a record can be taken back; iteration 0 is a turn's beginning."""
+    for part in parts:
+        if part.is_turn:
+            yield part.number, 0
+            for line in part.lines:
+                if line.get("type") == "llm_call" and str(line.get("id")).count("/") == 2:
+                    yield part.number, int(line.get("iteration") or 0)
 
 
 def read_history(record: dict[str, Any], blobs: Path | None = None) -> History:
@@ -212,23 +218,26 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     for item in record["turns"]:
         item["lines"] = [_line(line, whole) for line in item["lines"]]
     parts = parts_of(record, at)
-    turns = [part for part in parts if part.is_turn]
-    last = turns[-1] if turns else None
-    opened = last if last is not None and (last.is_open or last.last.get("cut")) else None
+    items = record.pop("turns")  # what stays is the head
+    last = next((part for part in reversed(parts) if part.is_turn), None)
+    opened = last if last is not None and last.is_open else None
+    ended = [part for part in parts if part is not opened]
     history = _beginning(record, whole)
-    for part in parts:
-        if part is not opened:
-            _extend(history, part, record["agent"], clone)
-    lines = [line for part in parts for line in part.lines]
+    for part in ended:
+        _extend(history, part, record["agent"], clone)
+    lines = _lines_of(parts)
     trace = own_entries(lines, record["agent"])
-    amend([entry for part in parts if part is not opened for entry in own_entries(part.lines, record["agent"])])
-    head = {key: value for key, value in record.items() if key != "turns"}
-    session = RecordedSession(head, Recorded(history, trace), _inside(parts, opened), {}, opened, lines)
+    amend(own_entries(_lines_of(ended), record["agent"]))
+    session = RecordedSession(record, Recorded(history, trace), _inside(parts, opened), {}, opened, lines)
     session.last = last.last if last is not None else {}
     session.messages = len(history.messages)
-    session.paid = [line for item in record["turns"] for line in item["lines"]]
+    session.paid = [line for item in items for line in item["lines"]]
     session.taken_back = own_entries(session.paid, record["agent"])
     return session
+
+
+def _lines_of(parts: list[Part]) -> list[TraceEntry]:
+    return [line for part in parts for line in part.lines]
 
 
 def _line(line: TraceEntry, whole: Callable[[Any], Any]) -> TraceEntry:
@@ -280,33 +289,48 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
     """What agents inside have: the turns that have ended; what is open of theirs is looked up when it goes on."""
     found: dict[str, Recorded] = {}
     for part in parts:
-        journal, void = Journal(part.lines), void_entries(part)
-        turn: dict[str, str] = {}  # by branch, the place of its turn
         lines = _with_texts(part.lines)
         for line in lines:
             branch = line.get("branch")
-            if line.get("type") == "began" and isinstance(branch, str) and branch not in found:
-                begins = line.get("begins_with") or {}
-                prompt, messages = str(line.get("system_prompt") or ""), clone(begins.get("messages"))
-                history = History(prompt, messages, begins.get("state"), int(begins.get("turn") or 0))
-                found[branch] = Recorded(history, [])
-            if line.get("type") == "began" and line.get("heard") and branch in found and part is not opened:
+            if line.get("type") != "began" or not isinstance(branch, str):
+                continue
+            if branch not in found:
+                found[branch] = Recorded(_begun(line), [])
+            if line.get("heard") and part is not opened:
                 found[branch].history.session.setdefault("heard", {}).update(line["heard"])
+        journal, void = Journal(part.lines), void_entries(part)
         for branch, recorded in found.items():
             entries = own_entries(lines, branch.rpartition(".")[2], branch)
             recorded.trace += entries
-            kept = []
-            for entry in entries:
-                if entry.get("type") == "user_input":
-                    turn[branch] = str(entry.get("at"))
-                place = turn.get(branch, "")
-                ended = not journal.is_abandoned(place) if part is not opened else journal.is_ended(place)
-                if ended and id(entry) not in void:
-                    kept.append(entry)
-            recorded.history.extend(clone(kept))
+            ended = _of_ended_turns(entries, journal, part is not opened)
+            recorded.history.extend(clone([entry for entry in ended if id(entry) not in void]))
     return found
 
 
 def _with_texts(lines: list[TraceEntry]) -> list[TraceEntry]:
     """The lines without those of agents that are not recorded, which have nothing to go on with."""
     return [line for line in lines if not line.get(WITHHELD)]
+
+
+def _begun(line: TraceEntry) -> History:
+    """The conversation with which an agent inside began."""
+    begins = line.get("begins_with") or {}
+    prompt, messages = str(line.get("system_prompt") or ""), clone(begins.get("messages"))
+    return History(prompt, messages, begins.get("state"), int(begins.get("turn") or 0))
+
+
+def _of_ended_turns(entries: list[TraceEntry], journal: Journal, all_ended: bool) -> list[TraceEntry]:
+    """The entries of an agent inside that are of turns that have ended, and that nobody has abandoned.
+
+    Args:
+        entries: the agent's own, in order.
+        journal: the lines that they stand among.
+        all_ended: whether every turn among these lines has ended.
+    """
+    found, turn = [], ""
+    for entry in entries:
+        if entry.get("type") == "user_input":
+            turn = str(entry.get("at"))
+        if not journal.is_abandoned(turn) if all_ended else journal.is_ended(turn):
+            found.append(entry)
+    return found

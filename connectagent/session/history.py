@@ -65,6 +65,13 @@ class Round:
     calls: list[ToolCall]
     done: dict[str, TraceEntry] = field(default_factory=dict)
 
+    def change(self, changed: list[dict[str, Any]]) -> None:
+        """Give calls the names and arguments that handlers made of them."""
+        calls = {call.id: call for call in self.calls}
+        for told in changed:
+            call = calls[told["id"]]
+            call.name, call.arguments = told["name"], clone(told["arguments"])
+
 
 class History:
     """A conversation that grows by trace entries.
@@ -237,24 +244,19 @@ class History:
         self._open_round()
 
     def _on_change(self, entry: TraceEntry) -> None:
-        of, by, value = entry.get("of"), entry.get("by") or {}, entry.get("value")
-        if of == "response" and self.answer is not None and isinstance(value, dict):
-            self.answer, self.answered_by = _response(value, value.get("provider_data")), by
+        of, by = entry.get("of"), entry.get("by") or {}
+        value: Any = entry.get("value")
+        if of == "response" and self.answer is not None:
+            self._answer(value, by)
         elif of == "result" and by.get("hook") == "after_each_tool":
             self._result(entry["call_id"], value, by)
-        elif of == "tool_execution" and isinstance(value, dict):
-            self._result(entry["call_id"], value.get("result"), by)
-            if self.round is not None and entry["call_id"] in self.round.done:
-                self.round.done[entry["call_id"]] = {**self.round.done[entry["call_id"]], **value}
-        elif of == "llm_call" and isinstance(value, dict):
-            self.answer, self.answered_by = _response(value, value.get("provider_data")), by
+        elif of == "tool_execution":
+            self._end_call(entry["call_id"], value, by)
+        elif of == "llm_call":
+            self._answer(value, by)
             self.round = None
         elif of in ("tool_call", "tool_calls") and self.round is not None:
-            calls = {call.id: call for call in self.round.calls}
-            listed: list[Any] = value if isinstance(value, list) else [value]
-            for told in listed:
-                call = calls[told["id"]]
-                call.name, call.arguments = told["name"], clone(told["arguments"])
+            self.round.change(value if isinstance(value, list) else [value])
 
     def _on_tool_execution(self, entry: TraceEntry) -> None:
         by = entry.get("by")
@@ -309,6 +311,15 @@ class History:
     def _open_round(self) -> None:
         calls, self.answer = (self.answer.tool_calls if self.answer else None) or [], None
         self.round = Round(calls) if calls else None
+
+    def _answer(self, value: dict[str, Any], by: By) -> None:
+        self.answer, self.answered_by = _response(value, value.get("provider_data")), by
+
+    def _end_call(self, call_id: str, value: dict[str, Any], by: By) -> None:
+        """Take what became of a call after its entry."""
+        self._result(call_id, value.get("result"), by)
+        if self.round is not None and call_id in self.round.done:
+            self.round.done[call_id] = {**self.round.done[call_id], **value}
 
     def _result(self, call_id: str, content: Any, by: By) -> None:
         index, there = place_of_result(self.messages, call_id)

@@ -208,10 +208,8 @@ def message_problem(message: Any) -> str | None:
     if role not in _ROLES:
         return f"its role must be one of {', '.join(_ROLES)}"
     if isinstance(content, list):
-        if not content or not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
-            return "a list of content holds parts such as {'type': 'text', 'text': '...'}"
-        if not all(map(_is_part, content)):
-            return "a text part holds a str as 'text', an image_url part {'url': str} as 'image_url'"
+        if problem := _parts_problem(content):
+            return problem
     elif not isinstance(content, str) and not (content is None and role == "assistant" and calls):
         return "its content must be a str or a list of parts"
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
@@ -220,6 +218,15 @@ def message_problem(message: Any) -> str | None:
         role != "assistant" or not isinstance(calls, list) or not all(map(_is_call, calls))
     ):
         return "tool_calls is a list of {'id': str, 'type': 'function', 'function': {'name': str, 'arguments': str}}"
+    return None
+
+
+def _parts_problem(content: list[Any]) -> str | None:
+    """Why a list is not the content of a message, or None if it is."""
+    if not content or not all(isinstance(part, dict) and isinstance(part.get("type"), str) for part in content):
+        return "a list of content holds parts such as {'type': 'text', 'text': '...'}"
+    if not all(map(_is_part, content)):
+        return "a text part holds a str as 'text', an image_url part {'url': str} as 'image_url'"
     return None
 
 
@@ -235,15 +242,7 @@ def value_problem(value: Any) -> str | None:
     if isinstance(value, Continue):
         return None if isinstance(value.prompt, str) else f"Continue(prompt) takes a str, not {value.prompt!r:.80}"
     if isinstance(value, LLMRequest):
-        if (
-            not isinstance(value.messages, list)
-            or not isinstance(value.tools, list)
-            or not isinstance(value.model, str)
-            or not isinstance(value.options, dict)
-        ):
-            return "a request has lists of messages and of tools, the name of a model, and a dict of options"
-        problems = ((message, message_problem(message)) for message in value.messages)
-        return next((f"{message!r:.200}: {problem}" for message, problem in problems if problem), None)
+        return _request_problem(value)
     if isinstance(value, LLMResponse):
         if not isinstance(value.content, str | None) or not isinstance(value.provider_data, dict | None):
             return "a response's content is a str or None, its provider_data a dict or None"
@@ -252,9 +251,28 @@ def value_problem(value: Any) -> str | None:
         return (
             None if good else f"a response's tool_calls are a list of ToolCall(id, name, arguments), not {calls!r:.80}"
         )
-    calls = value if isinstance(value, list) else [value] if isinstance(value, ToolCall) else []
-    good = all(isinstance(call, ToolCall) and type(call.name) is str and type(call.arguments) is dict for call in calls)
-    return None if good else "a call has a str as name and a dict as arguments"
+    return _calls_problem(value if isinstance(value, list) else [value] if isinstance(value, ToolCall) else [])
+
+
+def _request_problem(request: LLMRequest) -> str | None:
+    if (
+        not isinstance(request.messages, list)
+        or not isinstance(request.tools, list)
+        or not isinstance(request.model, str)
+        or not isinstance(request.options, dict)
+    ):
+        return "a request has lists of messages and of tools, the name of a model, and a dict of options"
+    for message in request.messages:
+        if problem := message_problem(message):
+            return f"{message!r:.200}: {problem}"
+    return None
+
+
+def _calls_problem(calls: list[Any]) -> str | None:
+    for call in calls:
+        if not isinstance(call, ToolCall) or type(call.name) is not str or type(call.arguments) is not dict:
+            return "a call has a str as name and a dict as arguments"
+    return None
 
 
 def _is_call(call: Any) -> bool:

@@ -96,20 +96,24 @@ def _openai_message(message: dict[str, Any]) -> list[str]:
         if role != "assistant" or not message.get("tool_calls"):
             found.append("content is null")
     elif isinstance(content, list):
-        kinds = ("text", "image_url", "input_audio", "file") if role == "user" else ("text",)
-        if not content:
-            found.append("content is an empty list")
-        for part in content:
-            if not isinstance(part, dict) or part.get("type") not in kinds:
-                found.append(f"part {part!r:.100}")
-            elif part["type"] == "text" and not isinstance(part.get("text"), str):
-                found.append(f"a text part without text {part!r:.100}")
-            elif part["type"] == "image_url" and not isinstance(part.get("image_url"), dict):
-                found.append(f"an image without a URL {part!r:.100}")
+        found += _openai_parts(content, role)
     elif not isinstance(content, str):
         found.append(f"content is a {type(content).__name__}")
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         found.append("no tool_call_id")
+    return found
+
+
+def _openai_parts(content: list[Any], role: Any) -> list[str]:
+    kinds = ("text", "image_url", "input_audio", "file") if role == "user" else ("text",)
+    found = [] if content else ["content is an empty list"]
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") not in kinds:
+            found.append(f"part {part!r:.100}")
+        elif part["type"] == "text" and not isinstance(part.get("text"), str):
+            found.append(f"a text part without text {part!r:.100}")
+        elif part["type"] == "image_url" and not isinstance(part.get("image_url"), dict):
+            found.append(f"an image without a URL {part!r:.100}")
     return found
 
 
@@ -156,18 +160,30 @@ def _anthropic(system: str, wire: list[dict[str, Any]]) -> list[str]:
         if not isinstance(blocks, list) or not blocks:
             found.append(f"{index}: messages must have non-empty content: {blocks!r:.100}")
             continue
-        results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
-        if sorted(map(str, results)) != sorted(waiting):
-            found.append(f"{index}: tool_use {waiting} must be answered directly behind, was by {results}")
-        if any(block.get("type") != "tool_result" for block in blocks[: len(results)]):
-            found.append(f"{index}: tool results come before everything else: {[b.get('type') for b in blocks]}")
+        found += [f"{index}: {text}" for text in _anthropic_results(blocks, waiting)]
         waiting = [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
         for block in blocks:
             found += [f"{index}: {text} in {block!r:.300}" for text in _block(block, role, seen)]
-    if waiting:
-        found.append(f"the end comes before the results of {waiting}")
-    if wire and before == "assistant" and str(wire[-1]["content"][-1].get("text", "")).endswith((" ", "\n", "\t")):
-        found.append("final assistant content cannot end with trailing whitespace")
+    return found + _anthropic_end(wire, waiting)
+
+
+def _anthropic_results(blocks: list[dict[str, Any]], waiting: list[str]) -> list[str]:
+    """What is wrong about the results in a message, where these calls wait for theirs."""
+    found = []
+    results = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    if sorted(map(str, results)) != sorted(waiting):
+        found.append(f"tool_use {waiting} must be answered directly behind, was by {results}")
+    if any(block.get("type") != "tool_result" for block in blocks[: len(results)]):
+        found.append(f"tool results come before everything else: {[block.get('type') for block in blocks]}")
+    return found
+
+
+def _anthropic_end(wire: list[dict[str, Any]], waiting: list[str]) -> list[str]:
+    found = [f"the end comes before the results of {waiting}"] if waiting else []
+    if wire and wire[-1].get("role") == "assistant":
+        text = str(wire[-1]["content"][-1].get("text", ""))
+        if text.endswith((" ", "\n", "\t")):
+            found.append("final assistant content cannot end with trailing whitespace")
     return found
 
 
@@ -179,23 +195,31 @@ def _block(block: dict[str, Any], role: Any, seen: set[str]) -> list[str]:
     if kind == "image" and role == "user":
         return [] if isinstance(block.get("source"), dict) else ["an image without a source"]
     if kind == "tool_use" and role == "assistant":
-        found = []
-        id = block.get("id")
-        if not isinstance(id, str) or not _ANTHROPIC_ID.fullmatch(id):
-            found.append(f"id {id!r}")
-        if id in seen:
-            found.append("tool_use ids must be unique")
-        seen.add(str(id))
-        if not isinstance(block.get("input"), dict):
-            found.append("input is not an object")
-        if not isinstance(block.get("name"), str) or not _NAME.fullmatch(block["name"]):
-            found.append(f"name {block.get('name')!r}")
-        return found
+        return _tool_use(block, seen)
     if kind == "tool_result" and role == "user":
-        content = block.get("content", "")
-        if isinstance(content, str):
-            return []
-        if not isinstance(content, list) or not content:
-            return ["the content of a result is text or blocks"]
-        return [text for inner in content for text in _block(inner, role, seen)]
+        return _tool_result(block, seen)
     return [f"a block of type {kind!r} in a message of {role!r}"]
+
+
+def _tool_result(block: dict[str, Any], seen: set[str]) -> list[str]:
+    content = block.get("content", "")
+    if isinstance(content, str):
+        return []
+    if not isinstance(content, list) or not content:
+        return ["the content of a result is text or blocks"]
+    return [text for inner in content for text in _block(inner, "user", seen)]
+
+
+def _tool_use(block: dict[str, Any], seen: set[str]) -> list[str]:
+    found = []
+    id = block.get("id")
+    if not isinstance(id, str) or not _ANTHROPIC_ID.fullmatch(id):
+        found.append(f"id {id!r}")
+    if id in seen:
+        found.append("tool_use ids must be unique")
+    seen.add(str(id))
+    if not isinstance(block.get("input"), dict):
+        found.append("input is not an object")
+    if not isinstance(block.get("name"), str) or not _NAME.fullmatch(block["name"]):
+        found.append(f"name {block.get('name')!r}")
+    return found

@@ -88,9 +88,9 @@ def _response(value: Any, messages: list[Message], tools: list[dict[str, Any]] |
         return LLMResponse(value)
     if isinstance(value, LLMResponse):
         return replace(value, tool_calls=None if value.tool_calls is None else list(value.tool_calls))
-    if isinstance(value, ToolCall) or _is_shorthand(value):
+    if _is_call(value):
         value = [value]
-    if isinstance(value, list) and all(isinstance(item, ToolCall) or _is_shorthand(item) for item in value):
+    if isinstance(value, list) and all(map(_is_call, value)):
         return LLMResponse(None, [item if isinstance(item, ToolCall) else call(item[0], **item[1]) for item in value])
     raise TypeError(
         f"{value!r} is no response of a ScriptedLLM: give a str, an LLMResponse, a list of ToolCalls, "
@@ -98,5 +98,8 @@ def _response(value: Any, messages: list[Message], tools: list[dict[str, Any]] |
     )
 
 
-def _is_shorthand(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)
+def _is_call(value: Any) -> bool:
+    """Whether it is a call, or the name and the arguments of one."""
+    if isinstance(value, tuple):
+        return len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict)
+    return isinstance(value, ToolCall)

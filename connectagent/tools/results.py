@@ -150,8 +150,7 @@ class _Plain:
         if callable(getattr(type(value), "isoformat", None)):  # dates and times
             return self.of(value.isoformat())
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            fields = dataclasses.fields(value)
-            return self._dict(((field.name, getattr(value, field.name)) for field in fields), len(fields))
+            return self._fields(value)
         if isinstance(value, tuple) and hasattr(value, "_asdict"):
             return self.of(value._asdict())
         if isinstance(value, Set):
@@ -159,6 +158,10 @@ class _Plain:
         if isinstance(value, Sequence) or type(value).__name__ in _LIKE_LISTS:
             return self._list(value, len(value))
         return self.of(_text_of(value))
+
+    def _fields(self, value: Any) -> dict[str, Any]:
+        fields = dataclasses.fields(value)
+        return self._dict(((field.name, getattr(value, field.name)) for field in fields), len(fields))
 
     def _list(self, items: Iterable[Any], count: int) -> list[Any]:
         made: list[Any] = []

@@ -136,12 +136,17 @@ def _compared(one: list[_Step], two: list[_Step]) -> Iterator[str]:
                 for first, second in zip(left[e:f], right[g:h], strict=True):
                     yield from _changed(first, second)
                 continue
-            for sign, steps in (("-", left[e:f]), ("+", right[g:h])):
-                for step in steps:
-                    yield f"{step.place}: only in the {'first' if sign == '-' else 'second'}"
-                    for key, value in step.says.items():
-                        if value not in (None, "", [], {}):
-                            yield from (f"  {sign} {line}" for line in f"{key}: {data_text(value)}".splitlines())
+            for step in left[e:f]:
+                yield from _only_in("first", "-", step)
+            for step in right[g:h]:
+                yield from _only_in("second", "+", step)
+
+
+def _only_in(which: str, sign: str, step: _Step) -> Iterator[str]:
+    yield f"{step.place}: only in the {which}"
+    for key, value in step.says.items():
+        if value not in (None, "", [], {}):
+            yield from (f"  {sign} {line}" for line in f"{key}: {data_text(value)}".splitlines())
 
 
 def _changed(one: _Step, two: _Step) -> Iterator[str]:

@@ -55,17 +55,26 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
     from rich.tree import Tree
 
     last = summarise(path).status
+    root = Tree(_head(data), guide_style="dim")
+    _add_given(root, data, full)
+    for turn in turns:
+        _add_turn(root, turn, last if turn is turns[-1] and number is None else "crashed", full)
+    terminal().show([root])
+
+
+def _head(data: dict[str, Any]) -> Text:
     head = f"{data.get('agent')} {terminal().glyphs.dot} {data.get('model')} {terminal().glyphs.dot} "
-    root = Tree(_text(((head, "bold"), (local_time(data.get("started"), "%Y-%m-%d %H:%M:%S"), ""))), guide_style="dim")
+    return _text(((head, "bold"), (local_time(data.get("started"), "%Y-%m-%d %H:%M:%S"), "")))
+
+
+def _add_given(root: Tree, data: dict[str, Any], full: bool) -> None:
+    """Put what the session began with above its turns: plugins and system prompt."""
     plugins = data.get("plugins")
     if isinstance(plugins, dict) and plugins:
         named = ", ".join(f"{name} {version}" if version else str(name) for name, version in plugins.items())
         root.add(_text(((f"plugins: {named}", "dim"),)))
     if data.get("system_prompt"):
         root.add(_text(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),)))
-    for turn in turns:
-        _add_turn(root, turn, last if turn is turns[-1] and number is None else "crashed", full)
-    terminal().show([root])
 
 
 def _add_turn(root: Tree, turn: dict[str, Any], unended: str, full: bool) -> None:

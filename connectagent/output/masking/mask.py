@@ -228,6 +228,15 @@ def _setting() -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
         raise ConfigError(f"mask={value!r:.80} cannot be used: it is 'off', or a list of names and /patterns/")
     parts = [part.strip() for part in parts if part.strip()]
+    return tuple(part.lower() for part in parts if not part.startswith("/")), _patterns_in(parts), True
+
+
+def _patterns_in(parts: list[str]) -> tuple[str, ...]:
+    """The patterns among the parts of the setting, without their slashes.
+
+    Raises:
+        ConfigError: one is no regular expression, or would be found everywhere.
+    """
     patterns = tuple(part[1:-1] for part in parts if len(part) > 2 and part[0] == part[-1] == "/")
     for pattern in patterns:
         try:
@@ -236,4 +245,4 @@ def _setting() -> tuple[tuple[str, ...], tuple[str, ...], bool]:
             raise ConfigError(f"mask: /{pattern}/ is no regular expression: {error}") from error
         if matches_nothing:
             raise ConfigError(f"mask: /{pattern}/ matches the empty text: it would be found everywhere")
-    return tuple(part.lower() for part in parts if not part.startswith("/")), patterns, True
+    return patterns

@@ -20,6 +20,7 @@ _NO_TOKEN = frozenset(
     """next page continuation max min pad eos bos sep cls mask unk per first last special stop sync
     resume""".split()  # noqa: SIM905
 )
+_PLURALS = {"keys": ("api", "secret", "private", "access"), "tokens": ("access", "auth", "refresh")}
 _KEYS = frozenset(
     """api secret private access auth encryption encrypt signing sign master account shared subscription service ssh
     rsa dsa ec jwt webhook license deploy admin client session app host ssl tls aes hmac""".split()  # noqa: SIM905
@@ -47,16 +48,14 @@ def names_secret(name: str, own: tuple[str, ...] = ()) -> bool:
         return False
     if name.lower() in own:
         return True
-    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    before, last = ["", *words][-2:]
     if _ALWAYS.search("".join(words)):
         return last not in _ABOUT
-    if last == "keys" and before in ("api", "secret", "private", "access"):
-        return True
+    if last in _PLURALS:
+        return before in _PLURALS[last]
     if last == "key":
         variable = name.isupper() and before not in _NO_KEY and before != ""
         return before in _KEYS or variable
-    if last == "tokens":
-        return before in ("access", "auth", "refresh")
     if last in ("pass", "pat", "dsn"):
         return bool(before) or name.isupper()
     return last in _LAST and before not in _NO_TOKEN

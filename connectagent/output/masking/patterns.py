@@ -188,18 +188,23 @@ def _value_of(
         return header.start("line"), header.end("line"), name
     if found["open"] is not None:
         return found.start("quoted"), found.end("quoted"), name if found["quoted"] else ""
+    return *found.span("bare"), name if _is_secret_without_quotes(text, found, begin, name) else ""
+
+
+def _is_secret_without_quotes(text: str, found: re.Match[str], begin: int, name: str) -> bool:
+    """Whether a field's bare value is a secret: in `f(token=token)` and `password: str` it is code."""
     start, end = found.span("bare")
     value, after = text[start:end], text[end : end + 1]
     if found["named"]:  # "pin_token": 1234
-        return start, end, name if value[:1].isdigit() else ""
-    # `f(token=token)` and `password: str` are code.
-    alone = (begin == 0 or text[begin - 1] in "\n?&;-# \t") and after in ("", "\n", "\r", " ", "&", ";", '"', "'", "\\")
-    telling = len(value) >= 6 and not value.startswith(("$", "%", "*"))
+        return value[:1].isdigit()
+    if len(value) < 6 or value.startswith(("$", "%", "*")):
+        return False
     if found["sep"] == "=" and found.end("sep") == start and text[found.end("rest")] == "=":
-        return start, end, name if alone and telling and value != name else ""
+        first = begin == 0 or text[begin - 1] in "\n?&;-# \t"
+        return first and after in ("", "\n", "\r", " ", "&", ";", '"', "'", "\\") and value != name
     line = text.rfind("\n", 0, begin) + 1
-    whole = not text[line:begin].strip(" \t-") and after in ("", "\n", "\r")
-    return start, end, name if whole and telling and any(map(str.isdigit, value)) else ""
+    alone = not text[line:begin].strip(" \t-") and after in ("", "\n", "\r")
+    return alone and any(map(str.isdigit, value))
 
 
 # -- what may still become one -------------------------------------------------------------------

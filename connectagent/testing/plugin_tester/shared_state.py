@@ -107,18 +107,23 @@ def _names(code: CodeType, known: dict[str, Any], owner: Any, done: set[CodeType
 def _content(place: Place) -> dict[str, Any]:
     owner = place.owner
     if isinstance(owner, types.FunctionType):
-        cells = zip(owner.__code__.co_freevars, owner.__closure__ or (), strict=True)
-        values = {name: _cell(cell) for name, cell in cells} | {k: v for k, v in vars(owner).items() if k[0] != "_"}
-        code = owner.__code__
-        named = code.co_varnames[: code.co_argcount][-len(owner.__defaults__ or ()) :] if owner.__defaults__ else ()
-        values |= dict(zip(named, owner.__defaults__ or (), strict=True)) | (owner.__kwdefaults__ or {})
-        values = {name: value for name, value in values.items() if not name.startswith("connectagent_")}
-        module = owner.__module__
+        values, module = _held_by(owner), owner.__module__
     elif isinstance(owner, dict):
         values, module = {name: owner[name] for name in place.names or () if name in owner}, owner.get("__name__", "")
     else:
         values, module = _attributes(owner), (owner if isinstance(owner, type) else type(owner)).__module__
     return {name: _frozen(value, module, 0) for name, value in values.items() if not _is_code(value)}
+
+
+def _held_by(function: types.FunctionType) -> dict[str, Any]:
+    """What a function holds by name: outer variables, attributes and defaults, but not the package's own marks."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    values = {name: _cell(cell) for name, cell in cells}
+    values |= {name: value for name, value in vars(function).items() if name[0] != "_"}
+    values |= dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
+    values |= function.__kwdefaults__ or {}
+    return {name: value for name, value in values.items() if not name.startswith("connectagent_")}
 
 
 def _cell(cell: Any) -> Any:
@@ -150,17 +155,23 @@ def _frozen(value: Any, module: str, depth: int) -> Any:
     if depth > _DEPTH:
         return Seen(value)
     if isinstance(value, dict | list | tuple | set | frozenset | deque):
-        if len(value) > _LENGTH:
-            return len(value)
-        if isinstance(value, dict):
-            keys = [key if type(key) in _PLAIN else id(key) for key in value]
-            return dict(zip(keys, (_frozen(item, module, depth + 1) for item in value.values()), strict=True))
-        if isinstance(value, set | frozenset):
-            return {item if type(item) in _PLAIN else id(item) for item in value}
-        return [_frozen(item, module, depth + 1) for item in value]
+        return _frozen_items(value, module, depth) if len(value) <= _LENGTH else len(value)
     if _package(type(value).__module__) == _package(module):  # of the plugin's own; others keep what they like
         return type(value), {name: _frozen(item, module, depth + 1) for name, item in _attributes(value).items()}
     return Seen(value)
+
+
+def _frozen_items(value: Any, module: str, depth: int) -> Any:
+    if isinstance(value, dict):
+        items = (_frozen(item, module, depth + 1) for item in value.values())
+        return dict(zip(map(_frozen_key, value), items, strict=True))
+    if isinstance(value, set | frozenset):
+        return set(map(_frozen_key, value))
+    return [_frozen(item, module, depth + 1) for item in value]
+
+
+def _frozen_key(key: Any) -> Any:
+    return key if type(key) in _PLAIN else id(key)
 
 
 def _package(module: str) -> str:

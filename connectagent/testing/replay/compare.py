@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,28 +91,54 @@ def by_text(by: By) -> str:
     return visible(f"{name}{plugin}{place}", 300)
 
 
+Difference = tuple[list[str], By, By]
+"""The lines of a diff, who made or changed it then, and who does now."""
+
+
 def compared(then: Sent, now: Sent) -> Divergence | None:
     """The first difference of two requests, or None."""
+    for what, difference in _DIFFERENCES.items():
+        if found := difference(then, now):
+            return Divergence(now.turn, now.iteration, what, *found)
+    return None
 
-    def other(what: str, lines: list[str], then_by: By | None = None, now_by: By | None = None) -> Divergence:
-        return Divergence(now.turn, now.iteration, what, lines, then_by or {}, now_by or {})
 
-    if then.model is not None and then.model != now.model:
-        return other("model", [f"- {visible(then.model)}", f"+ {visible(now.model)}"])
-    if then.tools is not None and then.tools != now.tools:
-        return other("tools", diff(then.tools, now.tools or []))
+def _other_model(then: Sent, now: Sent) -> Difference | None:
+    if then.model is None or then.model == now.model:
+        return None
+    return [f"- {visible(then.model)}", f"+ {visible(now.model)}"], {}, {}
+
+
+def _other_tools(then: Sent, now: Sent) -> Difference | None:
+    if then.tools is None or then.tools == now.tools:
+        return None
+    return diff(then.tools, now.tools or []), {}, {}
+
+
+def _other_changes(then: Sent, now: Sent) -> Difference | None:
     changes = [[(*_who(one["by"]), canonical(one["value"])) for one in side.changes] for side in (then, now)]
-    if changes[0] != changes[1]:
-        told = [[f"{handler}: {value}" for _, handler, value in side] for side in changes]
-        last = [side.changes[-1]["by"] if side.changes else {} for side in (then, now)]
-        return other("request", diff(*told), *last)
+    if changes[0] == changes[1]:
+        return None
+    told = [[f"{handler}: {value}" for _, handler, value in side] for side in changes]
+    then_by, now_by = (side.changes[-1]["by"] or {} if side.changes else {} for side in (then, now))
+    return diff(*told), then_by, now_by
+
+
+def _other_messages(then: Sent, now: Sent) -> Difference | None:
     at = first_difference(then.messages, now.messages)
     if at is None:
         return None
     sides = [side.messages[at] if at < len(side.messages) else None for side in (then, now)]
-    makers = [side.makers[at] if at < len(side.makers) else {} for side in (then, now)]
-    lines = [f"message {at}:", *diff(*(_lines(message) for message in sides))]
-    return other("messages", lines, *makers)
+    then_by, now_by = (side.makers[at] if at < len(side.makers) else {} for side in (then, now))
+    return [f"message {at}:", *diff(*(_lines(message) for message in sides))], then_by, now_by
+
+
+_DIFFERENCES: dict[str, Callable[[Sent, Sent], Difference | None]] = {
+    "model": _other_model,
+    "tools": _other_tools,
+    "request": _other_changes,
+    "messages": _other_messages,
+}
 
 
 def _who(by: Any) -> tuple[str, str]:

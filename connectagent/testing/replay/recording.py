@@ -146,10 +146,8 @@ class Recording:
         for entry in since:
             if (entry.get("by") or {}).get("plugin") != RESUME or id not in (None, entry.get("call_id")):
                 continue
-            if entry.get("type") == "tool_execution" and entry.get("status") == "rejected":
-                return Decision({"reject": str(entry.get("result")).removeprefix("rejected: ")}, None)
-            if entry.get("type") in ("tool_execution", "llm_call") and entry.get("status") == "stand_in":
-                return Decision({"answer": entry.get("result", entry.get("content"))}, None)
+            if (decided := _decided(entry)) is not None:
+                return Decision(decided, None)
         return Decision({"approve": True}, None)
 
     def tools(self) -> list[str]:
@@ -180,9 +178,7 @@ class Recording:
         for at, (number, entry) in enumerate(self._kept):
             kind, item = entry.get("type"), self.items[number]
             if kind in _BEGINS:
-                inside = [one for one in waiting if _is_inside_turn(one)]
-                before = [one for one in waiting if not _is_inside_turn(one)]
-                self.turns.append(RecordedTurn(int(item.get("turn") or 0), before, entry, inside))
+                self._begin(int(item.get("turn") or 0), entry, waiting)
                 waiting = []
             elif not self.turns or (not item.get("resumed") and at < begins.get(number, at + 1)):
                 waiting.append(entry)
@@ -197,6 +193,12 @@ class Recording:
         for turn in self.turns:
             turn.runs = list(runs_of(turn.entries))
             turn.asks = asks_in(turn.entries)
+
+    def _begin(self, number: int, entry: TraceEntry, waiting: list[TraceEntry]) -> None:
+        """Begin a turn; what waited for it comes from its own handlers, or from the program."""
+        inside = [one for one in waiting if _is_inside_turn(one)]
+        before = [one for one in waiting if not _is_inside_turn(one)]
+        self.turns.append(RecordedTurn(number, before, entry, inside))
 
     def _sends(self) -> dict[int, int]:
         """By the place of each `llm_call` whose model was asked, the place before which the request was sent."""
@@ -267,6 +269,16 @@ def _is_inside_turn(entry: TraceEntry) -> bool:
     return place.startswith("T") and (entry.get("by") or {}).get("plugin") != PROGRAM
 
 
+def _decided(entry: TraceEntry) -> dict[str, Any] | None:
+    """What a decision other than approval is, as what became of the call tells it."""
+    kind, status = entry.get("type"), entry.get("status")
+    if kind == "tool_execution" and status == "rejected":
+        return {"reject": str(entry.get("result")).removeprefix("rejected: ")}
+    if kind in ("tool_execution", "llm_call") and status == "stand_in":
+        return {"answer": entry.get("result", entry.get("content"))}
+    return None
+
+
 def _mark_begin(item: dict[str, Any]) -> None:
     """Mark where a turn began that ended before its message was there, as a handler of `around_turn` raised."""
     trace = item["trace"]
@@ -292,22 +304,27 @@ def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:
     calls: dict[str, tuple[str, Any]] = {}
     for entry in entries:
         kind, tool, id = entry.get("type"), (entry.get("by") or {}).get("tool"), str(entry.get("call_id"))
-        value = entry.get("value")
         if kind in _CHANGES and tool:
             changed.setdefault(tool, []).append(entry)
-        elif kind == "paused" and entry.get("hook") == "tool" and entry.get("call"):
-            call = entry["call"]
+        elif kind == "paused" and (call := _paused_call(entry)):
             outcome: TraceEntry = {"status": "paused", "reason": entry.get("reason")}
             yield Run(call["id"], call["name"], call["arguments"], outcome, changed.pop(call["name"], []))
         elif kind == "tool_execution":
             calls[id] = (str(entry.get("tool_name")), entry.get("arguments"))
             if _ran(entry):
                 yield Run(id, *calls[id], entry, changed.pop(calls[id][0], []))
-        elif kind == "change" and entry.get("of") == "tool_call" and isinstance(value, dict):
-            calls[str(value.get("id"))] = (str(value.get("name")), value.get("arguments"))
-        elif kind == "change" and entry.get("of") == "tool_execution" and id in calls and ran_again(value):
-            assert value is not None
-            yield Run(id, *calls[id], value, changed.pop(calls[id][0], []))
+        elif kind == "change":
+            of = entry.get("of")
+            value: Any = entry.get("value")
+            if of == "tool_call" and isinstance(value, dict):
+                calls[str(value.get("id"))] = (str(value.get("name")), value.get("arguments"))
+            elif of == "tool_execution" and id in calls and ran_again(value):
+                yield Run(id, *calls[id], value, changed.pop(calls[id][0], []))
+
+
+def _paused_call(entry: TraceEntry) -> Any:
+    """The call whose tool itself paused the turn; None where something else did."""
+    return entry.get("call") if entry.get("hook") == "tool" else None
 
 
 def _ran(entry: TraceEntry) -> bool:
