@@ -11,10 +11,11 @@ import re
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
-from connectagent import errors
+from connectagent import Agent, errors
 from connectagent.cli.commands import COMMANDS
 from connectagent.cli.hooks import TITLES, markdown_table
 from connectagent.hooks import specs
@@ -46,31 +47,30 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-# -- hooks ---------------------------------------------------------------------------------------
-
-
-def contracts() -> str:
-    """The contract of each hook, from its docstring in `connectagent/hooks/specs.py`."""
+def described(doc: str) -> str:
+    """A docstring in Google's style as Markdown."""
     parts = []
-    for group, title in TITLES.items():
-        parts += [f"## {title}", *(contract(name) for name in getattr(specs, group))]
+    for paragraph in inspect.cleandoc(doc).split("\n\n"):
+        title, _, body = paragraph.partition(":")
+        if title == "Fires":
+            parts.append(f"Fires {_line(body)}")
+        elif title not in SECTIONS:
+            parts.append(_line(paragraph))
+        elif body.strip() == "none.":
+            continue
+        elif body.strip() == "None.":
+            parts.append(f"{SECTIONS[title]}: `None`.")
+        elif not _NAMED.match(body.strip()):  # a sentence
+            parts.append(f"{SECTIONS[title]}: {_line(body)}")
+        else:
+            entries = [_line(entry) for entry in re.split(r"\n    (?=\S)", body) if entry.strip()]
+            listed = "\n".join(f"- {_entry(entry)}" for entry in entries)
+            parts.append(f"{SECTIONS[title]}:\n\n{listed}")
     return "\n\n".join(parts)
 
 
-def contract(name: str) -> str:
-    """One hook: when it fires, what its handlers are given, what they may return and raise."""
-    doc = inspect.getdoc(specs.SPECS[name]) or ""
-    summary, *sections = doc.split("\n\n")
-    lines = [f"### `{name}({', '.join(specs.PARAMETERS[name])})`", summary]
-    for section in sections:
-        title, _, body = section.partition(":")
-        if title == "Fires":
-            lines.append(f"Fires {_line(body)}")
-        elif body.strip() != "none.":
-            entries = [_line(entry) for entry in re.split(r"\n    (?=\S)", body) if entry.strip()]
-            listed = "\n".join(f"- {_entry(entry)}" for entry in entries)
-            lines.append(f"{'Parameters' if title == 'Args' else title}:\n\n{listed}")
-    return "\n\n".join(lines)
+_NAMED = re.compile(r"(\w+(?:, \w+)*): ")
+SECTIONS = {"Args": "Parameters"} | {name: name for name in ("Attributes", "Returns", "Yields", "Raises")}
 
 
 def _line(text: str) -> str:
@@ -79,12 +79,47 @@ def _line(text: str) -> str:
 
 def _entry(entry: str) -> str:
     """`name: what it means` with the names as code."""
-    names, colon, rest = entry.partition(": ")
-    if not colon:
-        return "`None`." if entry == "None." else entry
-    plain = names.startswith("any ")
-    shown = names if plain else ", ".join(f"`{name}`" for name in names.split(", "))
-    return f"{shown}: {rest}"
+    found = _NAMED.match(entry)
+    if found is None:
+        return entry
+    return ", ".join(f"`{name}`" for name in found[1].split(", ")) + f": {entry[found.end() :]}"
+
+
+# -- hooks and the agent -------------------------------------------------------------------------
+
+
+def contracts() -> str:
+    """The contract of each hook, from its docstring in `connectagent/hooks/specs.py`."""
+    parts = []
+    for group, title in TITLES.items():
+        parts.append(f"## {title}")
+        for name in getattr(specs, group):
+            parts.append(f"### `{name}({', '.join(specs.PARAMETERS[name])})`")
+            parts.append(described(specs.SPECS[name].__doc__ or ""))
+    return "\n\n".join(parts)
+
+
+INTERNAL = ("by", "call_options", "ended")
+"""What `Agent` has without an underscore for other modules of the package, and not for users."""
+
+
+def agent() -> str:
+    """What `Agent` takes and has, from its docstrings."""
+    parts = ["## `Agent(...)`", described(Agent.__doc__ or "")]
+    for name in [*vars(Agent), *(name for name in ("find", "root", "branch") if name not in vars(Agent))]:
+        member = getattr(Agent, name)
+        if name.startswith("_") or name in INTERNAL or not (callable(member) or isinstance(member, property)):
+            continue
+        parts += [f"### `agent.{name}{_signature(member)}`", described(member.__doc__ or "")]
+    return "\n\n".join(parts)
+
+
+def _signature(member: Any) -> str:
+    """The parameters of a method, without types; nothing for a property."""
+    if isinstance(member, property):
+        return ""
+    taken = [one.replace(annotation=one.empty) for one in inspect.signature(member).parameters.values()]
+    return str(inspect.Signature(taken[1:]))
 
 
 # -- commands ------------------------------------------------------------------------------------
@@ -156,6 +191,7 @@ def exceptions() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "hooks": markdown_table,
     "contracts": contracts,
+    "agent": agent,
     "commands": commands,
     "settings": settings,
     "changes": changes,
