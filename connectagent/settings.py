@@ -1,7 +1,7 @@
 """Settings of a process and of a project: environment variables, then `[tool.connectagent]`.
 
 An argument of `Agent(...)` wins over both, and the command line over all. The table `SETTINGS` is the
-whole list; the README's is checked against it.
+whole list; docs/settings.md is made from it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ SETTINGS: dict[str, str] = {
     "dir": "where records and logs are written, instead of `.co` in the current folder",
     "quiet": "`1`: nothing is shown on the terminal",
     "fsync": "`1`: each line of the record is on the disk before the agent goes on; survives a power cut",
-    "mask": "`off`: secrets are not masked; else what else is: names, and `/regular expressions/`, with commas between",
-    "max_records": "how many records are kept, 1000; the oldest go when a session begins; `0`: no limit",
-    "max_record_bytes": "how many bytes records and blobs may take, 1073741824; `0`: no limit",
-    "plugins": "installed plugins and files that every agent has: a list, in the variable with commas between",
-    "gateway_url": "base URL of the gateway that `co/<model>` asks (OpenAI's wire)",
+    "mask": "`off`: secrets are not masked; else what is masked as well: names and `/regular expressions/`, by commas",
+    "max_records": "how many records are kept (1000); the oldest are removed when a session begins; `0`: no limit",
+    "max_record_bytes": "how many bytes records and blobs may take (1073741824); `0`: no limit",
+    "plugins": "installed plugins and files that every agent has: a list, in the variable separated by commas",
+    "gateway_url": "base URL of the gateway of `co/<model>`, which speaks OpenAI's API",
     "gateway_key": "the key for that gateway",
 }
 

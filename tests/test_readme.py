@@ -1,5 +1,6 @@
-"""Everything in the README is true: its code and its commands run, its tables are the code's own."""
+"""What the README and docs/ say is true: their code and commands run, their tables and lists are the code's own."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -9,40 +10,46 @@ from pathlib import Path
 
 import pytest
 
-from connectagent.cli.hooks import markdown_table
+from connectagent import errors
+from connectagent.cli.commands import COMMANDS
+from connectagent.hooks.specs import HOOKS
 from connectagent.models.names import PROVIDERS
 from connectagent.settings import SETTINGS, overrides
-from connectagent.testing.plugin_tester.observer import CHANGES
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def generator():
+    """docs/generate.py, which is a script."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATE = generator()
+PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in GENERATE.pages()}
+LINKING = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "CHANGELOG.md")}}
 
 
 def blocks(language):
     return [
-        pytest.param(found.group(1), id=f"line {README[: found.start()].count(chr(10)) + 1}")
-        for found in re.finditer(rf"^```{language}\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        pytest.param(found.group(1), id=f"{name} line {text[: found.start()].count(chr(10)) + 1}")
+        for name, text in PAGES.items()
+        for found in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     ]
-
-
-def between(name):
-    return README.split(f"<!-- {name} -->\n")[1].split(f"\n<!-- end of {name} -->")[0]
-
-
-def settings_table():
-    rows = ["| setting | environment variable | means |", "| --- | --- | --- |"]
-    return "\n".join(
-        [*rows, *(f"| `{name}` | `CONNECTAGENT_{name.upper()}` | {means} |" for name, means in SETTINGS.items())]
-    )
-
-
-def changes_table():
-    rows = [f"| `{kind}` | {means} |" for kind, means in CHANGES.items()]
-    return "\n".join(["| kind | the plugin |", "| --- | --- |", *rows])
 
 
 def lines_with(text):
     return [line for line in README.splitlines() if text in line]
+
+
+def anchors(text):
+    """The names by which the headings of a page are linked to."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.fixture
@@ -55,9 +62,12 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
+# -- code and commands ---------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("code", blocks("python"))
 def test_a_python_block_runs_without_a_key_and_without_a_network(code, offline):
-    exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
+    exec(compile(code, "page", "exec"), {"__name__": "page"})
 
 
 @pytest.mark.parametrize("code", [block for block in blocks("sh") if "venv" not in block.values[0]])
@@ -75,44 +85,44 @@ def test_a_shell_block_runs(code, offline, tmp_path):
     assert done.stdout
 
 
-def test_the_first_agent_says_that_it_is_the_offline_model(offline, capsys):
+def test_the_first_agent_says_what_the_readme_shows(offline, capsys):
     exec(blocks("python")[0].values[0], {})
-    assert "[offline]" in capsys.readouterr().out
+    assert capsys.readouterr().out == blocks("text")[0].values[0]
 
 
-@pytest.mark.parametrize("heading", ["An agent in eight lines", "A handler in eight lines"])
-def test_what_is_promised_in_eight_lines_is_written_in_eight(heading):
+def test_the_first_handler_rejects_as_the_readme_says(offline, capsys):
+    exec(blocks("python")[1].values[0], {})
+    rejected = "rejected: Never search for passwords."
+    assert rejected in capsys.readouterr().out and f"`{rejected}`" in README
+
+
+def test_the_pages_leave_no_options_of_the_command_line_in_force():
+    assert overrides == {}
+
+
+# -- the README ----------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short():
+    assert 100 <= len(README.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("heading", ["Your first agent", "Your first handler"])
+def test_what_comes_first_is_a_few_lines(heading):
     block = README.split(f"## {heading}")[1].split("```python\n")[1].split("```")[0]
-    assert len([line for line in block.splitlines() if line.strip()]) <= 8
+    assert len([line for line in block.splitlines() if line.strip()]) <= 12
 
 
 def test_the_sections_are_in_the_order_in_which_they_are_looked_for():
-    headings = re.findall(r"^## (.*)$", README, re.MULTILINE)
-    assert headings[:6] == [
-        "Two commands",
-        "An agent in eight lines",
-        "A handler in eight lines",
+    assert re.findall(r"^## (.*)$", README, re.MULTILINE) == [
+        "Try it",
+        "Your first agent",
+        "Your first handler",
         "The hooks",
-        "Where the record goes",
-        "How to bring a provider",
+        "What makes it different",
+        "Where to go on",
+        "Working on connectagent",
     ]
-
-
-def test_the_hook_table_is_the_one_that_the_specs_make():
-    assert between("hooks") == markdown_table(), "write it anew: connectagent hooks --markdown"
-
-
-def test_the_changes_table_lists_every_kind_of_change():
-    assert between("changes") == changes_table(), f"write it anew:\n{changes_table()}"
-
-
-def test_the_settings_table_lists_every_setting():
-    assert between("settings") == settings_table(), f"write it anew:\n{settings_table()}"
-
-
-def test_every_provider_is_named():
-    section = README.split("## How to bring a provider")[1].split("\n## ")[0]
-    assert [name for name in PROVIDERS if name != "co" and f"`{name}`" not in section] == []
 
 
 def test_each_of_the_two_commands_is_one_line():
@@ -129,11 +139,56 @@ def test_the_checks_of_every_change_run_the_test_command_of_the_readme():
     assert script.rstrip().splitlines()[-2:] == ['bash -euc "$tests -rs" || status=$?', 'exit "$status"']
 
 
-def test_every_command_has_a_row():
-    from connectagent.cli.commands import COMMANDS
-
-    assert [name for name in COMMANDS if f"| `connectagent {name}" not in README] == []
+# -- the pages -----------------------------------------------------------------------------------
 
 
-def test_the_readme_leaves_no_options_of_the_command_line_in_force():
-    assert overrides == {}
+@pytest.mark.parametrize("name", PAGES)
+def test_the_generated_parts_are_up_to_date(name):
+    assert GENERATE.updated(PAGES[name]) == PAGES[name], "write them anew: python docs/generate.py"
+
+
+def test_each_generated_part_stands_in_one_page():
+    places = {part: [name for name, text in PAGES.items() if f"<!-- {part} -->\n" in text] for part in GENERATE.PARTS}
+    assert {part: len(names) for part, names in places.items()} == dict.fromkeys(GENERATE.PARTS, 1)
+
+
+@pytest.mark.parametrize(
+    ("page", "wanted"),
+    [
+        ("hooks", [f"### `{name}(" for name in HOOKS]),
+        ("commands", [f"## `connectagent {name}`" for name in COMMANDS]),
+        ("settings", [f"| `{name}` |" for name in SETTINGS]),
+        ("models", [f"| `{name}/<model>` |" for name in PROVIDERS]),
+        ("errors", [f"| `{name}`" for name in vars(errors) if name.endswith("Error") and name != "Error"]),
+    ],
+)
+def test_a_page_lists_all_that_there_is(page, wanted):
+    text = PAGES[f"docs/{page}.md"]
+    assert [one for one in wanted if text.count(f"\n{one}") != 1] == []
+
+
+def test_each_page_is_listed_once_in_the_index_and_in_the_site():
+    names = sorted(path.name for path in DOCS.glob("*.md") if path.name != "README.md")
+    index = re.findall(r"^\| \[[^\]]+\]\(([\w-]+\.md)\)", PAGES["docs/README.md"], re.MULTILINE)
+    site = re.findall(r"^- .*: ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(index) == names
+    assert sorted(site) == sorted([*names, "index.md", "tutorial.md", "changelog.md"])
+
+
+@pytest.mark.parametrize("name", LINKING)
+def test_each_link_leads_somewhere(name):
+    text = re.sub(r"^```.*?^```$", "", LINKING[name], flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        path, _, anchor = target.partition("#")
+        file = (ROOT / name).parent / path if path else ROOT / name
+        assert file.exists(), target
+        assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def test_the_changelog_has_its_headings():
+    assert re.findall(r"^##+ (.*)$", LINKING["CHANGELOG.md"], re.MULTILINE)[:4] == [
+        "Unreleased",
+        "Added",
+        "Changed",
+        "Fixed",
+    ]

@@ -53,7 +53,7 @@ class Agent(Links):
         name: tells agents apart in records and logs.
         tools: functions, methods, objects, `Tool`s or agents; one, a list or a tuple.
         system_prompt: text, a path to a text file, or the name of a file in `prompts/`.
-        model: `claude-...`, `gpt-...` or `provider/model`; without it see `connectagent.models.names.default_model`.
+        model: `claude-...`, `gpt-...` or `provider/model`; see the page about models for what is used without it.
         llm: anything with `model` and `complete(messages, tools)`, instead of `model`.
         api_key: the provider's key, instead of its environment variable.
         base_url: the provider's address, instead of its own.
@@ -63,7 +63,7 @@ class Agent(Links):
         quiet: whether nothing is shown on the terminal.
         plugins: marked functions, lists, modules, objects, installed names; `"no:name"` leaves one out.
         on_events: the same as `plugins`, for this agent without those below it; they run after `plugins`.
-        stream: whether the model's text is told as it arrives, by `on_text`.
+        stream: whether handlers of `on_text` get the model's text as it arrives.
         options: parameters of the provider that are sent with each request, such as `temperature`.
         plugin_errors: `"raise"`, or `"warn"`: an exception of a handler becomes a warning and a trace entry,
             except in `before_` and `around_` hooks, which may be guards.
@@ -164,7 +164,7 @@ class Agent(Links):
                 the prompt, for example where the prompt holds the time.
 
         Raises:
-            Paused: something in it waits for a person.
+            Paused: a call in it waits for a person.
             ProviderError: a model call failed and no handler recovered it.
             Exception: whatever a handler raised, with a note that names it.
         """
@@ -175,11 +175,11 @@ class Agent(Links):
         return str(self.runtime.run(self, "input", turn))
 
     def stream(self, prompt: str | Image | list[Any], max_iterations: int | None = None) -> Events:
-        """A turn of `input()` as an iterator: what happens in it, when it is asked for.
+        """Take a turn as `input()` does, as an iterator of what happens in it.
 
         Yields:
             each trace entry, those of agents inside it too; pieces of the models' text, `{"type": "text", "text"}`;
-            at last `{"type": "result", "result", "outcome"}`. Who leaves the loop early ends the turn, as
+            at the end `{"type": "result", "result", "outcome"}`. Leaving the loop early ends the turn, as
             `end_turn()` does.
 
         Raises:
@@ -198,22 +198,22 @@ class Agent(Links):
         answer: Any = None,
         wait: str | None = None,
     ) -> str | None:
-        """Go on with the session of a record; a turn that was stopped in it is finished.
+        """Go on with the session of a record, and finish the turn that was stopped in it.
 
-        What had been done is not done again. A tool that was started and did not finish is asked about at a
-        terminal; elsewhere only one that is marked `@tool(idempotent=True)` runs again.
+        What is finished is not done again. About a tool that was started and did not finish, the person at the
+        terminal is asked; elsewhere it runs again only if it is marked `@tool(idempotent=True)`.
 
         Args:
-            record: the record's path. What follows is written to it. None: this agent's own session.
+            record: the record's path, which what follows is written to; None for this agent's own session.
             place: `"TURN"` or `"TURN.ITERATION"`: go back to before it.
-            fork: write to a record of its own, which links to this one.
-            approve: of a turn that was paused: what waits is done. The id of a wait, where several wait.
-            reject: why what waits is not done.
-            answer: what stands in for it.
+            fork: write to a copy with an id of its own, which names this record.
+            approve: True lets the call that waits happen; where several wait, the id of one.
+            reject: why the call that waits does not happen; the model reads it.
+            answer: what stands in for the call that waits.
             wait: the id of the wait that `reject` or `answer` is about, where several wait.
 
         Returns:
-            The result of the turn that was open, else of the last one; None where there is none.
+            The result of the turn that was finished, else of the last one; None where there is no turn.
 
         Raises:
             Paused: the turn waits, and nothing was decided.
@@ -238,7 +238,7 @@ class Agent(Links):
 
         Raises:
             RuntimeError: no turn is running, or no `Loop`.
-            ValueError: the scope or outcome is none.
+            ValueError: the scope is not one of the three, or the outcome is not a word of your own.
         """
         turn = self.turn
         if turn is None:

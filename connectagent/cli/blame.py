@@ -19,10 +19,10 @@ from connectagent.session.history import Change, History, Line
 @click.argument("what", required=False, metavar="[MESSAGE|entry:N]")
 @json_option
 def blame(record: str | None, what: str | None, as_json: bool) -> None:
-    """Tell who made what in a session.
+    """Print who made each message of a session, and who changed it.
 
-    Without more, each message of the conversation with its maker and those who changed it. With the number of
-    a message, all that was done to it; with entry:N, what that entry of the trace did.
+    With the number of a message, print everything that was done to it. With entry:N, print what that entry of the
+    trace did.
     """
     history = history_of(find_record(record))
     if what is None:

@@ -21,7 +21,7 @@ TITLES = {
 @click.argument("name", required=False)
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown, as it is in the README.")
 def hooks(name: str | None, markdown: bool) -> None:
-    """Print the hooks, or the contract of the one that is NAMEd."""
+    """Print all hooks, or the contract of the hook NAME."""
     if markdown:
         click.echo(markdown_table())
     elif name is None:

@@ -108,7 +108,7 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
 
 @plugins.command(short_help="Everything that is wrong with the installation.")
 def doctor() -> None:
-    """Look for everything that is wrong; the last line and the exit code say it again."""
+    """Look for everything that is wrong; the last line and the exit code sum it up."""
     found = [status_of(plugin) for plugin in everything()]
     for status in found:
         click.echo(f"{status.name} ({status.distribution} {status.version}): {status.status}")

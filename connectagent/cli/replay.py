@@ -21,7 +21,7 @@ from connectagent.records.find import agent_in_name, all_records, find_record
 MOST = 20  # lines of a list
 
 
-@click.command(short_help="Play records with today's handlers: what would be other?")
+@click.command(short_help="Play records through today's handlers: what would change?")
 @click.argument("records", nargs=-1, metavar="RECORD... [SCRIPT]")
 @click.option("-p", "plugins", metavar="PLUGIN", multiple=True,
               help="./plugin.py or an installed plugin to add; no:NAME leaves one out. Repeatable.")  # fmt: skip
@@ -41,12 +41,12 @@ def replay(
 ) -> None:
     """Play the recorded answers of model and tools through today's handlers, offline.
 
-    Tells the first request that would be another one, and whose doing that is; and the tool calls that would now be
-    rejected. SCRIPT (*.py) makes the agent, else the script that an own record names, else the agent is made from the
-    record. RECORD is a path, a name in .co/evals or the beginning of one, an agent's name, or `last`. Nothing is
-    written, no tool runs, and there is no network.
+    Prints the first request that would differ and the handler behind it, and the tool calls that would now be
+    rejected. SCRIPT (*.py) makes the agent, else the script that a record of this project names, else the agent is
+    made from the record. RECORD is a path, a name in .co/evals or the beginning of one, an agent's name, or `last`.
+    Nothing is written, no tool runs, and there is no network.
 
-    Exit code: 0 all is the same, 1 something is other, 2 wrong usage.
+    Exit code: 0 nothing differs, 1 something differs, 2 wrong usage.
     """
     program = records[-1] if records and records[-1].endswith(".py") else None
     named = records[:-1] if program else records

@@ -17,13 +17,13 @@ from connectagent.records.read import read_record
 @click.command(short_help="Go on with a session that was stopped, paused or ended.")
 @click.argument("record", required=False, metavar="[RECORD]")
 @click.argument("prompt", required=False)
-@click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else that of an own record.")
+@click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else the one in the record.")
 @click.option("--from", "place", metavar="TURN[.ITERATION]", help="Go back to before this turn or iteration.")
-@click.option("--fork", is_flag=True, help="Write to a record of its own, which links to this one.")
-@click.option("--approve", is_flag=True, help="Of a turn that was paused: what waits is done.")
-@click.option("--reject", metavar="WHY", help="Of a turn that was paused: what waits is not done; the model reads why.")
-@click.option("--answer", metavar="TEXT", help="Of a turn that was paused: this stands in for what waits.")
-@click.option("--wait", metavar="ID", help="Which of several calls that wait is decided; the pause names them.")
+@click.option("--fork", is_flag=True, help="Write to a copy with an id of its own.")
+@click.option("--approve", is_flag=True, help="Let the call that waits happen.")
+@click.option("--reject", metavar="WHY", help="Do not let the call happen; the model reads WHY.")
+@click.option("--answer", metavar="TEXT", help="Let TEXT stand in for the call that waits.")
+@click.option("--wait", metavar="ID", help="The call that you decide, where several wait; the pause lists them.")
 @script.agent_options
 def resume(
     record: str | None,

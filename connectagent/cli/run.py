@@ -16,7 +16,7 @@ from connectagent.cli import failure, script
 @click.command(short_help="Run the agent or the main function of a script.")
 @click.argument("path", metavar="SCRIPT")
 @click.argument("prompt", required=False)
-@click.option("--durations", is_flag=True, help="Show what each handler cost, in the end.")
+@click.option("--durations", is_flag=True, help="Show what each handler cost when the run is over.")
 @script.agent_options
 def run(
     path: str,

@@ -166,10 +166,10 @@ def after_each_tool(agent: AgentAPI, tool_call: ToolCall, result: Any, entry: Tr
         agent: the agent; the result is in `messages`, at its place.
         tool_call: the call.
         result: the result, as the handlers before this one left it.
-        entry: the call's trace entry, the last of the trace: what the hook's handlers cause comes behind it later.
+        entry: the call's trace entry, the last of the trace: entries that the handlers cause are appended later.
 
     Returns:
-        None: the result stays; so it does where a handler returns the very `result` that it was given.
+        None: the result stays, as it does where a handler returns the very `result` that it was given.
         any other value: takes its place, in `messages` and in the trace.
     """
 

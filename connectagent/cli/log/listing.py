@@ -33,9 +33,9 @@ _STYLES |= {"running": "cyan", "paused": "cyan"}
 def command(limit: int, status: str | None, agent: str | None, as_json: bool) -> None:
     """Print one line for each session, the newest first.
 
-    The column turns is turns/iterations; sums are of the turns that have ended; ? is not known. The status is that of
-    the last turn: answered, ended, max_iterations, error, interrupted, paused, running, or crashed: it never ended, and
-    no process is at it.
+    The column turns is turns/iterations; sums are of the turns that have ended; ? is unknown. The status is that of the
+    last turn: answered, ended, max_iterations, error, interrupted, paused, running, or crashed, where the turn never
+    ended and no process is writing the record.
     """
     found = (summary for _, summary in each(summarise, agent) if status is None or summary.status == status)
     shown = list(islice(found, limit or None))

@@ -62,7 +62,7 @@ class _Sums:
 def command(agent: str | None, as_json: bool) -> None:
     """Print sums of all sessions: turns of each agent, calls of each model and of each tool.
 
-    Times are the median and what 95 of 100 stay below, in agents of a turn, else of a call. ? is not known.
+    Times are the median and the 95th percentile: of a turn for agents, of a call for models and tools. ? is unknown.
     """
     agents: dict[str, _Sums] = {}
     models: dict[str, _Sums] = {}

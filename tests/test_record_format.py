@@ -1,0 +1,416 @@
+"""docs/record-format.md lists each entry type and key that a record can have, and no other.
+
+The sessions below are made to bring about all of them; what they write is compared with the page in both directions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import (
+    Agent,
+    Continue,
+    Image,
+    LLMResponse,
+    Loop,
+    Parallel,
+    Pause,
+    Paused,
+    ProviderError,
+    Retry,
+    TokenUsage,
+    ToolRejected,
+    after_each_tool,
+    after_llm,
+    after_tools,
+    after_user_input,
+    around_llm,
+    around_tool,
+    before_each_tool,
+    before_llm,
+    before_tools,
+    llm_do,
+    on_complete,
+    on_error,
+    shadow,
+)
+from connectagent.records.read import load_record
+from connectagent.session.journal import LINES
+from connectagent.settings import overrides
+from connectagent.testing import ScriptedLLM
+
+PAGE = (Path(__file__).parents[1] / "docs" / "record-format.md").read_text(encoding="utf-8")
+EVERYWHERE = "Keys of every line"
+DOT = bytes.fromhex(
+    "89504e470d0a1a0a0000000d494844520000000100000001080600000"
+    "01f15c4890000000d49444154789c6360606060000000050001a5f645400000000049454e44ae426082"
+)
+BUSY = ProviderError("busy", kind="rate_limit", provider="x", status=429, retry_after_s=0.01)
+BUSY.retries = [{"status": 429}]
+
+
+def tables() -> dict[str, set[str]]:
+    """The keys that the page lists under each of its headings."""
+    found: dict[str, set[str]] = {}
+    for section in re.split(r"^##+ ", PAGE, flags=re.MULTILINE)[1:]:
+        title, _, body = section.partition("\n")
+        if "| key | holds |" in body:
+            found[title.strip("`")] = set(re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE))
+    return found
+
+
+def agent(name: str, tools: Any, *script: Any, **options: Any) -> Agent:
+    return Agent(name, tools, llm=ScriptedLLM(*script), quiet=True, **options)
+
+
+def work(x: int = 1) -> dict[str, int]:
+    """Work."""
+    return {"x": x}
+
+
+def fail() -> str:
+    """Fail."""
+    raise OSError("no")
+
+
+CALL = ("work", {"x": 2})
+
+
+# -- sessions ------------------------------------------------------------------------------------
+
+
+def a_session_that_begins_with_something() -> None:
+    one = agent("begins", [work], CALL, "Done.", "Again.", max_iterations=5, state={"left": 1}, system_prompt="{left}")
+    one.input(["Look.", Image(DOT)], max_iterations=4)
+    one.execute_tool("work")
+    one.current_session["state"]["left"] = 2
+    one.current_session["messages"].append({"role": "user", "content": "By the way."})
+    one.input("Again")
+
+
+def handlers_that_decide() -> None:
+    @after_user_input
+    def greet(agent: Any, prompt: str) -> str | None:
+        agent.current_session["messages"].append({"role": "user", "content": "Be kind."})
+        return "Hello." if prompt == "greet" else None
+
+    @before_llm
+    def stand_in(agent: Any, request: Any) -> str | None:
+        state = agent.current_session["state"]
+        if agent.current_session["user_prompt"] != "stand in":
+            state["old"] = 1
+            return None
+        state["new"] = 2
+        del state["old"]
+        request.options["temperature"] = 0
+        return "Instead."
+
+    @after_llm
+    def edit(agent: Any, response: Any) -> str | None:
+        agent.current_session["mood"] = "good"
+        agent.current_session["messages"][0]["content"] += "!"
+        time.sleep(0.006)
+        return f"{response.content}." if response.content else None
+
+    @after_tools
+    def forget(agent: Any) -> None:
+        agent.current_session["trace"].append({"type": "log", "text": "forgets"})
+        messages = agent.current_session["messages"]
+        messages.append({"role": "user", "content": "Never mind."})
+        del messages[0]
+
+    one = agent("decides", [work], CALL, "Done.", "Hm.", on_events=[greet, stand_in, edit, forget])
+    for prompt in ("work", "greet", "stand in"):
+        one.input(prompt)
+
+
+def handlers_about_tools() -> None:
+    @before_each_tool
+    def guard(agent: Any, tool_call: Any) -> Any:
+        state = agent.current_session["state"]
+        x = tool_call.arguments.get("x")
+        if x == 3:
+            state["old"] = tool_call.arguments["x"] = 33
+        if x == 4:
+            state["new"] = state.pop("old")
+            raise ToolRejected("no")
+        return "instead" if x == 5 else None
+
+    @around_tool
+    def other(tool_call: Any) -> Iterator[Any]:
+        yield
+        if tool_call.arguments.get("x") == 6:
+            return "something else"
+        return None
+
+    @after_each_tool
+    def sign(agent: Any, result: Any, entry: Any) -> str:
+        if entry["status"] == "rejected":
+            agent.current_session["state"]["old"] = agent.current_session["state"].pop("new")
+        return f"{result}, signed"
+
+    rounds = [[("work", {"x": x}) for x in range(3, 7)], [("nothing", {})], "Done."]
+    agent("guarded", [work], *rounds, on_events=[guard, other, sign]).input("Go")
+
+
+def attempts_that_fail() -> None:
+    @on_error
+    def again(error: Any, tool_call: Any) -> Any:
+        return Retry() if str(error) in ("busy", "no") else "recovered"
+
+    @around_llm
+    def lose(agent: Any) -> Iterator[Any]:
+        response = yield
+        agent.current_session["state"]["answers"] = True
+        if response.content == "lose it":
+            raise KeyboardInterrupt
+
+    @before_llm
+    def options(request: Any) -> None:
+        request.options["top_p"] = 0.1
+
+    usage = TokenUsage(10, 5, cost=0.1)
+    answer = LLMResponse("Done.", usage=usage, finish_reason="stop", provider_data={"provider": "x"})
+    script = [BUSY, OSError("down"), [("once", {})], answer, "lose it"]
+
+    class Configured(ScriptedLLM):
+        def __init__(self, *responses: Any) -> None:
+            super().__init__(*responses)
+            self.options = {"top_p": 0.5}
+
+        def with_options(self, options: Any) -> Any:
+            return self
+
+    failed = iter([True])
+
+    def once() -> str:
+        """Fail once."""
+        if next(failed, False):
+            raise OSError("no")
+        return "yes"
+
+    one = Agent("fails", [once], llm=Configured(*script), on_events=[again, lose, options], quiet=True)
+    one.input("Go")
+    one.input("Go")
+    with pytest.raises(KeyboardInterrupt):
+        one.input("Go")
+
+
+def a_turn_that_ends_early_and_one_that_goes_on() -> None:
+    def stop(agent: Any) -> None:
+        """Stop."""
+        agent.end_turn("Stopped.", scope="turn", outcome="stopped")
+
+    @before_llm
+    def budget(agent: Any, request: Any) -> None:
+        request.messages = [*request.messages]
+        if agent.current_session["user_prompt"] == "end":
+            agent.end_turn("No money.")
+
+    @on_complete
+    def more(agent: Any, result: str) -> Any:
+        return Continue("Sure?") if result == "Perhaps." else None
+
+    one = agent("ends", [stop], "Perhaps.", "Yes.", ("stop", {}), on_events=[budget, more])
+    for prompt in ("go on", "stop", "end"):
+        one.input(prompt)
+
+
+def messages_that_are_mended() -> None:
+    @before_llm
+    def break_order(agent: Any) -> None:
+        agent.current_session["messages"].insert(-1, {"role": "tool", "tool_call_id": "lost", "content": "?"})
+
+    agent("mended", None, "Done.", on_events=[break_order]).input("Go")
+
+
+def a_handler_that_asks() -> None:
+    @after_llm
+    def first(response: Any) -> str:
+        return response.content + "!"
+
+    @after_llm
+    def critic(response: Any) -> None:
+        llm_do("Is it good?", llm=ScriptedLLM("It is."))
+        with contextlib.suppress(OSError):
+            llm_do("Is it?", llm=ScriptedLLM(OSError("down")))
+
+    agent("asks", None, "Done.", on_events=[first, critic]).input("Go")
+
+    @on_complete
+    def end(agent: Any) -> None:
+        agent.end_turn("Enough.")
+
+    @on_complete
+    def asks() -> None:
+        llm_do("Is it good?", llm=ScriptedLLM("It is."))
+
+    agent("asks_last", None, "Done.", on_events=[end, asks]).input("Go")
+
+
+def a_shadowed_plugin() -> None:
+    @before_each_tool
+    def no(agent: Any) -> None:
+        agent.add_tool(fail)
+        agent.current_session["state"]["x"] = 1
+        raise ToolRejected("no")
+
+    @after_each_tool
+    def other() -> str:
+        return "other"
+
+    agent("shadowed", [work], CALL, "Done.", plugins=[shadow([no, other])]).input("Go")
+
+
+def an_error_that_stops_the_turn() -> None:
+    one = agent("stops", None, OSError("down"), "Done.")
+    with pytest.raises(OSError):
+        one.input("Go")
+    one.resume(one.record)
+
+
+def a_pause_that_is_decided_elsewhere() -> None:
+    def payer(*script: Any) -> Agent:
+        @before_each_tool
+        def count(agent: Any, tool_call: Any) -> None:
+            tool_call.arguments["x"] = 3
+
+        @before_each_tool
+        def ask(agent: Any) -> None:
+            raise Pause("sure?")
+
+        return agent("payer", [work], *script, plugins=[count, ask])
+
+    first = payer(CALL, "Done.")
+    with pytest.raises(Paused):
+        first.input("Pay")
+    record: Any = first.record
+    overrides["plugins"] = ["no:ask"]
+    try:
+        payer("Paid.", "More.").resume(record, approve=True)
+        payer("Done.").resume(record, place="1", fork=True)
+        payer("Done.").input("Pay")
+    finally:
+        overrides.pop("plugins", None)
+
+
+def pauses_of_other_kinds() -> None:
+    for place, decision in (("llm", {"answer": "Instead."}), ("tools", {"reject": "no"}), ("tool", {"answer": 3})):
+
+        def ask(agent: Any) -> None:
+            """Ask."""
+            raise Pause("sure?")
+
+        @after_user_input
+        def value(agent: Any) -> None:
+            agent.current_session["state"]["x"] = 1
+
+        @before_llm
+        def end(agent: Any) -> None:
+            agent.end_turn("Enough.")
+
+        handlers = {"llm": [end, before_llm(ask)], "tools": [before_tools(ask)], "tool": []}[place]
+        one = agent(f"pauses_{place}", [ask], ("ask", {}), "Done.", on_events=[value, *handlers])
+        with pytest.raises(Paused):
+            one.input("Go")
+        one.resume(one.record, **decision)
+
+
+def agents_inside() -> None:
+    def stop(agent: Any) -> None:
+        """Stop."""
+        agent.current_session["state"].update(done=True, path=["stop"])
+        agent.current_session["state"].pop("old", None)
+        agent.end_turn("Stopped.", scope="loop")
+
+    billing = agent("billing", None, [("transfer_to_agent", {"agent_name": "desk"})], "Bill.", system_prompt="Bills.")
+    desk = agent("desk", None, ("transfer_to_agent", {"agent_name": "billing"}), "Back.", sub_agents=[billing])
+    desk.input("Invoice?")
+    loop = Loop("loop", [agent("worker", [stop], ("stop", {}))], state={"old": 1})
+    loop.quiet = True  # type: ignore[attr-defined]
+    loop.input("Go")
+    broken = agent("broken", None, BUSY)
+    helper = agent("helper", None, "Before.", "Helps.")
+    helper.input("Before")  # so its conversation begins with something
+    both = [[("broken", {"prompt": "x"}), ("helper", {"prompt": "y"}), ("work", {})], "Done."]
+    agent("chief", [broken, helper, work], *both).input("Go")
+
+
+def an_agent_inside_that_waits() -> None:
+    @before_each_tool
+    def ask() -> None:
+        raise Pause("sure?")
+
+    def inner(name: str) -> Agent:
+        return agent(name, [work], CALL, "Done.", on_events=[ask])
+
+    pair = Parallel("pair", [inner("one"), inner("two")], quiet=True)
+    with pytest.raises(Paused) as paused:
+        pair.input("Go")
+    with pytest.raises(Paused):
+        pair.resume(pair.record, approve=paused.value.waiting[0].id)
+
+
+SESSIONS: list[Callable[[], None]] = [
+    a_session_that_begins_with_something,
+    handlers_that_decide,
+    handlers_about_tools,
+    attempts_that_fail,
+    a_turn_that_ends_early_and_one_that_goes_on,
+    messages_that_are_mended,
+    a_handler_that_asks,
+    a_shadowed_plugin,
+    an_error_that_stops_the_turn,
+    a_pause_that_is_decided_elsewhere,
+    pauses_of_other_kinds,
+    agents_inside,
+    an_agent_inside_that_waits,
+]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The keys in the records of all sessions, by the headings of the page."""
+    folder = tmp_path_factory.mktemp("sessions")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("CONNECTAGENT_DIR", str(folder / ".co"))
+        script = type(sys)("connectagent_script")
+        script.__file__ = str(folder / "agent.py")
+        patch.setitem(sys.modules, "connectagent_script", script)
+        for session in SESSIONS:
+            session()
+    found: dict[str, set[str]] = {"The head": set(), "A turn": set(), "by": set(), EVERYWHERE: set()}
+    for path in (folder / ".co" / "evals").glob("*.yaml"):
+        record = load_record(path)
+        found["The head"] |= record.keys()
+        for turn in record["turns"]:
+            found["A turn"] |= turn.keys()
+            for line in turn["trace"]:
+                found.setdefault(line["type"], set()).update(line)
+                found["by"] |= (line.get("by") or {}).keys()
+    return found
+
+
+def test_the_page_lists_each_type_of_entry_and_no_other(seen: dict[str, set[str]]) -> None:
+    assert sorted(tables()) == sorted(seen)
+    assert set(tables()) >= LINES
+
+
+@pytest.mark.parametrize("heading", [name for name in tables() if name != EVERYWHERE])
+def test_the_page_lists_each_key_and_no_other(heading: str, seen: dict[str, set[str]]) -> None:
+    common = set() if heading in ("The head", "A turn", "by") else tables()[EVERYWHERE]
+    assert sorted(seen[heading] - common) == sorted(tables()[heading])
+
+
+def test_no_key_of_every_line_is_one_that_no_line_has(seen: dict[str, set[str]]) -> None:
+    lines = [keys for name, keys in seen.items() if name not in ("The head", "A turn", "by", EVERYWHERE)]
+    assert tables()[EVERYWHERE] <= set().union(*lines)
