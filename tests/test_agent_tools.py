@@ -435,7 +435,7 @@ def note(agent, entry):
         c_done.set()
 
 c_done = threading.Event()
-root = Agent("root", tools=[a, b, c, d], llm=ScriptedLLM(calls, "never asked"), log=False, quiet=True, on_events=[note])
+root = Agent("root", tools=[a, b, c, d], llm=ScriptedLLM(calls, "never asked"), log=False, quiet=True, plugins=[note])
 
 def press():
     entered.wait()

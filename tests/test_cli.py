@@ -169,7 +169,7 @@ def test_the_hooks_are_listed_with_their_parameters(tmp_path):
 @pytest.mark.parametrize("name", ["on_error", "on-error", "@on_error"])
 def test_the_contract_of_a_hook_is_its_spec(name, tmp_path):
     done = co(tmp_path, "hooks", name)
-    assert "def handler(agent, error, tool_call):" in done.stdout
+    assert "def handler(agent, error, tool_call, request, attempt):" in done.stdout
     assert "Retry: the call is made again." in done.stdout
 
 

@@ -521,7 +521,7 @@ def test_methods_partials_and_objects_are_named_by_their_own_function() -> None:
     agent = agent_with("ok", before_agent_callback=callbacks)
     agent.input("Hi")
     names = [handler.by["handler"] for handler in agent.hooks.handlers("after_user_input") if handler.plugin == "adk"]
-    assert names == ["Guard.check", "Guard.__call__", "with_limit", "with_limit"]
+    assert names == ["Guard.check", "Guard.__call__", "with_limit", "with_limit#2"]
     lines = [handler.by["line"] for handler in agent.hooks.handlers("after_user_input") if handler.plugin == "adk"]
     assert lines == [
         function.__code__.co_firstlineno for function in (Guard.check, Guard.__call__, with_limit, with_limit)
