@@ -170,7 +170,7 @@ def test_the_hooks_are_listed_with_their_parameters(tmp_path):
 def test_the_contract_of_a_hook_is_its_spec(name, tmp_path):
     done = co(tmp_path, "hooks", name)
     assert "def handler(agent, error, tool_call, request, attempt):" in done.stdout
-    assert "Retry: the call is made again." in done.stdout
+    assert "Retry: the call is made again" in done.stdout
 
 
 def test_an_unknown_hook_is_told_with_the_one_that_was_meant(tmp_path):
