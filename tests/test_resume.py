@@ -42,7 +42,7 @@ from connectagent.records.history import history_of, read_history
 from connectagent.records.locks import is_running
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
-from connectagent.testing import ScriptedLLM, conversation_problems
+from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
 
@@ -645,3 +645,18 @@ def test_a_continue_is_kept_where_a_later_handler_was_interrupted_behind_a_call_
     other = Agent("a", llm=ScriptedLLM("finer"), quiet=True, on_events=[more, reviewer(False)])
     assert other.resume(agent.record) == "finer"
     assert asked == ["fine", "finer"]
+
+
+def test_what_a_finished_tool_changed_in_the_state_is_there_where_its_turn_goes_on() -> None:
+    def count(agent: Agent) -> str:
+        """Count."""
+        state: Any = agent.current_session["state"]  # type: ignore[index]
+        state["count"] = state.get("count", 0) + 1
+        return "counted"
+
+    agent = Agent("a", [count], llm=ScriptedLLM(call("count"), OSError("no connection")), quiet=True)
+    with pytest.raises(OSError, match="no connection"):
+        agent.input("go")
+    other = Agent("a", [count], llm=ScriptedLLM("fine"), quiet=True)
+    assert other.resume(agent.record) == "fine"
+    assert other.current_session["state"] == {"count": 1}  # type: ignore[index]
