@@ -260,6 +260,13 @@ def test_an_llm_given_tells_the_provider_by_the_name_of_its_model(servers: Serve
     assert keys(ScriptedLLM()) == []
 
 
+def test_options_given_with_an_llm_of_a_server_of_its_own_go_to_no_provider(servers: Servers) -> None:
+    own = create_llm("local-model", base_url=servers["groq"].openai_url)  # which is known as openai/local-model
+    agent = Agent("a", llm=own, options=OPTIONS, log=False, quiet=True)
+    agent.create_llm("openai/gpt-4o").complete(HELLO)
+    assert SECRET not in sent(servers["openai"])
+
+
 def test_a_plugins_model_is_not_the_provider_that_its_name_resembles(servers: Servers) -> None:
     @register_models
     def bring() -> dict[str, Any]:

@@ -89,7 +89,9 @@ def given(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any = None
     """
     _check(model, api_key, base_url, options, llm)
     name = model
-    if model is None and llm is not None:
+    if getattr(llm, "_own_base_url", None):  # whatever its name says, it is a server of its own
+        name = None
+    elif model is None and llm is not None:
         with contextlib.suppress(ConfigError):  # of a name that tells no provider: then it is nobody's
             name = parse_model(llm.model) and llm.model
     elif model is None:
