@@ -23,7 +23,7 @@ _MAY_REJECT = ("before_tools", "before_each_tool")
 
 
 class Boundary:
-    """Runs handlers and tools, and knows whose doing everything is.
+    """Runs handlers and tools, and knows whose code does what.
 
     Args:
         agent: whose session is watched.

@@ -56,6 +56,7 @@ class Operations:
     past: Journal | None
     root: Any
     ended: Ending | None
+    outward: tuple[Ending, str] | None
     touched: set[str]
     _runs: dict[str, HookRun]
     conversation: Any
@@ -63,15 +64,22 @@ class Operations:
     @property
     def branch(self) -> str | None:
         """The names of the agents from the root down to this one, as entries of the trace carry them."""
-        raise NotImplementedError
+        return self.conversation.labels.get("branch")  # type: ignore[no-any-return]
+
+    def end(self, ending: Ending, scope: str = "agent") -> None:
+        """End the turn before its next call of a model or tool; with it those around it, as far as `scope` says."""
+        self.ended = ending
+        if scope != "agent":
+            self.outward = (ending, scope)
 
     def end_told(self) -> dict[str, Any]:
         """The ending as a line has it."""
-        raise NotImplementedError
+        told = {} if self.ended is None else self.ended._asdict()
+        return {**told, "scope": self.outward[1]} if self.outward is not None else told
 
     def end_as(self, told: dict[str, Any]) -> None:
         """End the turn as a line tells."""
-        raise NotImplementedError
+        self.end(Ending(told.get("result"), str(told["outcome"]), told["by"]), told.get("scope", "agent"))
 
     # -- operations ----------------------------------------------------------------------------
 

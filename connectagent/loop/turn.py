@@ -107,11 +107,6 @@ class Turn(Operations):
         """Whether the turn may take no further iteration."""
         return self.stopped or self.iteration >= self.limit
 
-    @property
-    def branch(self) -> str | None:
-        """The names of the agents from the root down to this one, as entries of the trace carry them."""
-        return self.conversation.labels.get("branch")  # type: ignore[no-any-return]
-
     def callers(self) -> Iterator[Turn]:
         """The turns around this one, the nearest first."""
         turn = self.parent
@@ -313,25 +308,10 @@ class Turn(Operations):
         for error in errors:
             self.root._errors[id_of(error)] = (error, whose)
 
-    def end_told(self) -> dict[str, Any]:
-        """The ending as a line has it."""
-        told = {} if self.ended is None else self.ended._asdict()
-        return {**told, "scope": self.outward[1]} if self.outward is not None else told
-
-    def end_as(self, told: dict[str, Any]) -> None:
-        """End the turn as a line tells."""
-        self.end(Ending(told.get("result"), str(told["outcome"]), told["by"]), told.get("scope", "agent"))
-
     def trace_once(self, entry: TraceEntry, id: str) -> None:
         """Trace an entry that ends an operation, unless the log has it."""
         if self.closing(id) is None:
             self.conversation.trace({**entry, "id": id})
-
-    def end(self, ending: Ending, scope: str = "agent") -> None:
-        """End the turn before its next call of a model or tool; with it those around it, as far as `scope` says."""
-        self.ended = ending
-        if scope != "agent":
-            self.outward = (ending, scope)
 
     def stop(self) -> None:
         """End this turn, and those inside it, as Ctrl-C was pressed."""

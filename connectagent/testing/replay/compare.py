@@ -56,7 +56,7 @@ class Call:
         then: its status then; None where the model did not make it.
         now: its status now.
         then_result, now_result: what the model read.
-        by: whose doing it is now, or {}.
+        by: who causes it now, or {}.
     """
 
     turn: int

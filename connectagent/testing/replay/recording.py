@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.agents.resume import Decision
-from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ToolArgumentsError, ToolRejected
+from connectagent.loop.stored import stored_response
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import read_record
 from connectagent.session.history import History
@@ -375,15 +376,4 @@ def model_answer(entry: TraceEntry) -> LLMResponse:
     own = entry.get("original") or entry
     if own.get("error_type"):
         raise model_error(own, entry)
-    own = entry  # of one that a handler has replaced, the handler's
-    calls = [ToolCall(**clone(call)) for call in own.get("tool_calls") or ()]
-    usage = entry.get("usage")
-    return LLMResponse(
-        own.get("content"),
-        calls,
-        TokenUsage(**usage) if isinstance(usage, dict) else None,
-        entry.get("finish_reason"),
-        entry.get("model"),
-        clone(own.get("provider_data")),
-        entry.get("retries"),
-    )
+    return stored_response(entry)  # of one that a handler has replaced, the handler's

@@ -221,7 +221,7 @@ class Replaying:
         session: Any = self.agent.current_session
         entries = self.player.entries
         calls = list(changed_calls(turn.number, turn.entries, entries))
-        if isinstance(error, RecordEnds):  # what it ended in is not known to be other
+        if isinstance(error, RecordEnds):  # whether these changed is not known
             calls = [call for call in calls if call.then is not None]
         self.out.take(calls)
         self.out.hook_errors += new_errors(turn.entries, entries)
