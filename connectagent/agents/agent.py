@@ -340,7 +340,7 @@ class Agent(Links):
             RuntimeError: a turn is running.
         """
         self.refuse_inside("reset_conversation()")
-        self._conversation = self.current_session = self.boundary.shadow = self.last_usage = None
+        self._conversation = self.current_session = self.boundary.snapshot = self.last_usage = None
         self.leave_log()
         for child in self.children:
             child.reset_conversation()

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING, Any, cast
 from connectagent import frame
 from connectagent.agents.agent_tool import AskAgent
 from connectagent.agents.handoff import HandoffRequest, delegate
-from connectagent.agents.tree import Member, parameters_of
+from connectagent.agents.tree import Node, parameters_of
 from connectagent.data import LLM, Log, Session, ToolCall, TraceEntry
 from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.operations import Ending
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
-from connectagent.session.snapshot import By, clone
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone
 
 if TYPE_CHECKING:  # it is loaded where a turn goes on
     from connectagent.session.history import History
 
 
-class Links(Member):
+class Links(Node):
     """An agent as the loop and the conversation see it; `Agent` adds what people see."""
 
     boundary: DryRunBoundary
@@ -43,7 +44,7 @@ class Links(Member):
     def _open(self, session: dict[str, Any] | None) -> None:
         self._conversation = Conversation(self, self.name, self.system_prompt, session, self._state, self.labels)
         self.current_session = cast(Session, self._conversation.session)
-        self.boundary.shadow = self._conversation.shadow
+        self.boundary.snapshot = self._conversation.snapshot
 
     def label(self, labels: dict[str, str]) -> None:
         super().label(labels)
@@ -208,7 +209,7 @@ class Links(Member):
         """The ending of a turn that another agent, or a function, takes in place of the model."""
         return delegate(turn)
 
-    def asked_by(self, call: ToolCall) -> Member | None:
+    def asked_by(self, call: ToolCall) -> Node | None:
         """The agent of the tree that a tool call asks, or None."""
         function = getattr(self.tools.get(call.name), "function", None) if self.labels else None
         return function.agent if isinstance(function, AskAgent) else None
@@ -243,7 +244,7 @@ class Links(Member):
 
     def pending(self) -> bool:
         """Whether there are entries that wait for the loop's next one."""
-        return bool(self.boundary.untold)
+        return bool(self.boundary.pending)
 
     def tell(self) -> None:
         """Trace those."""

@@ -20,7 +20,7 @@ from connectagent.loop.operations import RESUMED, Given
 from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
 from connectagent.records.history import RecordedSession, read_session
-from connectagent.records.write import Origin
+from connectagent.records.write import ResumedFrom
 from connectagent.session.journal import DECIDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in
@@ -222,7 +222,7 @@ def _take(
     """Give an agent, and those below it, the sessions that the record has of them."""
     restored = as_session(session.own.history, session.own.trace, session.last if session.open is None else None)
     place = None if at is None else list(at)
-    agent.log.go_on(Origin(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
+    agent.log.go_on(ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
     agent.take_session(restored)
     agent.open_log()
     agent.spent = spent_in(session.paid)
@@ -245,7 +245,7 @@ def is_inside_branch(line: TraceEntry, branch: str) -> bool:
 
 def _prompt_of(session: RecordedSession, turn: int) -> Any:
     """What a turn that is taken back was asked."""
-    for entry in reversed(session.taken_back):
+    for entry in reversed(session.rewound):
         if entry.get("type") == "user_input" and entry.get("turn") == turn:
             return entry.get("content", entry.get("prompt"))
     return ""

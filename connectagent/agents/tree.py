@@ -23,10 +23,10 @@ BODY_PARAMETERS = ("agent", "prompt")
 DIRECTIONS = ("children", "parent", "siblings")
 _GUARDS = ("trust",)  # built-in plugins that children inherit: a guard is never absent unnoticed
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-One = TypeVar("One", bound="Member")
+One = TypeVar("One", bound="Node")
 
 
-class Member(AgentBase):
+class Node(AgentBase):
     """An agent as one of a tree.
 
     Attributes:
@@ -117,7 +117,7 @@ class Member(AgentBase):
             ConfigError: what is wrong, with both agents and where they stand.
         """
         for child in joining:
-            if not isinstance(child, Member):
+            if not isinstance(child, Node):
                 raise ConfigError(f"sub_agents of {self.name!r} takes agents, not {type(child).__name__} {child!r:.80}")
             if any(child is above for above in self._line()):
                 raise ConfigError(f"agent {child.name!r} would be under itself, in {self.branch!r}; make another one")
@@ -190,7 +190,7 @@ def agents_in(tools: Any) -> list[Any]:
         return [agent for one in tools for agent in agents_in(one)]
     if isinstance(tools, Tool) and isinstance(tools.function, AskAgent):
         tools = tools.function.agent
-    return [tools] if isinstance(tools, Member) else []
+    return [tools] if isinstance(tools, Node) else []
 
 
 def _check_names(places: list[tuple[str, str]]) -> None:
@@ -260,7 +260,7 @@ def parameters_of(run: Callable[..., Any]) -> list[str]:
 # -- joining -------------------------------------------------------------------------------------
 
 
-def _settle(agent: Member) -> None:
+def _settle(agent: Node) -> None:
     """Give an agent what its place in the tree brings: marks, plugins, and whom it may hand over to."""
     lone = agent.parent is None and not agent.children
     agent.label({} if lone else {"author": agent.name, "branch": agent.branch})
@@ -271,7 +271,7 @@ def _settle(agent: Member) -> None:
         agent.tools.add(transfer_tool(found))
 
 
-def _inherit(agent: Member) -> None:
+def _inherit(agent: Node) -> None:
     """Put the handlers of the parent's plugins before the agent's own; those that come new learn of the agent."""
     known = agent.hooks.loaded
     own = [handler for handler in known if handler not in agent._copies.values()]
@@ -287,7 +287,7 @@ def _inherit(agent: Member) -> None:
         agent.hooks.observe("on_agent_ready", [one.by for one in known], agent=agent)
 
 
-def _is_for(handler: Handler, agent: Member) -> bool:
+def _is_for(handler: Handler, agent: Node) -> bool:
     """Whether a handler of the parent acts in an agent too."""
     own_to_parent = handler.local or (handler.builtin and handler.plugin not in _GUARDS)
     return not own_to_parent and normalized(handler.plugin) not in agent.left_out

@@ -108,9 +108,9 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
 @contextlib.contextmanager
 def _offline(live_tools: bool) -> Iterator[None]:
     from connectagent.testing import no_network
-    from connectagent.testing.replay.sandbox import apart
+    from connectagent.testing.replay.sandbox import sandboxed
 
-    with apart(), contextlib.nullcontext() if live_tools else no_network():
+    with sandboxed(), contextlib.nullcontext() if live_tools else no_network():
         yield
 
 

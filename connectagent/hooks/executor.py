@@ -15,7 +15,8 @@ from connectagent.data import Continue
 from connectagent.errors import PluginError, Waiting
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
-from connectagent.session.snapshot import By, clone, peek_value, same
+from connectagent.session.snapshot import By, peek_value, same
+from connectagent.session.state import clone
 
 
 class HandlerValue(NamedTuple):

@@ -15,7 +15,7 @@ from connectagent.frame import Frame
 from connectagent.loop.model_call import Call
 from connectagent.models.content import parts_of
 from connectagent.models.json_schema import json_in, with_instruction
-from connectagent.session.snapshot import clone
+from connectagent.session.state import clone
 from connectagent.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:

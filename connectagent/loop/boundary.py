@@ -14,7 +14,7 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, short, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import value_problem
-from connectagent.session.snapshot import By, Shadow, other_calls, peek, peek_one, put_back, same, shown
+from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same
 from connectagent.tools.tool import Tool
 
 SLOW_S = 0.005  # a handler's call that takes longer is told one by one
@@ -35,7 +35,7 @@ class Boundary:
         self.agent = agent
         self.announce = announce
         self.warn_only = warn_only
-        self.shadow: Shadow | None = None
+        self.snapshot: Snapshot | None = None
         self.blames = 0  # how many errors were found to be a handler's
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
@@ -84,7 +84,7 @@ class Boundary:
 
         told = current().text(f"{who(handler)} raised {type(error).__name__}: {error}")
         warnings.warn(told, PluginWarning, stacklevel=2)
-        if handler.hook != "on_trace" and self.shadow is not None:  # else it would fail on its own failure
+        if handler.hook != "on_trace" and self.snapshot is not None:  # else it would fail on its own failure
             entry = {"type": "error", "by": handler.by, "error": str(error), "error_type": type(error).__name__}
             self.announce(entry)
 
@@ -120,11 +120,11 @@ class Boundary:
         Args:
             expected: an error that passes through the handler and is not its own.
         """
-        shadow = None if handler.builtin else self.shadow
+        snapshot = None if handler.builtin else self.snapshot
         before = None
-        if shadow is not None:
+        if snapshot is not None:
             self.settle()
-            shadow.begin(handler.by)
+            snapshot.begin(handler.by)
             before = peek(arguments)
         account, here = handler.account, frame.current()
         token = frame.enter(None if here is None else here.of_handler(handler.by, account))
@@ -134,13 +134,13 @@ class Boundary:
             value = function(*given)
         except BaseException as error:
             decided = error is expected or _is_decision(error, handler)
-            if shadow is not None:
-                self._take_changes(handler, arguments, before) if decided else self.roll_back(shadow, before)
+            if snapshot is not None:
+                self._take_changes(handler, arguments, before) if decided else self.roll_back(snapshot, before)
             if error is not expected:
                 self._blame_raised(error, handler, since, decided)
             raise
         else:
-            if shadow is not None:
+            if snapshot is not None:
                 self._take_changes(handler, arguments, before)
             return value
         finally:
@@ -165,10 +165,10 @@ class Boundary:
     def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
         """Run a tool; what it changes in the session is traced as its own."""
         file, _, line = tool.origin.rpartition(":")
-        shadow, by = self.shadow, {"tool": tool.name, "file": file, "line": line}
+        snapshot, by = self.snapshot, {"tool": tool.name, "file": file, "line": line}
         self.settle()
-        if shadow is not None:
-            shadow.sync()
+        if snapshot is not None:
+            snapshot.sync()
         self._running.append(by)
         interrupted = True
         try:
@@ -180,11 +180,11 @@ class Boundary:
             raise
         finally:
             self._running.pop()
-            if shadow is not None:
-                self.agent.current_session = shadow.session  # a tool may change the session, not replace it
-                if not shadow.unchanged():
+            if snapshot is not None:
+                self.agent.current_session = snapshot.session  # a tool may change the session, not replace it
+                if not snapshot.unchanged():
                     with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
-                        self._announce_changes(shadow, by)
+                        self._announce_changes(snapshot, by)
 
     def running(self) -> By | None:
         """Whose code is running now: the innermost handler or tool."""
@@ -200,18 +200,18 @@ class Boundary:
         What a handler changed before it made the agent act stays, even if the handler raises later.
         """
         by = self._running[-1] if self._running else None
-        if by is not None and self.shadow is not None and not self.shadow.unchanged():
-            self._announce_changes(self.shadow, by)
+        if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
+            self._announce_changes(self.snapshot, by)
 
     def _take_changes(self, handler: Handler, arguments: dict[str, Any], before: dict[str, Any] | None) -> None:
-        shadow = self.shadow
-        if shadow is None:
+        snapshot = self.snapshot
+        if snapshot is None:
             return
         try:
-            if self.agent.current_session is not shadow.session:
+            if self.agent.current_session is not snapshot.session:
                 raise HookResultError(f"{who(handler)} replaced agent.current_session; change it in place")
-            if not shadow.unchanged():
-                self._announce_changes(shadow, handler.by)
+            if not snapshot.unchanged():
+                self._announce_changes(snapshot, handler.by)
             edited = []
             for name, then in (before or {}).items():
                 if not same(then, peek_one(arguments[name])):
@@ -219,30 +219,30 @@ class Boundary:
                         raise HookResultError(f"{who(handler)} left {name} in a form that cannot be used: {problem}")
                     edited.append(name)
         except (HookResultError, RecursionError) as error:
-            self.roll_back(shadow, before)
+            self.roll_back(snapshot, before)
             if isinstance(error, RecursionError):
                 error = HookResultError(f"{who(handler)} left something nested too deep, or in a circle")
             raise self.blame(error, handler) from None
         for name in edited:
             self.announce_value(handler, name, arguments)
 
-    def _announce_changes(self, shadow: Shadow, by: By) -> None:
+    def _announce_changes(self, snapshot: Snapshot, by: By) -> None:
         try:
-            entries = shadow.changes(by)
+            entries = snapshot.changes(by)
         except HookResultError:
-            shadow.restore()
+            snapshot.restore()
             raise
         self.announce(*entries)
 
-    def roll_back(self, shadow: Shadow, before: dict[str, Any] | None) -> None:
-        self.agent.current_session = shadow.session
+    def roll_back(self, snapshot: Snapshot, before: dict[str, Any] | None) -> None:
+        self.agent.current_session = snapshot.session
         put_back(before or {})
-        if not shadow.unchanged():
-            shadow.restore()
+        if not snapshot.unchanged():
+            snapshot.restore()
 
     def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
         """Trace that a handler changed or replaced what its hook is about."""
-        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": shown(arguments[name])}
+        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": as_data(arguments[name])}
         if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
             entry["call_id"] = arguments["tool_call"].id
         self.announce(entry)

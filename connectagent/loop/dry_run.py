@@ -15,7 +15,8 @@ from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.boundary import Boundary, resume, run
 from connectagent.session.messages import NOT_RUN
-from connectagent.session.snapshot import Shadow, clone, same, shown, unless_same
+from connectagent.session.snapshot import Snapshot, as_data, same, unless_same
+from connectagent.session.state import clone
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
@@ -38,13 +39,11 @@ def copied(value: Any, made: dict[int, Any]) -> Any:
     if id(value) in made:
         return made[id(value)]
     if kind is dict:
-        items: dict[Any, Any] = {}
-        made[id(value)] = items
+        made[id(value)] = items = dict[Any, Any]()
         for key, item in value.items():  # a call for each atom would be most of the cost
             items[key] = item if type(item) in _ATOMS else copied(item, made)
     elif kind is list:
-        listed: list[Any] = []
-        made[id(value)] = listed
+        made[id(value)] = listed = list[Any]()
         listed += [item if type(item) in _ATOMS else copied(item, made) for item in value]
     elif kind in _PASSED:
         made[id(value)] = passed = copy.copy(value)
@@ -247,23 +246,23 @@ class DryRun(Boundary):
     def _copy(self, arguments: dict[str, Any]) -> None:
         """Copy the session and what the hook gives; an around handler keeps the session that it has seen."""
         made: dict[int, Any] = {}
-        if self.real.shadow is not None:
+        if self.real.snapshot is not None:
             self.real.settle()
-            self.real.shadow.sync()
-            self._copy_session(self.real.shadow, made)
+            self.real.snapshot.sync()
+            self._copy_session(self.real.snapshot, made)
         for name, value in arguments.items():
             self.given[name] = self.agent if name == "agent" else copied(value, made)
 
-    def _copy_session(self, real: Shadow, made: dict[int, Any]) -> None:
-        session, before = copied(real.session, made), self.shadow
+    def _copy_session(self, real: Snapshot, made: dict[int, Any]) -> None:
+        session, before = copied(real.session, made), self.snapshot
         self.state.recall(real.session, self.handler.plugin, session)
         if before is not None:  # the lists that the handler may hold from before its yield
             before.messages[:], before.trace[:] = session["messages"], session["trace"]
             before.session.clear()
             before.session.update(session, messages=before.messages, trace=before.trace)
             session = before.session
-        self.shadow = Shadow(session)
-        self.shadow.follow(real.start)
+        self.snapshot = Snapshot(session)
+        self.snapshot.follow(real.start)
         self.agent.current_session = session
 
     def _perform(
@@ -275,13 +274,13 @@ class DryRun(Boundary):
             KeyboardInterrupt: the user stopped the program meanwhile.
         """
         would: dict[str, Any] = {}
-        shadow = self.shadow
+        shadow = self.snapshot
         state = clone(shadow.session["state"]) if shadow is not None else {}
         try:
             with _untouched(expected or self.given.get("error")):
                 value = decision(self.watched(self.handler, self.given, function, expected=expected))
             if value is not None:
-                would["return"] = shown(value)
+                would["return"] = as_data(value)
         except BaseException as error:
             if error is not expected:
                 if isinstance(error, KeyboardInterrupt):
@@ -306,22 +305,22 @@ class DryRun(Boundary):
     def _restore(self) -> None:
         """Undo what the handler did to the agent itself, which it may hold from elsewhere."""
         real = self.real
-        if real.shadow is not None and (
-            real.agent.current_session is not real.shadow.session or not real.shadow.unchanged()
+        if real.snapshot is not None and (
+            real.agent.current_session is not real.snapshot.session or not real.snapshot.unchanged()
         ):
-            real.roll_back(real.shadow, None)
+            real.roll_back(real.snapshot, None)
 
 
 class DryRunBoundary(Boundary):
     """The boundary of an agent: handlers that are shadowed run dry, all others for real.
 
     Attributes:
-        untold: what shadowed handlers would have done, until `tell`.
+        pending: what shadowed handlers would have done, until `tell`.
     """
 
     def __init__(self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False) -> None:
         super().__init__(agent, announce, warn_only=warn_only)
-        self.untold: list[TraceEntry] = []
+        self.pending: list[TraceEntry] = []
         self._state = DryRunState()
 
     def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
@@ -329,7 +328,7 @@ class DryRunBoundary(Boundary):
         if not handler.shadowed:
             return super().call(handler, arguments)
         if arguments.get("entry", {}).get("type") != "shadow":  # else on_trace would go on for ever
-            self.untold += DryRun(self, handler, self._state).whole(arguments)
+            self.pending += DryRun(self, handler, self._state).whole(arguments)
         return None
 
     def begin(self, handler: Handler, arguments: dict[str, Any]) -> Any:
@@ -340,7 +339,7 @@ class DryRunBoundary(Boundary):
         """Run an around handler up to its yield."""
         if not isinstance(half, DryRun):
             return super().enter(handler, half, arguments)
-        self.untold += half.first_half(arguments)
+        self.pending += half.first_half(arguments)
 
     def leave(
         self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
@@ -348,7 +347,7 @@ class DryRunBoundary(Boundary):
         """Run the rest of an around handler, which sees the outcome; the value that it returns."""
         if not isinstance(half, DryRun):
             return super().leave(handler, half, arguments, result, error)
-        self.untold += half.second_half(result, error)
+        self.pending += half.second_half(result, error)
         if handler.hook == "around_turn":  # the loop has no entry of its own any more
             self.tell()
         return None
@@ -358,8 +357,8 @@ class DryRunBoundary(Boundary):
 
         So handlers that read the last entry of the trace find the one that they would find without the shadowed ones.
         """
-        untold, self.untold = self.untold, []
-        self.announce(*untold)
+        pending, self.pending = self.pending, []
+        self.announce(*pending)
 
 
 @contextlib.contextmanager

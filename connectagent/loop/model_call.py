@@ -17,7 +17,8 @@ from connectagent.output.text import describe
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.raised import model_error
-from connectagent.session.snapshot import By, clone, shown_options
+from connectagent.session.snapshot import By, shown_options
+from connectagent.session.state import clone
 
 MAX_RETRIES = 10  # of one call by `Retry`: a handler that always answers Retry must not hang the agent
 

@@ -17,7 +17,7 @@ from connectagent.loop.run import run_turn
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal
 from connectagent.session.raised import model_error
-from connectagent.session.state import lasting, snapshot, state_change
+from connectagent.session.state import copy_of, lasting, state_change
 
 _STOPPED = ("interrupted", "paused", "error")
 MAX_DEPTH = 10  # agents that ask each other, one inside the other
@@ -137,7 +137,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     with agent.turning:
         related = agent.root is caller.agent.root
         labels = agent.enter_session(turn, None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
-        state = snapshot(caller.state) if related else None
+        state = copy_of(caller.state) if related else None
         caller.opens(id)
         if not turn.has_begun(id):
             told = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
@@ -152,7 +152,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
             turn.prepare()
             if state is not None:
                 agent.conversation.set_state(state, caller.agent.by)
-                base = snapshot(agent.conversation.session["state"])
+                base = copy_of(agent.conversation.session["state"])
             caller.leave_body()
             try:
                 result = _framed(turn)

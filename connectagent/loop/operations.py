@@ -18,7 +18,7 @@ from connectagent.loop.divergence import expect, finish
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored, input_digest
 from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
-from connectagent.session.snapshot import By, shown
+from connectagent.session.snapshot import By, as_data
 
 RESUMED: By = {"plugin": "(resume)"}  # by: what a person decided
 
@@ -306,7 +306,7 @@ class Operations:
         self._begin(run)
         by = self.boundary.owner_of(pause) or {}
         call = run.given.get("tool_call")
-        told = None if call is None else shown(call)
+        told = None if call is None else as_data(call)
         line: TraceEntry = {"type": WAIT, "id": f"{run.id}/wait:{by.get('handler')}", "hook": run.id, "of": run.hook}
         line |= {"agent": self.agent.name, "call": told, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(told and told["arguments"])}

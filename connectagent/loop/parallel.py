@@ -18,9 +18,10 @@ from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Abandoned, ToolRejected, Waiting
 from connectagent.frame import Frame
+from connectagent.loop.model_call import shown_call
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
-from connectagent.session.state import snapshot
+from connectagent.session.state import copy_of
 
 
 class Body:
@@ -110,7 +111,7 @@ def _held(run: ToolRun, step: Callable[[], None], waiting: list[Waiting]) -> Non
     """Take a step of a call; where it waits, the others go on."""
     conversation = run.turn.conversation
     outer = conversation.session["pending_tool"]
-    conversation.note_pending(run.shown())
+    conversation.note_pending(shown_call(run.call))
     try:
         step()
     except Waiting as wait:
@@ -131,7 +132,7 @@ def _ask(run: ToolRun, waiting: list[Waiting], asked: list[Any]) -> None:
 def _settled(run: ToolRun) -> TraceEntry:
     conversation = run.turn.conversation
     outer = conversation.session["pending_tool"]
-    conversation.note_pending(run.shown())
+    conversation.note_pending(shown_call(run.call))
     try:
         run.settle()
     except BaseException as error:
@@ -160,7 +161,7 @@ def at_once(turn: Turn, jobs: list[tuple[Any, Callable[[], Any]]]) -> list[Any]:
         for number, (agent, job) in enumerate(jobs):
             if any(agent is other for other, _ in jobs[:number]):
                 _finish(turn, bodies, threads)
-            body = Body(snapshot(turn.state))
+            body = Body(copy_of(turn.state))
             own = Frame(turn, here.id, here.by, here.account, body)
             context, name = contextvars.copy_context(), f"agent-{turn.agent.name}"
             thread = threading.Thread(target=context.run, args=(body.work, job, own), name=name, daemon=True)

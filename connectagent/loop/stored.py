@@ -8,7 +8,7 @@ from typing import Any
 from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
 from connectagent.output.masking import current
 from connectagent.session.journal import MASKED, digest_of, marks_in
-from connectagent.session.snapshot import clone
+from connectagent.session.state import clone
 
 
 def input_digest(value: Any) -> str:

@@ -137,7 +137,7 @@ class _Lockstep:
         with self._telling:
             waited = not self._closing
             if waited:
-                agent.conversation.shadow.sync()
+                agent.conversation.snapshot.sync()
                 self._told.put(item)
                 self._asked.get()
         if waited:

@@ -18,7 +18,8 @@ from connectagent.loop.turn import Turn
 from connectagent.session.journal import LEFT, WAIT, Journal
 from connectagent.session.messages import NOT_RUN
 from connectagent.session.raised import named_error
-from connectagent.session.snapshot import By, clone, shown
+from connectagent.session.snapshot import By, as_data
+from connectagent.session.state import clone
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
 
@@ -111,10 +112,6 @@ class ToolRun:
     def _reject(self, rejected: ToolRejected) -> None:
         by = self.turn.boundary.owner_of(rejected)
         self._decide(by, status="rejected", result=f"rejected: {rejected}")
-
-    def shown(self) -> dict[str, Any]:
-        """The call as the session shows it."""
-        return shown_call(self.call)
 
     # -- the body ------------------------------------------------------------------------------
 
@@ -264,7 +261,7 @@ class ToolRun:
     def _wait(self, id: str, pause: Pause) -> Waiting:
         """Write that the tool itself waits for a person."""
         turn, call, by = self.turn, self.call, {"tool": self.call.name}
-        told, wait = shown(call), f"{id}/wait:{call.name}"
+        told, wait = as_data(call), f"{id}/wait:{call.name}"
         line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": told, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(told["arguments"])}
         turn.log.append(line)

@@ -17,8 +17,8 @@ from connectagent.loop.operations import Ending, Given, Operations, id_of
 from connectagent.output.text import describe
 from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
-from connectagent.session.snapshot import clone, shown
-from connectagent.session.state import merge_change
+from connectagent.session.snapshot import as_data
+from connectagent.session.state import clone, merge_change
 from connectagent.session.usage import Spent
 
 
@@ -129,7 +129,7 @@ class Turn(Operations):
         first, by = waiting.waits[0], waiting.by
         hook = by.get("hook", "tool")
         call = waiting.call if hook in ("tool", "before_each_tool") else None
-        told = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and shown(call)}
+        told = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and as_data(call)}
         told["waits"] = [wait.id for wait in waiting.waits]
         if first.agent != self.agent.name:
             told["inner"] = {"agent": first.agent}
@@ -264,7 +264,7 @@ class Turn(Operations):
                 self.touched.add(at)
                 if run := self._runs.get(at):
                     self._begin(run)
-            self.log.append(self.conversation.shadow.copied(entry))
+            self.log.append(self.conversation.snapshot.copied(entry))
         for listener in self.listeners:
             listener.listen(self.agent, entry)
 

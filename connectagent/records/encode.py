@@ -34,7 +34,7 @@ def without_texts(line: TraceEntry) -> TraceEntry:
     return {**{key: value for key, value in line.items() if key in kept}, WITHHELD: True}
 
 
-class Kept:
+class Encoder:
     """Makes the lines of one session's record.
 
     Args:

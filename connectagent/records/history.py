@@ -16,7 +16,7 @@ from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.read import own_entries, read_record
 from connectagent.session.history import History
 from connectagent.session.journal import WITHHELD, Journal
-from connectagent.session.snapshot import clone
+from connectagent.session.state import clone
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
 """The statuses of a turn that may go on; None where the process died in it."""
@@ -186,7 +186,7 @@ class RecordedSession:
         lines: the lines up to where it goes on.
         paid: all lines, those too that count no more: what their model calls took was paid.
         messages: how many messages the turns that have ended left.
-        taken_back: the root's entries that come behind the place at which it ends.
+        rewound: the root's entries that come behind the place at which it ends.
     """
 
     head: dict[str, Any]
@@ -197,7 +197,7 @@ class RecordedSession:
     lines: list[TraceEntry] = field(default_factory=list)
     paid: list[TraceEntry] = field(default_factory=list)
     messages: int = 0
-    taken_back: list[TraceEntry] = field(default_factory=list)
+    rewound: list[TraceEntry] = field(default_factory=list)
 
 
 def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSession:
@@ -232,7 +232,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     session.last = last.last if last is not None else {}
     session.messages = len(history.messages)
     session.paid = [line for item in items for line in item["lines"]]
-    session.taken_back = own_entries(session.paid, record["agent"])
+    session.rewound = own_entries(session.paid, record["agent"])
     return session
 
 

@@ -24,7 +24,7 @@ _DIGEST = re.compile(rb"sha256:([0-9a-f]{64})(?![0-9a-f])")
 
 
 @dataclass(slots=True)
-class _Kept:
+class _RecordFile:
     path: Path
     size: int
     modified: float
@@ -101,7 +101,7 @@ def remove_oldest(
     users = _users(records, blobs)
     keep_files = keep_files and keep_files - int(keep_files * room)
     keep_bytes = keep_bytes and keep_bytes - int(keep_bytes * room)
-    removed: list[_Kept] = []
+    removed: list[_RecordFile] = []
     for record in sorted(records, key=lambda record: (record.modified, record.path.name)):
         if not _over(files, keep_files) and not _over(size, keep_bytes):
             break
@@ -157,14 +157,14 @@ def _size(blob: tuple[int, float, Path]) -> int:
     return blob[0]
 
 
-def _records(folder: Path) -> list[_Kept]:
+def _records(folder: Path) -> list[_RecordFile]:
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(".yaml") and not entry.name.startswith("."):
                 with contextlib.suppress(OSError):  # removed by another process just now
                     status = entry.stat(follow_symlinks=False)
-                    found.append(_Kept(folder / entry.name, status.st_size, status.st_mtime))
+                    found.append(_RecordFile(folder / entry.name, status.st_size, status.st_mtime))
     return found
 
 
@@ -180,7 +180,7 @@ def _blobs(folder: Path) -> dict[str, tuple[int, float, Path]]:
     return found
 
 
-def _users(records: list[_Kept], blobs: dict[str, tuple[int, float, Path]]) -> Counter[str]:
+def _users(records: list[_RecordFile], blobs: dict[str, tuple[int, float, Path]]) -> Counter[str]:
     """How many records need each blob; the records are read where there are any."""
     for record in records if blobs else ():
         try:
@@ -223,7 +223,7 @@ def _removed(path: Path, dry_run: bool) -> bool:
 
 
 def _remove_blobs(
-    removed: list[_Kept], users: Counter[str], blobs: dict[str, tuple[int, float, Path]], dry_run: bool
+    removed: list[_RecordFile], users: Counter[str], blobs: dict[str, tuple[int, float, Path]], dry_run: bool
 ) -> int:
     """Remove what only removed records needed, and count it; what another session has just begun to use stays."""
     gone = 0

@@ -20,7 +20,7 @@ from connectagent.data import TraceEntry
 from connectagent.errors import Paused
 from connectagent.output.masking import refresh
 from connectagent.output.text import describe
-from connectagent.records.encode import Kept, without_texts
+from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, FORMAT, RecordFile
 from connectagent.records.paths import new_record, warn
 from connectagent.session.journal import ABANDONED, BEGAN, CLOSED, Journal, is_aside, is_inside, place_of
@@ -71,7 +71,7 @@ class MemoryLog:
         """The session is over."""
         self._lines = []
 
-    def go_on(self, origin: Origin) -> None:
+    def go_on(self, origin: ResumedFrom) -> None:
         """Go on with the session of a record, which the agent has now."""
 
     def withhold(self, turn: str) -> None:
@@ -108,11 +108,11 @@ class RecordLog(MemoryLog):
         self._session: Any = {}
         self._agent: Any = None
         self._file: RecordFile | None = None
-        self._kept: Any = None  # makes the lines of this session
+        self._encoder: Any = None  # makes the lines of this session
         self._failed = False
         self._withheld: set[str] = set()  # the turns that are written without texts
         self._turn: _Turn | None = None
-        self._origin: Origin | None = None  # the record that the session was resumed from
+        self._origin: ResumedFrom | None = None  # the record that the session was resumed from
         self._place: list[int] | None = None  # where the session was taken back to before the next turn
         self._between = False  # whether the file ends with an item for what came between turns
         self._waiting: list[str] = []  # lines that came between turns and have no item yet
@@ -134,7 +134,7 @@ class RecordLog(MemoryLog):
             super().begin(turn)
             session = self._session
             written = _Turn(min(self._messages, len(session["messages"])))
-            head = f"- turn: {session['turn']}\n  input: {self._kept.scalar(turn.prompt)}\n"
+            head = f"- turn: {session['turn']}\n  input: {self._encoder.scalar(turn.prompt)}\n"
             if turn.past is not None:
                 written.resumed = True
                 head = f"- turn: {session['turn']}\n  resumed: true\n"
@@ -152,7 +152,7 @@ class RecordLog(MemoryLog):
             super().end(turn, result, error)
             if self._file is not None:
                 if written is not None:
-                    self._write(written.summary(turn, self._totals, result, error, self._kept))
+                    self._write(written.summary(turn, self._totals, result, error, self._encoder))
                     self._messages = len(self._session["messages"])
                 self._file.close()
 
@@ -163,7 +163,7 @@ class RecordLog(MemoryLog):
                 return
             if self._withheld and any(is_inside(place_of(line), turn) for turn in self._withheld):
                 line = without_texts(line)
-            text = f"  - {self._kept.entry(line)}\n"
+            text = f"  - {self._encoder.entry(line)}\n"
             if self._turn is not None:
                 self._turn.count(self._agent, line)
             elif (spent := spent_in([line], running=True)).calls:  # of a tool that the program ran
@@ -182,7 +182,7 @@ class RecordLog(MemoryLog):
     def withhold(self, turn: str) -> None:
         self._withheld.add(turn)
 
-    def go_on(self, origin: Origin) -> None:
+    def go_on(self, origin: ResumedFrom) -> None:
         self._origin = origin
 
     def leave(self) -> None:
@@ -196,7 +196,7 @@ class RecordLog(MemoryLog):
             return
         self._agent = agent
         self._session, self._file, self._failed, self._lines = agent.current_session, None, False, []
-        self._kept = Kept(agent)
+        self._encoder = Encoder(agent)
         self._waiting, self._between, self._totals = [], False, Totals()
         first = (self._session["messages"] or [{}])[0]
         self._messages = int(first.get("role") == "system")  # the header has it
@@ -215,7 +215,7 @@ class RecordLog(MemoryLog):
             self._file = (
                 origin.held.file if origin.held is not None else RecordFile(origin.record, b"", synced=enabled("fsync"))
             )
-            self._kept.record = origin.record
+            self._encoder.record = origin.record
 
     def _write(self, text: str) -> None:
         """Append whole lines. A failure is told once and ends the session's record, never the turn."""
@@ -224,11 +224,11 @@ class RecordLog(MemoryLog):
         try:
             if self._file is None:
                 started, agent = time.gmtime(), self._agent
-                head = _header(agent, self.id, started, self._kept).encode("utf-8", "replace")
+                head = _header(agent, self.id, started, self._encoder).encode("utf-8", "replace")
                 if self._origin is not None:
                     head = _forked(self._origin.record, self.id)
                 self._file = RecordFile(new_record(agent.name, started), head, synced=enabled("fsync"))
-                self._kept.record = self._file.path
+                self._encoder.record = self._file.path
                 _make_room(self._file.path)
             self._file.append(text.encode("utf-8", "replace"))
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
@@ -242,7 +242,7 @@ def _make_room(new: Path) -> None:
     keep_limits(new)
 
 
-class Origin:
+class ResumedFrom:
     """The record that a session goes on with.
 
     Args:
@@ -286,7 +286,7 @@ class _Turn:
             messages: Any = agent.current_session and agent.current_session["messages"]
             self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
 
-    def summary(self, turn: Any, totals: Totals, result: str | None, error: BaseException | None, kept: Kept) -> str:
+    def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
         """The lines that end the turn's item."""
         agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
         status = session.get("outcome") or "ended"
@@ -296,22 +296,22 @@ class _Turn:
         ]
         totals.add(not self.resumed, len(self.iterations), len(self.tools), tokens, spent.cost)
         pairs = {
-            "model": kept.scalar(agent.llm.model),
+            "model": encoder.scalar(agent.llm.model),
             "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
-            "tokens": kept.line(tokens),
-            "cost": kept.line(spent.cost),
-            "tools_called": kept.line(self.tools),
-            "result": kept.line(result),
-            "state": kept.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
-            "messages": kept.messages(self._own(session["messages"])),
-            **({"handlers": kept.line(long)} if long else {}),
-            "session": kept.line(totals.data()),  # behind all that may be long: who lists records reads tails
+            "tokens": encoder.line(tokens),
+            "cost": encoder.line(spent.cost),
+            "tools_called": encoder.line(self.tools),
+            "result": encoder.line(result),
+            "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
+            "messages": encoder.messages(self._own(session["messages"])),
+            **({"handlers": encoder.line(long)} if long else {}),
+            "session": encoder.line(totals.data()),  # behind all that may be long: who lists records reads tails
         }
         if error is not None:
             status = "error" if isinstance(error, Exception) else "interrupted"
             status = "paused" if isinstance(error, Paused) else status
-            pairs["error"] = kept.line(f"{type(error).__name__}: {describe(str, error)}".removeprefix("Paused: "))
-        pairs["status"] = kept.scalar(status)
+            pairs["error"] = encoder.line(f"{type(error).__name__}: {describe(str, error)}".removeprefix("Paused: "))
+        pairs["status"] = encoder.scalar(status)
         return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
 
     def _own(self, messages: list[Any]) -> list[Any]:
@@ -323,22 +323,22 @@ class _Turn:
         return messages[first:]
 
 
-def _header(agent: Any, id: str, started: time.struct_time, kept: Kept) -> str:
+def _header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> str:
     handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
     script = _script()
     return (
         f"format: {FORMAT}\n"
-        f"agent: {kept.scalar(agent.name)}\n"
-        f"model: {kept.scalar(agent.llm.model)}\n"
+        f"agent: {encoder.scalar(agent.name)}\n"
+        f"model: {encoder.scalar(agent.llm.model)}\n"
         f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
         f"connectagent: {json.dumps(_version())}\n"
         f"id: {json.dumps(id)}\n"
-        + (f"script: {kept.line(script)}\n" if script else "")
-        + f"plugins: {kept.line({handler.plugin: handler.version for handler in handlers})}\n"
-        + (f"switched_off: {kept.line(agent.switched_off)}\n" if agent.switched_off else "")
+        + (f"script: {encoder.line(script)}\n" if script else "")
+        + f"plugins: {encoder.line({handler.plugin: handler.version for handler in handlers})}\n"
+        + (f"switched_off: {encoder.line(agent.switched_off)}\n" if agent.switched_off else "")
         + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
-        + f"system_prompt: {kept.line(agent.system_prompt)}\n"
-        f"{_beginning(agent, kept)}turns:\n"
+        + f"system_prompt: {encoder.line(agent.system_prompt)}\n"
+        f"{_beginning(agent, encoder)}turns:\n"
     )
 
 
@@ -356,7 +356,7 @@ def _script() -> str | None:
     return None
 
 
-def _beginning(agent: Any, kept: Kept) -> str:
+def _beginning(agent: Any, encoder: Encoder) -> str:
     """What the session began with, where it did not begin here, or not with nothing."""
     session: Any = agent.current_session
     begins = {key: session[key] for key in ("messages", "state")}
@@ -366,7 +366,7 @@ def _beginning(agent: Any, kept: Kept) -> str:
     if begins["messages"] == system:
         del begins["messages"]
     begins = {key: value for key, value in begins.items() if value}
-    return f"begins_with: {kept.line(begins)}\n" if begins else ""
+    return f"begins_with: {encoder.line(begins)}\n" if begins else ""
 
 
 def _forked(record: Path, id: str) -> bytes:

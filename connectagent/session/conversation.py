@@ -11,23 +11,23 @@ from connectagent.data import CHANGES_MESSAGES, LLMRequest, Message, ToolCall, T
 from connectagent.errors import HookResultError
 from connectagent.session.messages import LEFT_OUT, mend, place_of_result, says_nothing
 from connectagent.session.prompt import Prompt
-from connectagent.session.snapshot import By, Shadow, clone
+from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.state import (
+    clone,
+    copy_of,
     drop_temporary,
     is_temporary,
     lasting,
     merge_change,
     same,
-    snapshot,
     state_delta,
 )
 from connectagent.session.surroundings import EntryEnd, PendingEntries, Surroundings
 
 OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
 PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
-_REPEATED = frozenset(
-    ("user_input", "message", "message_edited", "mended", "state_delta", "session_delta", "assistant")
-)
+_EDITS = ("message", "message_edited", "mended", "state_delta", "session_delta")
+_REPEATED = frozenset(("user_input", "assistant", *_EDITS))
 
 
 class Conversation:
@@ -73,15 +73,15 @@ class Conversation:
         for key, value in fresh.items():
             self.session.setdefault(key, value)
         first = clone(self.session["messages"]) if session is not None else None
-        self.beginning = (system_prompt, first, snapshot(self.session["state"]), self.session["turn"])
+        self.beginning = (system_prompt, first, copy_of(self.session["state"]), self.session["turn"])
         self.announced, self.begins_behind = 0, len(self.session["trace"])
-        self.shadow = Shadow(self.session)
+        self.snapshot = Snapshot(self.session)
         self.prompt = Prompt(system_prompt, strict=state is not None)
         entries = (entry for entry in reversed(self.session["trace"]) if isinstance(entry, dict))
         last = next((entry for entry in entries if entry.get("index") == 0 and entry.get("by") == OWN), {})
         self._filled = last.get("message", {}).get("content", system_prompt)
         if begins:  # behind the snapshot's back: so it is traced as what the program gave
-            self.session["state"].update(snapshot(state or {}))
+            self.session["state"].update(copy_of(state or {}))
         self.unmerged: list[dict[str, Any]] = []  # what agents inside changed whose turns wait
         self.home: Any = None  # the log that has all of its turns
         self.dropped, self.heard = {}, {}
@@ -95,18 +95,18 @@ class Conversation:
             HookResultError: it left what no provider takes; the change is undone.
         """
         self.session.update(pending_tool=None, pending_tools=None)
-        self.shadow.sync()
+        self.snapshot.sync()
         self.take_changes()
-        self.shadow.mark_round()
+        self.snapshot.mark_round()
 
     def take_changes(self, by: By = PROGRAM) -> None:
         """Trace what the program changed; raises as `take_over` does."""
         self._around.keep_session(self.session)  # it may be changed, not replaced
-        if not self.shadow.unchanged():
+        if not self.snapshot.unchanged():
             try:
-                entries = self.shadow.changes(by)
+                entries = self.snapshot.changes(by)
             except HookResultError:
-                self.shadow.restore()
+                self.snapshot.restore()
                 raise
             self.announce(*entries)
 
@@ -117,7 +117,7 @@ class Conversation:
             ConfigError: the system prompt names state that there is none; nothing of the turn is there yet.
         """
         self.take_over()
-        self.state_before = self.shadow.copy["state"]  # which is replaced with each change, and never changed
+        self.state_before = self.snapshot.copy["state"]  # which is replaced with each change, and never changed
         while self.unmerged:  # nobody goes on with what waited
             self.merge(self.unmerged.pop(0))
         state, system = self.session["state"], self._system()
@@ -128,8 +128,8 @@ class Conversation:
         self.session.update(iteration=0, user_prompt=prompt, result=None, outcome=None)
         if system and filled != self._filled:
             self._filled = filled
-            self.shadow.set_content(system, filled)
-            message = {**system, "content": self.prompt.shown(state)}
+            self.snapshot.set_content(system, filled)
+            message = {**system, "content": self.prompt.as_data(state)}
             self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message})
         self.mend()
 
@@ -145,8 +145,8 @@ class Conversation:
         state = self.session.get("state")
         self.dropped = {key: state[key] for key in state if is_temporary(key)} if isinstance(state, dict) else {}
         if isinstance(state, dict) and drop_temporary(state):
-            self.shadow.copy["state"] = snapshot(state)
-        self.shadow.sync()
+            self.snapshot.copy["state"] = copy_of(state)
+        self.snapshot.sync()
 
     def beginning_for(self, log: Any, system_prompt: str, own_state: bool) -> dict[str, Any]:
         """What the conversation begins with, as far as a log does not have it; {} where it has all of it."""
@@ -169,7 +169,7 @@ class Conversation:
         changed meanwhile: then an entry tells where it stands.
         """
         self._around.settle()
-        self.shadow.insert(message)
+        self.snapshot.insert(message)
         index = len(self.session["messages"]) - 1
         if by is not None:
             told = {"type": "message", "by": by, "index": index, "message": clone(message)}
@@ -186,7 +186,7 @@ class Conversation:
 
         def become(state: dict[str, Any]) -> None:
             state.clear()
-            state.update(snapshot(wanted))
+            state.update(copy_of(wanted))
 
         self._change_state(become, by)
 
@@ -196,10 +196,10 @@ class Conversation:
 
     def _change_state(self, change: Callable[[dict[str, Any]], Any], by: By) -> None:
         self._around.settle()
-        state, before = self.session["state"], self.shadow.copy["state"]
+        state, before = self.session["state"], self.snapshot.copy["state"]
         change(state)
         told = state_delta(before, state)
-        self.shadow.copy["state"] = snapshot(state)
+        self.snapshot.copy["state"] = copy_of(state)
         if told:
             self.trace({"type": "state_delta", "by": by, **told})
 
@@ -208,32 +208,32 @@ class Conversation:
         if any(change.get(key) for key in ("delta", "appended", "removed")):
             self._around.settle()
             merge_change(self.session["state"], change)
-            self.shadow.copy["state"] = snapshot(self.session["state"])
+            self.snapshot.copy["state"] = copy_of(self.session["state"])
 
     def reapply(self, changes: Iterable[TraceEntry]) -> None:
         """Change messages and state again as entries of the log tell."""
-        shadow, messages = self.shadow, self.session["messages"]
+        snapshot, messages = self.snapshot, self.session["messages"]
         for entry in changes:
             kind, index = entry.get("type"), entry.get("index", 0)
             self._changed = self._changed or kind in CHANGES_MESSAGES
             if kind in ("message", "assistant"):
-                shadow.insert(clone(entry["message"]), index)
+                snapshot.insert(clone(entry["message"]), index)
             elif kind == "message_edited":
-                shadow.replace(messages[index], entry["message"])
+                snapshot.replace(messages[index], entry["message"])
             elif kind == "message_removed":
-                shadow.remove(index)
+                snapshot.remove(index)
             elif kind == "mended":
                 self.mend(silently=True)
             elif kind == "state_delta":
                 for key, value in (entry.get("delta") or {}).items():
                     gone = key in (entry.get("removed") or ())
                     self.session["state"].pop(key, None) if gone else self.session["state"].update({key: clone(value)})
-                shadow.copy["state"] = snapshot(self.session["state"])
+                snapshot.copy["state"] = copy_of(self.session["state"])
             elif kind == "agent_turn":
                 self.merge(entry)
             elif kind == "session_delta":
                 self.session.update(clone(entry.get("delta") or {}))
-        shadow.sync()
+        snapshot.sync()
 
     # -- the trace -----------------------------------------------------------------------------
 
@@ -266,12 +266,12 @@ class Conversation:
 
     def announce(self, *entries: TraceEntry) -> None:
         """Trace what code of others changed; an entry that it added to the trace itself stays where it is."""
-        known = {id(entry) for entry in self.shadow.followed}
+        known = {id(entry) for entry in self.snapshot.followed}
         for entry in entries:
             if id(entry) not in known:
                 self._add(entry)
             elif self.labels:
-                self.shadow.amend(entry, **{**self.labels, **entry})
+                self.snapshot.amend(entry, **{**self.labels, **entry})
         self._tell(*entries)
 
     def _add(self, entry: TraceEntry) -> None:
@@ -284,7 +284,7 @@ class Conversation:
             entry.update(self.changed_by(entry["by"]))
         if entry.get("of") != "llm_call":
             self._changed = self._changed or entry["type"] in CHANGES_MESSAGES
-        self.shadow.append(entry)
+        self.snapshot.append(entry)
 
     def _tell(self, *entries: TraceEntry) -> None:
         """Let everybody know of entries, in the order of the trace.
@@ -313,18 +313,18 @@ class Conversation:
 
     def ending_with(self, entry: TraceEntry) -> EntryEnd:
         """Keep an entry the last of the trace for each handler of a hook."""
-        return EntryEnd(self.shadow, entry)
+        return EntryEnd(self.snapshot, entry)
 
     def changed_by(self, by: By | None) -> dict[str, Any]:
         """The state that a handler changed in the call in which it decided: `delta`, `removed`; {} for none."""
-        return clone(self.shadow.deltas.get(id(by), {}))  # type: ignore[no-any-return]
+        return clone(self.snapshot.deltas.get(id(by), {}))  # type: ignore[no-any-return]
 
     # -- tool calls ----------------------------------------------------------------------------
 
     def note_pending(self, call: dict[str, Any] | None) -> None:
         """Say which call is being run; it is the loop's doing, also inside of a tool or handler that asked for it."""
         self.session["pending_tool"] = call
-        self.shadow.copy["pending_tool"] = clone(call)
+        self.snapshot.copy["pending_tool"] = clone(call)
 
     def place(self, call: ToolCall, entry: TraceEntry) -> None:
         """Put a call's result behind its assistant message, and its entry into the trace."""
@@ -337,9 +337,9 @@ class Conversation:
         index, there = place_of_result(self.session["messages"], call.id)
         if there is not None:
             if not same(there.get("content"), content):
-                self.shadow.set_content(there, content)
+                self.snapshot.set_content(there, content)
         elif index is not None:
-            self.shadow.insert({"role": "tool", "tool_call_id": call.id, "content": content}, index)
+            self.snapshot.insert({"role": "tool", "tool_call_id": call.id, "content": content}, index)
 
     def amend(self, call: ToolCall, entry: TraceEntry, **changed: Any) -> None:
         """Change a call's entry that is in the trace already, and its result with it."""
@@ -350,11 +350,11 @@ class Conversation:
     def amend_entry(self, entry: TraceEntry, **changed: Any) -> None:
         """Change an entry that is in the trace already."""
         self._around.settle()
-        self.shadow.amend(entry, **changed)
+        self.snapshot.amend(entry, **changed)
 
     def begin_round(self, calls: list[dict[str, Any]]) -> None:
         """A round of calls begins."""
-        self.shadow.mark_round()
+        self.snapshot.mark_round()
         self.session["pending_tools"] = calls
 
     def close_round(self, calls: list[ToolCall], result: str) -> None:
@@ -389,12 +389,12 @@ class Conversation:
         if request is not None and says_nothing(messages):  # no provider takes an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
         for announced in (True, True, False):  # a handler of that trace entry may break it again
-            mended, before = mend(messages, self.shadow.valid), len(messages)
-            self.shadow.valid = before
+            mended, before = mend(messages, self.snapshot.valid), len(messages)
+            self.snapshot.valid = before
             if mended is None:
                 return
             messages[:] = mended
-            self.shadow.take()
-            self.shadow.valid = len(mended)
+            self.snapshot.take()
+            self.snapshot.valid = len(mended)
             if announced and not silently:
                 self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})

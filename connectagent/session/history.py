@@ -15,8 +15,8 @@ from connectagent.data import CHANGES_MESSAGES, LLMResponse, Message, ToolCall, 
 from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
-from connectagent.session.snapshot import By, clone
-from connectagent.session.state import merge_change
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone, merge_change
 
 NO_ANSWER = ("error", "interrupted")  # what became of a model call that put nothing into the conversation
 _ASIDE = (*LINES, "shadow")  # entries that are told later than they happened, and change nothing

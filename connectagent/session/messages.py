@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from connectagent.data import Continue, Image, LLMRequest, LLMResponse, Message, ToolCall
-from connectagent.session.state import snapshot
+from connectagent.session.state import copy_of
 
 NOT_RUN = "not run: {reason}"
 LEFT_OUT = "(The conversation so far is not shown.)"
@@ -90,7 +90,7 @@ def tidy_calls(response: LLMResponse) -> LLMResponse:
         if not isinstance(arguments, dict):
             error = error or f"the arguments must be a JSON object, not {type(arguments).__name__}"
             arguments = {}
-        calls.append(ToolCall(id, str(call.name), snapshot(arguments), error))
+        calls.append(ToolCall(id, str(call.name), copy_of(arguments), error))
     return dataclasses.replace(response, tool_calls=calls)
 
 

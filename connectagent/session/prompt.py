@@ -87,7 +87,7 @@ class Prompt:
         """
         return _PLACEHOLDER.sub(lambda match: self._value(match, state, agent), self.template)
 
-    def shown(self, state: dict[str, Any]) -> str:
+    def as_data(self, state: dict[str, Any]) -> str:
         """The same for the trace: `{temp:name}` stays as it is written, since its value is never recorded."""
         return _PLACEHOLDER.sub(
             lambda match: match[0] if is_temporary(match[2]) else self._value(match, state, ""), self.template

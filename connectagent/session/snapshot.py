@@ -1,8 +1,8 @@
-"""Who changed the session: a shadow of it that is compared at the boundaries of handlers and tools.
+"""Who changed the session: a snapshot of it that is compared at the boundaries of handlers and tools.
 
-The shadow is equal to the session whenever code of others is about to run. Afterwards one comparison
+The snapshot is equal to the session whenever code of others is about to run. Afterwards one comparison
 tells whether anything changed (about 0.1 microseconds a message, since unchanged strings are the same
-objects), and the shadow is what a handler's half-done changes are rolled back to.
+objects), and the snapshot is what a handler's half-done changes are rolled back to.
 """
 
 from __future__ import annotations
@@ -14,23 +14,13 @@ from typing import Any
 from connectagent.data import LLMRequest, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
 from connectagent.session.messages import message_problem
-from connectagent.session.state import joined, snapshot, state_delta
+from connectagent.session.state import clone, copy_of, joined, state_delta
 from connectagent.session.state import same as same  # for those who compare what `clone` gave them
 
 By = dict[str, Any]
 
 
-def clone(value: Any) -> Any:
-    """A copy of the containers in a value; everything else is shared, so that it compares by identity."""
-    kind = type(value)
-    if kind is dict:
-        return {key: clone(item) if type(item) in (dict, list) else item for key, item in value.items()}
-    if kind is list:
-        return [clone(item) if type(item) in (dict, list) else item for item in value]
-    return value
-
-
-class Shadow:
+class Snapshot:
     """A copy of the session as it was when the loop last had it in its own hands.
 
     The loop changes messages through `insert`, and everything else freely: `sync` takes that over before
@@ -50,7 +40,7 @@ class Shadow:
         """Take the session as it is."""
         self.originals = list(self.messages)
         self.valid = 0  # so many messages from the start are known to be in order: see `Conversation.mend`
-        self.copy = {"messages": clone(self.messages), "state": snapshot(self.session["state"])}
+        self.copy = {"messages": clone(self.messages), "state": copy_of(self.session["state"])}
         self.deltas: dict[int, dict[str, Any]] = {}  # by the id of `by`: what its call has changed in the state
         self.mark_round()
         self.sync()
@@ -66,7 +56,7 @@ class Shadow:
         self.tail: list[TraceEntry] = clone(self.followed)  # as they were when the loop last had them in its hands
 
     def insert(self, message: Message, index: int | None = None) -> None:
-        """Add a message to the conversation and to the shadow, at the end or before `index`."""
+        """Add a message to the conversation and to the snapshot, at the end or before `index`."""
         index = len(self.messages) if index is None else index
         self.messages.insert(index, message)
         self.originals.insert(index, message)
@@ -168,7 +158,7 @@ class Shadow:
                 entry.clear()
                 entry.update(clone(copy))
         kept = {key: clone(value) for key, value in self.copy.items() if key != "state"}
-        kept["state"] = snapshot(self.copy["state"])
+        kept["state"] = copy_of(self.copy["state"])
         state = self.session.get("state")
         self.session.clear()
         self.session.update(kept, messages=self.messages, trace=self.trace)
@@ -178,7 +168,7 @@ class Shadow:
             self.session["state"] = state
 
     def changes(self, by: By) -> list[TraceEntry]:
-        """The trace entries that tell what has changed since the last `sync`; the shadow takes it over.
+        """The trace entries that tell what has changed since the last `sync`; the snapshot takes it over.
 
         Raises:
             HookResultError: the session is left in a form that no provider would take.
@@ -186,10 +176,10 @@ class Shadow:
         session, copy = self.session, self.copy
         self._check_containers(by)
         self._find_start()
-        try:  # all that can fail comes first: `restore` needs the shadow as it was
+        try:  # all that can fail comes first: `restore` needs the snapshot as it was
             state, told = copy["state"], {}
             if not same(session["state"], state):
-                state, told = snapshot(session["state"]), state_delta(state, session["state"])
+                state, told = copy_of(session["state"]), state_delta(state, session["state"])
             keys = {*session, *copy} - {"messages", "state", "trace"}
             changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
             known = {id(entry) for entry in self.followed}
@@ -365,14 +355,14 @@ def other_calls(then: Any, now: Any) -> str | None:
     return None if old == new else "calls keep their ids and their number; raise ToolRejected to refuse one"
 
 
-def shown(value: Any) -> Any:
+def as_data(value: Any) -> Any:
     """A value as a trace entry shows it."""
     if isinstance(value, ToolCall):
         return {"id": value.id, "name": value.name, "arguments": clone(value.arguments)}
     if isinstance(value, list) and value and isinstance(value[0], ToolCall):
-        return [shown(call) for call in value]
+        return [as_data(call) for call in value]
     if isinstance(value, LLMResponse):
-        told = {"content": value.content, "tool_calls": [shown(call) for call in value.tool_calls or ()]}
+        told = {"content": value.content, "tool_calls": [as_data(call) for call in value.tool_calls or ()]}
         return {**told, "provider_data": clone(value.provider_data)} if value.provider_data else told
     if isinstance(value, LLMRequest):
         options = {"options": shown_options(value.options)} if value.options else {}

@@ -19,7 +19,17 @@ def same(left: Any, right: Any) -> bool:
         return False
 
 
-def snapshot(value: Any) -> Any:
+def clone(value: Any) -> Any:
+    """A copy of the containers in a value; everything else is shared, so that it compares by identity."""
+    kind = type(value)
+    if kind is dict:
+        return {key: clone(item) if type(item) in (dict, list) else item for key, item in value.items()}
+    if kind is list:
+        return [clone(item) if type(item) in (dict, list) else item for item in value]
+    return value
+
+
+def copy_of(value: Any) -> Any:
     """A copy of a value of the state, in which later changes of the value do not show.
 
     Dicts, lists, tuples, sets, deques, their subclasses, dataclasses and pydantic models are copied, with what
@@ -29,9 +39,9 @@ def snapshot(value: Any) -> Any:
     if kind in _ATOMS:
         return value
     if kind is dict:
-        return {key: snapshot(item) for key, item in value.items()}
+        return {key: copy_of(item) for key, item in value.items()}
     if kind is list:
-        return [snapshot(item) for item in value]
+        return [copy_of(item) for item in value]
     try:
         copied = _copied(value)
     except RecursionError:
@@ -45,20 +55,20 @@ def _copied(value: Any) -> Any:
     """A copy of a container that is no plain dict or list; the value itself where it is none."""
     kind = type(value)
     if isinstance(value, tuple):
-        return tuple.__new__(kind, map(snapshot, value))
+        return tuple.__new__(kind, map(copy_of, value))
     if isinstance(value, set | bytearray):
         return copy.copy(value)
     if isinstance(value, dict | list | deque):
         copied = copy.copy(value)
         for key, item in list(copied.items() if isinstance(copied, dict) else enumerate(copied)):
-            copied[key] = snapshot(item)
+            copied[key] = copy_of(item)
         return copied
     fields = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "__pydantic_fields__", None)
     if not fields or hasattr(kind, "__del__"):  # which may close what a copy shares
         return value
     copied = copy.copy(value)
     for name in fields:
-        object.__setattr__(copied, name, snapshot(getattr(value, name)))
+        object.__setattr__(copied, name, copy_of(getattr(value, name)))
     return copied
 
 
@@ -70,7 +80,7 @@ def initial_state(state: Any) -> dict[str, Any] | None:
     """
     if state is not None and not isinstance(state, dict):
         raise ConfigError(f"state is a dict of what sessions begin with, not {type(state).__name__} {state!r:.80}")
-    return None if state is None else {**snapshot(state)}
+    return None if state is None else {**copy_of(state)}
 
 
 def is_temporary(key: Any) -> bool:
@@ -114,7 +124,7 @@ def state_delta(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
         if key not in new:
             removed.append(key)
         if key not in old or key not in new or not same(lasting(old[key]), value):
-            delta[key] = snapshot(value)
+            delta[key] = copy_of(value)
     return ({"delta": delta} | ({"removed": removed} if removed else {})) if delta else {}
 
 
@@ -140,11 +150,11 @@ def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
         if key in old and same(before, value):
             continue
         if type(value) is list and key not in old:
-            appended[key] = snapshot(value)  # another one may begin the same list beside it
+            appended[key] = copy_of(value)  # another one may begin the same list beside it
         elif type(value) is list and type(before) is list and same(value[: len(before)], before):
-            appended[key] = snapshot(value[len(before) :])
+            appended[key] = copy_of(value[len(before) :])
         else:
-            delta[key] = snapshot(value)
+            delta[key] = copy_of(value)
     removed = [key for key in old if key not in new]
     told = {"delta": delta, "appended": appended, "removed": removed}
     return {name: value for name, value in told.items() if value}
@@ -152,8 +162,8 @@ def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
 
 def merge_change(state: dict[Any, Any], change: dict[str, Any]) -> None:
     """Take over what `state_change` tells."""
-    state.update(snapshot(change.get("delta") or {}))
+    state.update(copy_of(change.get("delta") or {}))
     for key, items in (change.get("appended") or {}).items():
-        state[key] = [*state[key], *snapshot(items)] if type(state.get(key)) is list else list(snapshot(items))
+        state[key] = [*state[key], *copy_of(items)] if type(state.get(key)) is list else list(copy_of(items))
     for key in change.get("removed") or ():
         state.pop(key, None)

@@ -6,7 +6,7 @@ import threading
 from typing import Any, Protocol
 
 from connectagent.data import TraceEntry
-from connectagent.session.snapshot import By, Shadow
+from connectagent.session.snapshot import By, Snapshot
 
 
 class Surroundings(Protocol):
@@ -49,18 +49,18 @@ class EntryEnd:
     exceptions that pass through.)
     """
 
-    def __init__(self, shadow: Shadow, entry: TraceEntry) -> None:
-        self._shadow, self._entry = shadow, entry
+    def __init__(self, snapshot: Snapshot, entry: TraceEntry) -> None:
+        self._snapshot, self._entry = snapshot, entry
         self._behind: list[TraceEntry] = []
 
     def __enter__(self) -> EntryEnd:
         return self
 
     def __call__(self) -> None:
-        self._behind += self._shadow.cut_behind(self._entry)
+        self._behind += self._snapshot.cut_behind(self._entry)
 
     def __exit__(self, *error: object) -> None:
         if self._behind:
             self()
         for entry in self._behind:
-            self._shadow.append(entry)
+            self._snapshot.append(entry)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from connectagent import hooks
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
-from connectagent.session.snapshot import clone
+from connectagent.session.state import clone
 
 
 class HookCall(NamedTuple):

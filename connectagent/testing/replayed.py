@@ -21,7 +21,7 @@ from connectagent.testing.network import no_network
 from connectagent.testing.recorder import HookRecorder
 from connectagent.testing.replay.recording import Recording
 from connectagent.testing.replay.replay import Replay, Replaying, agent_of, replay
-from connectagent.testing.replay.sandbox import apart
+from connectagent.testing.replay.sandbox import sandboxed
 
 
 class Replayed(Replay):
@@ -63,7 +63,7 @@ def replayed(
         given = ", ".join(["plugins"] * (plugins is not None) + sorted(agent_options))
         raise TypeError(f"replayed() takes agent=, or what an agent is made of ({given}), not both")
     recording, hooks = Recording(is_record(record)), HookRecorder()
-    with apart(), nullcontext() if live_tools else no_network():
+    with sandboxed(), nullcontext() if live_tools else no_network():
         agent = agent_of(recording, plugins, **agent_options) if agent is None else agent
         agent.hooks.add(*handlers_of(hooks))
         played = replay(recording, agent, live_tools=live_tools)
@@ -182,7 +182,7 @@ def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
 def recording(folder: Path, live: bool) -> Iterator[Recorded]:
     """Hold agents against the records of a folder, without a network, or write them; see `Recorded`."""
     recorded = Recorded(folder, live)
-    with apart(), nullcontext() if live else no_network():
+    with sandboxed(), nullcontext() if live else no_network():
         yield recorded
         if not recorded.failed:
             recorded.finish()

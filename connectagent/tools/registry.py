@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from connectagent.data import AgentBase
 from connectagent.errors import ToolDefinitionError, ToolNotFound, nearest
-from connectagent.tools.signature import marks_of, plain_function, shown
+from connectagent.tools.signature import described, options_of, plain_function
 from connectagent.tools.tool import Tool, not_a_tool
 
 AgentTool = Callable[[Any], "Tool"]
@@ -79,7 +79,7 @@ def _methods(instance: Any) -> Iterator[Tool]:
         if not isinstance(raw, types.FunctionType | staticmethod | classmethod):
             continue
         method = getattr(instance, name)
-        if marks_of(method) is None and (name.startswith("_") or not plain_function(method).__annotations__):
+        if options_of(method) is None and (name.startswith("_") or not plain_function(method).__annotations__):
             continue
         found = True
         try:
@@ -89,7 +89,7 @@ def _methods(instance: Any) -> Iterator[Tool]:
             raise ToolDefinitionError(f"{error}\n{rather}") from error
     if not found:
         raise ToolDefinitionError(
-            f"{shown(instance)} has no public method with annotations, so it brings no tool.\n"
+            f"{described(instance)} has no public method with annotations, so it brings no tool.\n"
             "Annotate the parameters of its methods, or pass functions."
         )
 

@@ -21,7 +21,7 @@ from connectagent.tools.schema import check_name, wire_schema
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MARK = "__connectagent_tool__"
+OPTIONS = "__connectagent_tool__"
 """The attribute that `@tool` leaves on a function."""
 
 
@@ -29,7 +29,7 @@ MARK = "__connectagent_tool__"
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class ToolOptions:
     """What `@tool` says of a function."""
 
     name: str | None
@@ -71,26 +71,26 @@ def tool(
     def mark(function: F) -> F:
         target = function.__func__ if isinstance(function, staticmethod | classmethod) else function
         if isinstance(target, type) or not callable(target):
-            raise ToolDefinitionError(f"@tool marks functions and methods; it was given {shown(function)}.")
-        marks = Marks(name, description, read_only, idempotent, local_names(plain_function(target)))
+            raise ToolDefinitionError(f"@tool marks functions and methods; it was given {described(function)}.")
+        options = ToolOptions(name, description, read_only, idempotent, local_names(plain_function(target)))
         try:
-            setattr(target, MARK, marks)
+            setattr(target, OPTIONS, options)
         except (AttributeError, TypeError):
             raise ToolDefinitionError(
-                f"@tool cannot mark {shown(function)}. Mark the function where it is defined, or wrap it in one."
+                f"@tool cannot mark {described(function)}. Mark the function where it is defined, or wrap it in one."
             ) from None
         return function
 
     return mark if function is None else mark(function)
 
 
-def marks_of(function: Any) -> Marks | None:
+def options_of(function: Any) -> ToolOptions | None:
     """What `@tool` said of a function, through partials too."""
-    marks = getattr(function, MARK, None)
-    while marks is None and isinstance(function, functools.partial):
+    options = getattr(function, OPTIONS, None)
+    while options is None and isinstance(function, functools.partial):
         function = function.func
-        marks = getattr(function, MARK, None)
-    return marks if isinstance(marks, Marks) else None  # a mock has every attribute
+        options = getattr(function, OPTIONS, None)
+    return options if isinstance(options, ToolOptions) else None  # a mock has every attribute
 
 
 def function_name(function: Any) -> str:
@@ -108,7 +108,7 @@ def function_name(function: Any) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", type(function).__name__).lower()
 
 
-def shown(thing: object) -> str:
+def described(thing: object) -> str:
     """A thing in a message, with its type."""
     return f"{short(thing) if isinstance(thing, str | int | dict) else 'an object'} of type {type(thing).__name__!r}"
 
@@ -254,8 +254,8 @@ class _Fields:
     def _type(self, parameter: inspect.Parameter) -> Any:
         """The annotation with its names resolved. One at a time: `agent: "Agent"` and the result need not resolve."""
         if self._names is None:
-            marks = marks_of(self.function)
-            self._names = {**(marks.names if marks else {}), **local_names(self.plain)}
+            options = options_of(self.function)
+            self._names = {**(options.names if options else {}), **local_names(self.plain)}
         holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
         try:
             hints = typing.get_type_hints(holder, getattr(self.plain, "__globals__", {}), self._names, True)

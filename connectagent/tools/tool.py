@@ -16,11 +16,11 @@ from connectagent.tools.running import settled
 from connectagent.tools.schema import check_name, given_schema
 from connectagent.tools.signature import (
     Interface,
+    described,
     function_name,
     interface,
-    marks_of,
+    options_of,
     origin,
-    shown,
 )
 
 _DESCRIPTION_LENGTH = 1_024  # OpenAI refuses more
@@ -64,9 +64,10 @@ class Tool:
     def __post_init__(self, known: Interface | None) -> None:
         check_name(self.name, origin(self.function) if callable(self.function) else "Tool(...)")
         if not isinstance(self.description, str | None):
-            raise ToolDefinitionError(f"tool {self.name!r}: description must be text, got {shown(self.description)}.")
+            given = described(self.description)
+            raise ToolDefinitionError(f"tool {self.name!r}: description must be text, got {given}.")
         if not callable(self.function):
-            raise ToolDefinitionError(f"tool {self.name!r}: function must be callable, got {shown(self.function)}.")
+            raise ToolDefinitionError(f"tool {self.name!r}: function must be callable, got {described(self.function)}.")
         if known is None:
             self.parameters = given_schema(self.parameters, self.name)
             self.takes_agent = "agent" not in self.parameters["properties"] and _has_agent(self.function)
@@ -92,16 +93,16 @@ class Tool:
         """
         if isinstance(function, type) or not callable(function):
             raise ToolDefinitionError(not_a_tool(function))
-        marks = marks_of(function)
-        name = (marks and marks.name) or function_name(function)
+        options = options_of(function)
+        name = (options and options.name) or function_name(function)
         known = interface(function, name)
         return cls(
             name,
-            (marks and marks.description) or known.description,
+            (options and options.description) or known.description,
             known.parameters,
             function,
-            read_only=marks is not None and marks.read_only,
-            idempotent=marks is not None and marks.idempotent,
+            read_only=options is not None and options.read_only,
+            idempotent=options is not None and options.idempotent,
             known=known,
         )
 
@@ -165,6 +166,6 @@ def not_a_tool(source: object) -> str:
     if isinstance(source, types.ModuleType):
         return f"the module {source.__name__!r} cannot be a tool: pass its functions."
     return (
-        f"{shown(source)} cannot be a tool. Accepted are functions, methods, callables, functools.partial, "
+        f"{described(source)} cannot be a tool. Accepted are functions, methods, callables, functools.partial, "
         "Tool(...), agents,\nand instances of classes with annotated methods; one, or a list of them."
     )

@@ -20,7 +20,8 @@ from connectagent.output.masking import current
 from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
 from connectagent.session.journal import is_aside
-from connectagent.session.snapshot import By, clone
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone
 from connectagent.testing.replay.recording import RecordedTurn, Run, Sent, model_answer, request_changes, run_outcome
 from connectagent.tools.registry import ToolRegistry, collect_tools
 from connectagent.tools.tool import Tool

@@ -18,7 +18,8 @@ from connectagent.records.read import read_record
 from connectagent.session.history import History
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.raised import model_error, tool_error
-from connectagent.session.snapshot import By, clone
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone
 
 PROGRAM, RESUME = "(program)", "(resume)"  # plugins, in `by`, of the code that uses the agent and of a decision
 _ASIDE = tuple(LINES)  # lines that only the record has
@@ -160,12 +161,12 @@ class Recording:
         """The entries, each with the number of its item; those that were taken back are left out."""
         kept: list[tuple[int, TraceEntry]] = []
         history = self.history()
-        taken_back = any(item.get("from") for item in self.items)
+        rewound = any(item.get("from") for item in self.items)
         for number, item in enumerate(self.items):
             if item.get("from"):
                 history = history.before(*item["from"])
                 del kept[len(history.entries) :]
-            if taken_back:
+            if rewound:
                 history.extend(item["trace"], closed="status" in item)
             kept += [(number, entry) for entry in item["trace"]]
         return kept

@@ -17,7 +17,7 @@ from connectagent.agents.resume import Decision, is_record, resume
 from connectagent.data import Message, TraceEntry
 from connectagent.errors import Paused
 from connectagent.session.history import History
-from connectagent.session.snapshot import clone
+from connectagent.session.state import clone
 from connectagent.testing.replay.compare import (
     Call,
     Divergence,

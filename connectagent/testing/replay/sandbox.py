@@ -29,7 +29,7 @@ class WouldRun(BaseException):
 
 
 @contextlib.contextmanager
-def apart() -> Iterator[None]:
+def sandboxed() -> Iterator[None]:
     """Meanwhile `.co` is a copy, without its records: plugins find there what they stored, and change nothing."""
     real, before = co_folder(), overrides.get("dir")
     with tempfile.TemporaryDirectory(prefix="connectagent-replay-") as folder:
