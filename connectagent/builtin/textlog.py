@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.hooks.markers import around_turn, on_trace
 from connectagent.output.masking import current, refresh
-from connectagent.output.text import clean, shortened
+from connectagent.output.text import actor_with_place, clean, shortened
 from connectagent.records.paths import data_folder, safe_name, warn
 
 if TYPE_CHECKING:
@@ -136,9 +136,8 @@ def _tool_execution(entry: TraceEntry) -> str:
 def _error(entry: TraceEntry) -> str:
     if "error" not in entry:
         return ""
-    by = entry.get("by") or {}
-    whose = f" ({by['plugin']}, {by.get('file')}:{by.get('line')})" if by.get("plugin") else ""
-    return f"; {shortened(entry.get('error_type'), SHORT)}: {shortened(entry['error'], PROMPT)}{clean(whose)}"
+    whose = f" (by {actor_with_place(entry['by'])})" if entry.get("by") else ""
+    return f"; {shortened(entry.get('error_type'), SHORT)}: {shortened(entry['error'], PROMPT)}{whose}"
 
 
 _TELL: dict[str, Callable[[TraceEntry], str]] = {

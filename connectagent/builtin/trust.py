@@ -209,7 +209,7 @@ def _json(value: Any) -> str:
 
 def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
     """The call as one line of JSON, so that no argument can seem to stand outside it."""
-    from connectagent.output.rows import visible
+    from connectagent.output.text import visible
 
     session = agent.current_session or {}
     call = {

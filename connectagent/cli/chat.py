@@ -14,6 +14,7 @@ from connectagent.cli import failure, script
 from connectagent.hooks.markers import marks_of, on_text, on_trace
 from connectagent.output.masking import current
 from connectagent.output.masking.stream import Stream
+from connectagent.output.text import clean
 
 LEAVE = ("/quit", "/exit", "/q")
 HELP = "/reset forgets the conversation, /quit or Ctrl-D ends, Ctrl-C interrupts an answer"
@@ -57,7 +58,7 @@ class View:
     def show(self, text: str) -> None:
         """Show text on standard output at once."""
         if text:
-            click.echo(failure.harmless(text), nl=False)
+            click.echo(clean(text), nl=False)
             sys.stdout.flush()
 
     def end_line(self) -> None:
@@ -71,7 +72,7 @@ class View:
         """Show what is still to be shown of the result: all of it, where it did not come as it arrived."""
         if self.text.strip() != result.strip():
             self.end_line()
-            click.echo(failure.harmless(failure.answer(result)))
+            click.echo(clean(failure.answer(result)))
         else:
             self.end_line()
         self.text = ""

@@ -21,6 +21,7 @@ import click
 from connectagent import hooks
 from connectagent.cli import failure
 from connectagent.data import LLMRequest, LLMResponse, ToolCall, TraceEntry
+from connectagent.errors import cut
 from connectagent.settings import setting
 
 MOST_FILES = 20  # of a folder that may hold a million
@@ -154,7 +155,7 @@ def _say(hook: str, what: str) -> None:
     """One line for one hook, as wide as the terminal."""
     width = max(60, shutil.get_terminal_size((118, 24)).columns)
     line = failure.plain(f"{hook}: {' '.join(what.split())}")
-    click.echo(line if len(line) <= width else f"{line[: width - 4]} ...")
+    click.echo(cut(line, width))
 
 
 def _home() -> Path:

@@ -12,8 +12,9 @@ import click
 import pluggy
 
 import connectagent
-from connectagent.errors import ConnectAgentError, Paused, short_path
+from connectagent.errors import ConnectAgentError, Paused, cut, short_path
 from connectagent.output.masking import current
+from connectagent.output.text import clean
 
 MOST_LINES = 5
 MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
@@ -60,7 +61,7 @@ def lines_of(error: BaseException) -> list[str]:
     told = [line for line in plain(f"error: {text}").splitlines() if line.strip()]
     behind = behind[: max(2, MOST_LINES - len(told))]
     lines = [*told[: MOST_LINES - len(behind)], *behind]
-    return [line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS - 4]} ..." for line in lines]
+    return [cut(line, MOST_CHARACTERS) for line in lines]
 
 
 def _lines_of_pause(pause: Paused) -> list[str]:
@@ -91,12 +92,7 @@ def _frames(error: BaseException) -> list[str]:
 
 def plain(text: object) -> str:
     """A text without secrets, and without the control characters that steer a terminal."""
-    return harmless(current().text(str(text)))
-
-
-def harmless(text: str) -> str:
-    """A text without the control characters that steer a terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return clean(current().text(str(text)))
 
 
 def answer(text: str) -> str:

@@ -15,7 +15,8 @@ import click
 from connectagent.cli import script
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
 from connectagent.errors import ConfigError, short_path
-from connectagent.output.rows import call_text, visible
+from connectagent.output.rows import call_text
+from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import agent_in_name, all_records, find_record
 
 MOST = 20  # lines of a list
@@ -226,9 +227,7 @@ def _lacking(one: dict[str, Any]) -> str:
 
 
 def _error(entry: dict[str, Any]) -> str:
-    from connectagent.testing.replay.compare import by_text
-
-    return f"{by_text(entry['by'])}: {entry.get('error_type')}: {entry.get('error')}"
+    return f"{actor_with_place(entry['by'])}: {entry.get('error_type')}: {entry.get('error')}"
 
 
 def _table(rows: list[tuple[Path, Any]]) -> None:
@@ -255,7 +254,6 @@ def _outcome(played: Any) -> str:
     if played.same:
         return "same"
     if played.divergence is not None:
-        by = played.divergence.now_by
-        whose = f", by {by.get('handler') or by.get('plugin')}" if by.get("handler") or by.get("plugin") else ""
+        whose = f", by {actor(played.divergence.now_by)}" if played.divergence.now_by else ""
         return f"diverged at {played.divergence.place}: other {played.divergence.what}{whose}"
     return "other tool calls"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.data import LLM
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, short
 from connectagent.models.names import default_model, parse_model
 from connectagent.settings import setting
 
@@ -108,16 +108,16 @@ def _check(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any) -> N
     if not isinstance(model, str | None):
         hint = "; an LLM is given as llm=" if is_llm(model) else ""
         accepted = "a str such as 'claude-sonnet-4-5' or 'provider/model', or None"
-        raise ConfigError(f"model is {accepted}, not {_shown(model)}{hint}")
+        raise ConfigError(f"model is {accepted}, not {short(model)}{hint}")
     if llm is not None and not is_llm(llm):
         accepted = "an object with model, a str, and complete(messages, tools=None)"
         hint = f"; a name is given as model={llm!r:.80}" if isinstance(llm, str) else ""
-        raise ConfigError(f"llm is {accepted}, not {_shown(llm)}{hint}")
+        raise ConfigError(f"llm is {accepted}, not {short(llm)}{hint}")
     if not isinstance(api_key, str | None):  # whose value is not shown: it may hold the key all the same
         raise ConfigError(f"api_key is a str or None, not {type(api_key).__name__}")
     if not isinstance(base_url, str | None) or (base_url and not base_url.startswith(("http://", "https://"))):
         accepted = "an address that begins with http:// or https://, or None"
-        raise ConfigError(f"base_url is {accepted}, not {_shown(base_url)}")
+        raise ConfigError(f"base_url is {accepted}, not {short(base_url)}")
     if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
         raise ConfigError(f"options is a dict of the provider's parameters by name, not {type(options).__name__}")
 
@@ -127,7 +127,3 @@ def is_llm(value: Any) -> bool:
     if isinstance(value, type) or not callable(getattr(value, "complete", None)):
         return False
     return isinstance(value, LLM) and isinstance(value.model, str)
-
-
-def _shown(value: Any) -> str:
-    return f"{type(value).__name__} {value!r:.80}"

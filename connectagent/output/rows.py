@@ -10,10 +10,11 @@ from typing import Any
 
 from connectagent.data import TraceEntry
 from connectagent.errors import Paused
+from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.session.messages import text_of
 from connectagent.session.usage import Spent, usage_of
 
-Part = tuple[str, str]
+Span = tuple[str, str]
 """Text, and rich's name for its style."""
 
 # The words of the providers for an answer that is not whole.
@@ -24,7 +25,6 @@ _CUT = {
     "refusal": "as the model refused",
     "content_filter": "by the provider's content filter",
 }
-_JOINERS = "\u200c\u200d"  # not printable, yet part of Persian words and of emoji
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Row:
     """
 
     indent: int
-    parts: tuple[Part, ...]
+    parts: tuple[Span, ...]
     right: str = ""
     wrap: bool = False
     stack: bool = False
@@ -64,24 +64,6 @@ ASCII = Glyphs("*", "x", "o", "!", "-", ">", "...")
 
 
 # -- values --------------------------------------------------------------------------------------
-
-
-def visible(value: object, limit: int = 400) -> str:
-    """A value as one line of text without a character that a terminal obeys or that changes the reading order."""
-    try:
-        text = value if isinstance(value, str) else str(value)
-    except Exception as error:
-        text = f"<{type(value).__name__} whose str() raised {type(error).__name__}>"
-    short = text[:limit]
-    if not short.isprintable():
-        short = "".join(map(_visible, short))
-    return short if len(text) <= limit else short + "..."
-
-
-def _visible(character: str) -> str:
-    if character.isprintable() or character in _JOINERS:
-        return character
-    return " " if character.isspace() else character.encode("unicode_escape").decode("ascii")
 
 
 class _Arguments(reprlib.Repr):
@@ -140,19 +122,7 @@ def price(cost: float) -> str:
     return f"${cost:.4f}" if cost < 1 else f"${cost:.2f}"
 
 
-def who(by: Any) -> str:
-    """The handler, tool or plugin that did something."""
-    by = by if isinstance(by, dict) else {}
-    return str(by.get("handler") or by.get("tool") or by.get("agent") or by.get("plugin") or "a handler")
-
-
-def _where(by: dict[str, Any]) -> str:
-    place = f"{os.path.basename(str(by.get('file') or '?'))}:{by.get('line', '?')}"
-    plugin = by.get("plugin")
-    return f"{who(by)} ({place})" if plugin in (None, who(by)) else f"{who(by)} of plugin {plugin} ({place})"
-
-
-def stopped(error: BaseException) -> Part:
+def stopped(error: BaseException) -> Span:
     """Why a turn did not come to its end."""
     if isinstance(error, Paused):
         return f"paused: {error.reason or 'no reason was given'}", "yellow"
@@ -184,9 +154,9 @@ def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
     if usage is not None:
         right.append(f"{tokens(usage.input_tokens)}{glyphs.arrow}{tokens(usage.output_tokens)} tok")
         right.append(price(usage.cost) if usage.cost is not None else "")
-    parts: list[Part] = [(f"{entry.get('iteration', '')} ", "dim"), (str(entry.get("model")), "cyan")]
+    parts: list[Span] = [(f"{entry.get('iteration', '')} ", "dim"), (str(entry.get("model")), "cyan")]
     if status in ("stand_in", "recovered"):
-        parts.append((f" {'stand-in' if status == 'stand_in' else 'recovered'} by {who(entry.get('by'))}", "yellow"))
+        parts.append((f" {'stand-in' if status == 'stand_in' else 'recovered'} by {actor(entry.get('by'))}", "yellow"))
     rows = [Row(2, tuple(parts), "  ".join(filter(None, right)))]
     if entry.get("retries"):
         rows.append(_retries(entry["retries"], glyphs))
@@ -242,7 +212,7 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     right = f"{status.replace('_', ' ')}  {took}" if status in ("error", "interrupted") else status.replace("_", " ")
     text = _error(entry) if entry.get("error") is not None and failed else first_line(entry.get("result"))
     if entry.get("by"):
-        text = f"{text.removeprefix('rejected: ')} (by {who(entry['by'])})"
+        text = f"{text.removeprefix('rejected: ')} (by {actor(entry['by'])})"
     whole = failed or status == "rejected"
     return [Row(4, ((f"{mark} ", style), (call, "")), right), Row(6, ((text, style),), wrap=whole)]
 
@@ -263,15 +233,15 @@ def _message(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     did = {"message": "added", "message_edited": "edited", "message_removed": "removed"}[entry["type"]]
     message = entry.get("message")
     text = first_line(message.get("content") or "") if isinstance(message, dict) else ""
-    return [Row(4, ((f"+ {who(entry.get('by'))} {did} a message", ""), (f": {text}" if text else "", "dim")))]
+    return [Row(4, ((f"+ {actor(entry.get('by'))} {did} a message", ""), (f": {text}" if text else "", "dim")))]
 
 
 def _change(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     value, of = entry.get("value"), str(entry.get("of"))
     if of == "tool_execution" and isinstance(value, dict):
         text = f": {value.get('status')}: {first_line(value.get('result'))}"
-        return [Row(4, ((f"+ {who(entry.get('by'))} handled the error", ""), (text, "dim")))]
-    return [Row(4, ((f"+ {who(entry.get('by'))} changed the {of.replace('_', ' ')}", ""),))]
+        return [Row(4, ((f"+ {actor(entry.get('by'))} handled the error", ""), (text, "dim")))]
+    return [Row(4, ((f"+ {actor(entry.get('by'))} changed the {of.replace('_', ' ')}", ""),))]
 
 
 _WOULD = {
@@ -295,13 +265,13 @@ def _shadow(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
         did.append(f"raise {told['raise'].get('error_type')}: {first_line(told['raise'].get('error') or '')}")
     if "return" in told:
         did.append(f"return {_arguments.repr(told['return'])}")
-    text = f"({who(entry.get('by'))} would {', '.join(did)})"
+    text = f"({actor(entry.get('by'))} would {', '.join(did)})"
     return [Row(4, ((text, "dim"),))]
 
 
 def _failure(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     by = entry.get("by")
-    text = f"{glyphs.bad} {_where(by) + ' raised ' if isinstance(by, dict) else ''}{_error(entry)}"
+    text = f"{glyphs.bad} {actor_with_place(by) + ' raised ' if isinstance(by, dict) else ''}{_error(entry)}"
     return [Row(4, ((text, "red"),), wrap=True)]
 
 
@@ -316,7 +286,7 @@ def _mended(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 def _paused(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     call, reason = entry.get("call"), entry.get("reason") or "no reason was given"
-    head = Row(4, ((f"{glyphs.warn} {who(entry.get('by'))} paused the turn: {reason}", "yellow"),), wrap=True)
+    head = Row(4, ((f"{glyphs.warn} {actor(entry.get('by'))} paused the turn: {reason}", "yellow"),), wrap=True)
     waits = call_text(call.get("name"), call.get("arguments")) if isinstance(call, dict) else str(entry.get("hook"))
     return [head, Row(6, ((f"{waits} waits", "dim"),))]
 

@@ -18,7 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from connectagent.output import masking
-from connectagent.output.rows import ASCII, UNICODE, Glyphs, Row, visible
+from connectagent.output.rows import ASCII, UNICODE, Glyphs, Row
+from connectagent.output.text import visible
 
 if TYPE_CHECKING:
     import rich.console

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 from connectagent.errors import ToolDefinitionError
-from connectagent.tools.arguments import Check, GivenCheck, misfit, short
+from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
 from connectagent.tools.results import harmless
 from connectagent.tools.running import settled
 from connectagent.tools.schema import check_name, given_schema
@@ -122,7 +122,7 @@ class Tool:
             ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
         """
         if not isinstance(arguments, dict):
-            what = f"they must be a JSON object, not {short(arguments)}"
+            what = f"they must be a JSON object, not {as_json(arguments)}"
             raise misfit(self.name, self.parameters, [what])
         values = self._check(self.name, arguments)
         if self.takes_agent:

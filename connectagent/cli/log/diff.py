@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from connectagent.cli.log.reading import data_text
-from connectagent.output.rows import who
-from connectagent.output.text import clean
+from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.read import joined_turns, read_record
@@ -102,7 +101,7 @@ def _steps(place: str, turn: dict[str, Any] | None) -> list[_Step]:
 
 def _step(place: str, entry: dict[str, Any]) -> _Step:
     kind, by = str(entry.get("type")), entry.get("by")
-    says: dict[str, Any] = {"by": who(by)} if by else {}
+    says: dict[str, Any] = {"by": actor(by)} if by else {}
     if kind == "llm_call":
         calls = entry.get("tool_calls") or []
         asked = [call.get("name") if isinstance(call, dict) else call for call in calls]

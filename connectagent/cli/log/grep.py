@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from connectagent.cli.log.reading import agent_option, each
-from connectagent.output.rows import visible
+from connectagent.output.text import visible
 from connectagent.records.read import read_record
 
 _AROUND = 100  # characters that are shown on both sides of a match in a long line

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.cli.view.rows import shortened, text_of_value
+from connectagent.cli.log.reading import data_text
+from connectagent.cli.view.rows import excerpt
 from connectagent.records.history import read_history
 from connectagent.session.history import Change, History, Line
 from connectagent.session.messages import text_of
@@ -41,7 +42,7 @@ def conversation_of(history: History, most: int | None = MOST_IN_MESSAGE) -> lis
 def content_text(message: Any) -> str:
     """The content of a message as text; "" of none."""
     content = (message or {}).get("content")
-    return "" if content is None else text_of(content) if isinstance(content, str | list) else text_of_value(content, 2)
+    return "" if content is None else text_of(content) if isinstance(content, str | list) else data_text(content, 2)
 
 
 def _line_data(history: History, line: Line, number: int | None, most: int | None) -> dict[str, Any]:
@@ -56,5 +57,5 @@ def _change_data(history: History, change: Change, most: int | None) -> dict[str
     if change.message is None:
         return told
     calls = [call.get("function") or {} for call in change.message.get("tool_calls") or ()]
-    shown = [shortened(f"{call.get('name')}({call.get('arguments')})", most)["text"] for call in calls]
-    return told | shortened(content_text(change.message), most) | {"calls": shown}
+    shown = [excerpt(f"{call.get('name')}({call.get('arguments')})", most)["text"] for call in calls]
+    return told | excerpt(content_text(change.message), most) | {"calls": shown}

@@ -10,9 +10,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from connectagent.cli.log.reading import data_text
 from connectagent.cli.view.conversation import conversation_of, history_by_number
 from connectagent.cli.view.reading import listing_of
-from connectagent.cli.view.rows import fields_of, text_of_value
+from connectagent.cli.view.rows import fields_of
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.session.usage import spent_in
 
@@ -61,7 +62,7 @@ def _summary(record: dict[str, Any]) -> dict[str, Any]:
     """What the list of sessions would tell, as far as the page shows it."""
     turns = [turn for turn in record["turns"] if turn.get("status") != BETWEEN_TURNS]
     status = str(turns[-1].get("status") or "unfinished") if turns else "empty"
-    told = {key: text_of_value(record[key]) for key in ("agent", "model", "script") if record.get(key) is not None}
+    told = {key: data_text(record[key]) for key in ("agent", "model", "script") if record.get(key) is not None}
     started = record.get("started")
     when = started.isoformat().replace("+00:00", "Z") if isinstance(started, datetime.datetime) else None
     spent = spent_in(line for turn in record["turns"] for line in turn["lines"])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from connectagent import hooks
 from connectagent.data import Continue, Message, Retry, ToolCall, TraceEntry
-from connectagent.errors import ToolRejected
+from connectagent.errors import ToolRejected, cut
 from connectagent.hooks.handler import Handler
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import place_of_result
@@ -330,8 +330,7 @@ def _surface(agent: Any) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    text = repr({"id": value.id, "name": value.name} if isinstance(value, ToolCall) else value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+    return cut(repr({"id": value.id, "name": value.name} if isinstance(value, ToolCall) else value), 120)
 
 
 def _ended(agent: Any) -> Any:

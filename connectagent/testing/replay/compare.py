@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.data import Message, TraceEntry
-from connectagent.output.rows import call_text, visible
+from connectagent.output.rows import call_text
+from connectagent.output.text import actor_with_place, visible
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
 from connectagent.testing.replay.player import canonical
@@ -43,7 +44,7 @@ class Divergence:
         return f"{self.turn}.{self.iteration}"
 
     def __str__(self) -> str:
-        whose = [f"{when}: {by_text(by)}" for when, by in (("then", self.then_by), ("now", self.now_by)) if by]
+        whose = [f"{when}: {actor_with_place(by)}" for when, by in (("then", self.then_by), ("now", self.now_by)) if by]
         return "\n".join([f"{self.place}: other {self.what}", *self.lines, *whose])
 
 
@@ -77,18 +78,7 @@ class Call:
     def __str__(self) -> str:
         then = self.then or "was not made"
         text = f"{self.turn}.{self.iteration} {call_text(self.name, self.arguments)}: {then} then, {self.now} now"
-        return f"{text}, by {by_text(self.by)}" if self.by else text
-
-
-def by_text(by: By) -> str:
-    """Whose doing something is, with file and line where they are known."""
-    for kind in ("user", "model", "tool", "agent"):
-        if by.get(kind):
-            return visible(f"the {by[kind]}" if kind == "user" else f"{kind} {by[kind]}", 100)
-    name = by.get("handler") or by.get("plugin") or "?"
-    plugin = f" of plugin {by['plugin']}" if by.get("plugin") not in (None, name) else ""
-    place = f" ({by.get('hook')}, {by['file']}:{by.get('line')})" if by.get("file") and by.get("hook") else ""
-    return visible(f"{name}{plugin}{place}", 300)
+        return f"{text}, by {actor_with_place(self.by)}" if self.by else text
 
 
 Difference = tuple[list[str], By, By]
