@@ -150,7 +150,7 @@ def _user_input(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
     status, usage, calls = entry.get("status"), usage_of(entry), entry.get("tool_calls_count") or 0
-    right = [f"{calls} call{'' if calls == 1 else 's'}" if calls else "", duration(entry.get("duration_ms") or 0)]
+    right = [many(calls, "call") if calls else "", duration(entry.get("duration_ms") or 0)]
     if usage is not None:
         right.append(f"{tokens(usage.input_tokens)}{glyphs.arrow}{tokens(usage.output_tokens)} tok")
         right.append(price(usage.cost) if usage.cost is not None else "")
@@ -158,17 +158,26 @@ def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
     if status in ("stand_in", "recovered"):
         parts.append((f" {'stand-in' if status == 'stand_in' else 'recovered'} by {actor(entry.get('by'))}", "yellow"))
     rows = [Row(2, tuple(parts), "  ".join(filter(None, right)))]
+    rows += _call_troubles(entry, glyphs)
+    if calls and entry.get("content") and not streamed:  # what a model says beside its calls; never the result
+        rows.append(Row(4, ((first_line(entry["content"]), "italic"),)))
+    return rows
+
+
+def _call_troubles(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    """What a model call met: failed attempts, an error, an answer that is not whole."""
+    rows, status = [], entry.get("status")
     if entry.get("retries"):
-        rows.append(_retries(entry["retries"], glyphs))
+        reasons = ", ".join(str(failed.get("status") or "no answer") for failed in entry["retries"])
+        text = f"{glyphs.warn} {many(len(entry['retries']), 'failed attempt')}: {reasons}"
+        rows.append(Row(4, ((text, "yellow"),)))
     if entry.get("error") is not None and status in ("error", "recovered"):
         style = "red" if status == "error" else "yellow"
         rows.append(Row(4, ((f"{glyphs.bad} {_error(entry)}", style),), wrap=True))
-    if str(entry.get("finish_reason")).lower() in _CUT:
-        reason = str(entry["finish_reason"])
+    reason = str(entry.get("finish_reason"))
+    if reason.lower() in _CUT:
         text = f"{glyphs.warn} the answer was cut {_CUT[reason.lower()]} ({reason})"
         rows.append(Row(4, ((text, "yellow"),), wrap=True))
-    if calls and entry.get("content") and not streamed:  # what a model says beside its calls; never the result
-        rows.append(Row(4, ((first_line(entry["content"]), "italic"),)))
     return rows
 
 
@@ -179,12 +188,6 @@ def spent_texts(spent: Spent) -> list[str]:
     known = price(spent.usage.cost) if spent.usage.cost else ""
     cost = known if spent.priced else " + ".join(filter(None, (known, "?" if known else "cost ?")))
     return [f"{tokens(spent.tokens)} tok", cost]
-
-
-def _retries(retries: list[dict[str, Any]], glyphs: Glyphs) -> Row:
-    reasons = ", ".join(str(failed.get("status") or "no answer") for failed in retries)
-    attempts = f"{len(retries)} failed attempt{'' if len(retries) == 1 else 's'}"
-    return Row(4, ((f"{glyphs.warn} {attempts}: {reasons}", "yellow"),))
 
 
 def _error(entry: TraceEntry) -> str:

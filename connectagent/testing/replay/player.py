@@ -12,7 +12,7 @@ from typing import Any
 from connectagent import frame
 from connectagent.agents.agent import Agent
 from connectagent.agents.runtime import Runtime
-from connectagent.data import LLMResponse, Message, TraceEntry
+from connectagent.data import LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
@@ -41,7 +41,7 @@ def canonical(value: Any) -> str:
     return _ADDRESS.sub("0x", current().text(text) if current().suspects(text) else text)
 
 
-class RecordedLLM:
+class RecordedLLM(WordByWord):
     """An LLM that answers what the record has; `model` and `context_window` are those of the LLM in its place."""
 
     def __init__(self, player: Player, model: str, window: Any = None) -> None:
@@ -57,19 +57,6 @@ class RecordedLLM:
             BaseException: the answer, where it was an error.
         """
         return self.player.answer(self.model, messages, tools or [])
-
-    def stream(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None = None,
-        *,
-        on_text: Callable[[str], None],
-    ) -> LLMResponse:
-        """The next answer; its text is told word by word."""
-        response = self.complete(messages, tools)
-        for piece in re.findall(r"\S+\s*|\s+", response.content or ""):
-            on_text(piece)
-        return response
 
 
 class RecordedTools(ToolRegistry):
