@@ -60,11 +60,11 @@ class TextLog:
     @on_trace
     def entry(self, agent: Agent, entry: TraceEntry) -> None:
         """Log a model call, a tool call or an error."""
-        tell = _TELL.get(entry["type"])
-        if tell is None:
+        line = _LINES.get(entry["type"])
+        if line is None:
             return
         try:
-            text = tell(entry)
+            text = line(entry)
         except Exception as error:  # an entry that a handler made up
             text = f"{shortened(entry['type'], SHORT)} entry that cannot be read: {type(error).__name__}"
         self._log(agent, "  " + text)
@@ -140,7 +140,7 @@ def _error(entry: TraceEntry) -> str:
     return f"; {shortened(entry.get('error_type'), SHORT)}: {shortened(entry['error'], PROMPT)}{whose}"
 
 
-_TELL: dict[str, Callable[[TraceEntry], str]] = {
+_LINES: dict[str, Callable[[TraceEntry], str]] = {
     "llm_call": _llm_call,
     "tool_execution": _tool_execution,
     "error": lambda entry: "error" + _error(entry),

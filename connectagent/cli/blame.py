@@ -1,4 +1,4 @@
-"""`connectagent blame`: who made each message of a conversation, and who changed it since."""
+"""`connectagent blame`: who made each message of a conversation, and who changed it."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def _entry(history: History, number: int, as_json: bool) -> None:
         if change.entry == number
     ]  # fmt: skip
     if as_json:
-        told = [{"message": place, "did": change.did, "by": change.by} for place, _, change in touched]
-        return echo_json({"entry": number, **entry, "messages": told})
+        messages = [{"message": place, "did": change.did, "by": change.by} for place, _, change in touched]
+        return echo_json({"entry": number, **entry, "messages": messages})
     echo(f"entry {number}, {visible(entry.get('type'), 40)}" + (f", by {actor_with_place(by)}" if by else ""))
     for place, _, change in touched:
         which = f"message {place}" if place is not None else "a message that is gone"
@@ -106,9 +106,9 @@ def _entry(history: History, number: int, as_json: bool) -> None:
 
 def _whole(message: Any) -> str:
     calls = [call.get("function") or {} for call in message.get("tool_calls") or ()]
-    shown = [f"-> {call.get('name')}({call.get('arguments')})" for call in calls]
+    calls_text = [f"-> {call.get('name')}({call.get('arguments')})" for call in calls]
     content = message.get("content")
-    return "\n".join([*([data_text(content)] if content not in (None, "") else []), *shown]) or "(empty)"
+    return "\n".join([*([data_text(content)] if content not in (None, "") else []), *calls_text]) or "(empty)"
 
 
 def _indented(text: str) -> str:

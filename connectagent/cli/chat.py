@@ -125,10 +125,7 @@ def _agent(module: ModuleType | None, system: str | None) -> Any:
             tools = [f for f in own if not marks_of(f) and not f.__name__.startswith("_") and f.__name__ != "main"]
         return Agent("chat", tools=tools, system_prompt=system, on_events=handlers)
     if system is not None:
-        raise click.UsageError(
-            f"{script.shown(module)} brings its own agent; --system is for a chat without one",
-            click.get_current_context(silent=True),
-        )
+        raise failure.usage_error(f"{script.shown(module)} brings its own agent; --system is for a chat without one")
     return agent
 
 
@@ -153,7 +150,7 @@ def _converse(agent: Any, view: View) -> int:
         if line in LEAVE:
             return code
         if line:
-            code = _told(agent, view, line)
+            code = _take(agent, view, line)
 
 
 def _line() -> str:
@@ -170,7 +167,7 @@ def _line() -> str:
     return line.strip()
 
 
-def _told(agent: Any, view: View, line: str) -> int:
+def _take(agent: Any, view: View, line: str) -> int:
     """One turn, or one of the chat's own commands; a turn that fails does not end the conversation."""
     if line == "/help":
         click.echo(HELP, err=True)

@@ -142,7 +142,7 @@ def demo() -> None:
 def _task() -> str:
     """The task, about the largest file of this folder, if there is one whose name needs no care."""
     sizes = {}
-    with contextlib.suppress(OSError):  # a folder that cannot be read; the tool will tell
+    with contextlib.suppress(OSError):  # a folder that cannot be read; the tool will say so
         for line in list_files():
             name, size = line.rsplit(" ", 2)[0], line.rsplit(" ", 2)[1]
             if line.endswith(" bytes") and re.fullmatch(r"[\w .-]+", name):

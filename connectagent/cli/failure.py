@@ -58,9 +58,9 @@ def lines_of(error: BaseException) -> list[str]:
         text = str(error) if named and str(error) else f"{type(error).__name__}: {error}".removesuffix(": ")
         notes = [line for note in getattr(error, "__notes__", []) for line in plain(note).splitlines()]
         behind = [*_frames(error), *notes]
-    told = [line for line in plain(f"error: {text}").splitlines() if line.strip()]
-    behind = behind[: max(2, MOST_LINES - len(told))]
-    lines = [*told[: MOST_LINES - len(behind)], *behind]
+    said = [line for line in plain(f"error: {text}").splitlines() if line.strip()]
+    behind = behind[: max(2, MOST_LINES - len(said))]
+    lines = [*said[: MOST_LINES - len(behind)], *behind]
     return [cut(line, MOST_CHARACTERS) for line in lines]
 
 
@@ -83,11 +83,16 @@ def _lines_of_pause(pause: Paused) -> list[str]:
 def _frames(error: BaseException) -> list[str]:
     """The line of the handler that raised it, else the last of the user's script, or outside of this package."""
     frames, notes = traceback.extract_tb(error.__traceback__), "\n".join(getattr(error, "__notes__", []))
-    own = [frame for frame in frames if f"({frame.filename}:" in notes and not frame.filename.startswith(_FRAMEWORK)]
-    own = own or [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
-    if not own and not isinstance(error, ConnectAgentError):
-        own = [frame for frame in frames if not frame.filename.startswith(_FRAMEWORK)] or frames
-    return [plain(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}") for frame in own[-1:]]
+    theirs = [frame for frame in frames if f"({frame.filename}:" in notes and not frame.filename.startswith(_FRAMEWORK)]
+    theirs = theirs or [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
+    if not theirs and not isinstance(error, ConnectAgentError):
+        theirs = [frame for frame in frames if not frame.filename.startswith(_FRAMEWORK)] or frames
+    return [plain(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}") for frame in theirs[-1:]]
+
+
+def usage_error(text: str) -> click.UsageError:
+    """The error for a wrong use of the command that runs."""
+    return click.UsageError(text, click.get_current_context(silent=True))
 
 
 def plain(text: object) -> str:

@@ -1,4 +1,4 @@
-"""`connectagent replay`: what today's handlers would make of recorded sessions."""
+"""`connectagent replay`: plays recorded sessions through today's handlers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from connectagent.cli import script
+from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
 from connectagent.errors import ConfigError, short_path
 from connectagent.output.rows import call_text
@@ -53,7 +54,7 @@ def replay(
     named = records[:-1] if program else records
     paths = _paths(named, every, agent)
     if program is not None and not Path(program).is_file():
-        raise _usage(f"{program!r}: no such script")
+        raise usage_error(f"{program!r}: no such script")
     script.apply(None, True, plugins)
     several = every or agent is not None or len(paths) > 1
     rows = [_row(path, program, live_tools, traceback, several) for path in paths]
@@ -76,11 +77,7 @@ def _paths(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]
                 raise ConfigError(f"there are no records of agent {agent!r}" if agent else "there are no records yet")
         return list(dict.fromkeys(paths or [find_record(None).absolute()]))
     except ConfigError as error:
-        raise _usage(str(error)) from error
-
-
-def _usage(text: str) -> click.UsageError:
-    return click.UsageError(text, click.get_current_context(silent=True))
+        raise usage_error(str(error)) from error
 
 
 # -- one record ----------------------------------------------------------------------------------
@@ -95,7 +92,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if several:
             return path, error
-        raise _usage(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
+        raise usage_error(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
     try:
         program = program or _script_of(path, recording.head.get("script"))
         with _offline(live_tools), contextlib.redirect_stdout(sys.stderr):
@@ -143,7 +140,7 @@ def _script_of(record: Path, named: Any) -> str | None:
     try:
         return script.recorded(record, named, command)
     except ConfigError as error:
-        raise _usage(str(error)) from error
+        raise usage_error(str(error)) from error
 
 
 def _agent(program: str, name: str, traceback: bool) -> Any:
@@ -246,8 +243,8 @@ def _table(rows: list[tuple[Path, Any]]) -> None:
         cells.append([path.stem, str(len(played.results)), str(len(played.requests)), count, _outcome(played)])
     columns = [Column("record", 60), Column("turns", right=True), Column("calls", right=True), Column("now rejected")]
     show_table([*columns, Column("outcome")], cells)
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    echo(f"{len(rows)} records: {told}; {rejected} calls now rejected, of which {succeeded} had succeeded")
+    outcomes = ", ".join(f"{count} {name}" for name, count in counts.items())
+    echo(f"{len(rows)} records: {outcomes}; {rejected} calls now rejected, of which {succeeded} had succeeded")
 
 
 def _outcome(played: Any) -> str:

@@ -14,7 +14,7 @@ from connectagent.models.names import default_model, parse_model
 from connectagent.settings import setting
 
 OWN_SERVER = ""
-"""The provider of a name that tells none, with an address: a server of the user's own, on OpenAI's wire."""
+"""Stands for the provider where a name has none and there is an address: the user's own server, on OpenAI's wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Connection:
     """How a provider is reached. Another provider is never reached with it, so that no key gets into its logs.
 
     Args:
-        model: the name of the model for which the rest was given; None where it tells no provider.
+        model: the name of the model for which the rest was given; None where it names no provider.
         api_key: the key, in place of the provider's variable.
         base_url: the address, in place of the provider's.
         options: parameters that are sent with each request.
@@ -34,16 +34,16 @@ class Connection:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def provider(self, name: str, prefixes: Iterable[str] = ()) -> tuple[str, str]:
-        """The provider that a model's name means, and the name by which it knows the model.
+        """The provider that a model's name means, and the provider's own name for the model.
 
-        A name that tells no provider means the model at the address that was given.
+        A name without a provider means the model at the given address.
 
         Args:
             name: as `create_llm` takes it.
             prefixes: the beginnings of names for which plugins make the `LLM`; the longest wins.
 
         Raises:
-            ConfigError: the name tells no provider, and there is no address.
+            ConfigError: the name has no provider, and there is no address.
         """
         prefixes = sorted(prefixes, key=len, reverse=True)
         own = next((prefix for prefix in prefixes if _begins(name, prefix)), None)
@@ -85,14 +85,14 @@ def given(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any = None
     comes from somebody else than the key.
 
     Raises:
-        ConfigError: an argument is not what is accepted, or nobody can tell whom the key or address is for.
+        ConfigError: an argument is not what is accepted, or the key or address has no model to belong to.
     """
     _check(model, api_key, base_url, options, llm)
     name = model
-    if getattr(llm, "_own_base_url", None):  # whatever its name says, it is a server of its own
+    if getattr(llm, "_own_base_url", None):  # the user's own server, whatever its name says
         name = None
     elif model is None and llm is not None:
-        with contextlib.suppress(ConfigError):  # of a name that tells no provider: then it is nobody's
+        with contextlib.suppress(ConfigError):  # a name without a provider: then the key belongs to none
             name = parse_model(llm.model) and llm.model
     elif model is None:
         if base_url and not setting("model"):
@@ -123,7 +123,7 @@ def _check(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any) -> N
 
 
 def is_llm(value: Any) -> bool:
-    """Whether a value can be asked as a model."""
+    """Whether a value is an `LLM`."""
     if isinstance(value, type) or not callable(getattr(value, "complete", None)):
         return False
     return isinstance(value, LLM) and isinstance(value.model, str)

@@ -18,8 +18,8 @@ from typing import Any
 
 from connectagent.errors import ProviderError
 
-# What providers say, in `type`, `code` or the text of an error body; the first line that fits wins. A text is
-# asked before the status, since an overflow, a filter and a failed tool call all come as a plain 400.
+# What providers say, in `type`, `code` or the text of an error body; the first line that fits wins. The text
+# counts before the status, since an overflow, a filter and a failed tool call all come as a plain 400.
 _WORDINGS: tuple[tuple[str, str], ...] = (
     (
         "context_length",
@@ -35,7 +35,7 @@ _WORDINGS: tuple[tuple[str, str], ...] = (
     ("not_found", r"not_found_error|model_not_found"),
     ("timeout", r"timeout_error"),
 )
-# What a gateway may say of every failure: a status tells more.
+# What a gateway may say of every failure: the status is more exact.
 _GENERIC = re.compile(r"\bapi_error\b|server_error", re.IGNORECASE)
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _WORDINGS)
 _STATUSES = {

@@ -199,11 +199,11 @@ class _Filler:
     def take(self, *kinds: str) -> str | None:
         return next((self.found[kind].pop(0) for kind in kinds if self.found[kind]), None)
 
-    def says(self, *words: str) -> bool:
+    def mentions(self, *words: str) -> bool:
         return re.search(rf"\b(?:{'|'.join(words)})\b", self.clause, re.I) is not None
 
     def summary(self) -> str:
-        """What shall be written: the earlier results, else what the clause is about."""
+        """The text to write: the earlier results, else what the clause is about."""
         lines = [result.line(400) for result in self.results]
         return "\n".join(["Summary by the offline model", "", *lines, ""]) if lines else self.subject()
 
@@ -221,12 +221,12 @@ class _Filler:
     def earlier_path(self) -> str:
         """A path that an earlier result names: the largest, the smallest, the last or the first one."""
         entries = next(filter(None, (_entries(result.text) for result in reversed(self.results))), [])
-        if entries and self.says("largest", "biggest", "longest"):
+        if entries and self.mentions("largest", "biggest", "longest"):
             return max(entries, key=lambda entry: entry[1])[0]
-        if entries and self.says("smallest", "shortest"):
+        if entries and self.mentions("smallest", "shortest"):
             return min(entries, key=lambda entry: entry[1])[0]
         if entries:
-            return entries[-1 if self.says("last", "newest") else 0][0]
+            return entries[-1 if self.mentions("last", "newest") else 0][0]
         return next(iter(_PATH.findall(_URL.sub(" ", self.prompt))), ".")
 
 

@@ -1,4 +1,4 @@
-"""What the terminal tells of a trace entry: rows of text, before they are laid out for a width."""
+"""A trace entry as rows of text, before they are laid out for a terminal's width."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def stopped(error: BaseException) -> Span:
 
 
 def rows_of(entry: TraceEntry, glyphs: Glyphs, *, streamed: bool = False) -> list[Row]:
-    """The rows that tell of a trace entry; none for a type that is not shown.
+    """The rows of a trace entry; none for a type that is not shown.
 
     Args:
         streamed: whether the text of this model call was shown already, as it arrived.
@@ -182,7 +182,7 @@ def _call_troubles(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 
 def spent_texts(spent: Spent) -> list[str]:
-    """What model calls took, in short: tokens and US dollars, `?` where a price is unknown; nothing where none told."""
+    """What model calls took, in short: tokens and US dollars, `?` where a price is unknown; [] without tokens."""
     if not spent.tokens:
         return []
     known = price(spent.usage.cost) if spent.usage.cost else ""
@@ -259,15 +259,15 @@ _WOULD = {
 
 def _shadow(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     would = entry.get("would")
-    told = would if isinstance(would, dict) else {}
-    did = [f"{call.get('call') or 'set'} {call.get('set', '')}".strip() for call in told.get("calls") or ()]
-    for change in told.get("changes") or ():
+    would = would if isinstance(would, dict) else {}
+    did = [f"{call.get('call') or 'set'} {call.get('set', '')}".strip() for call in would.get("calls") or ()]
+    for change in would.get("changes") or ():
         kind = _WOULD.get(str(change.get("type")), "add to the trace")
         did.append(kind.format(of=str(change.get("of")).replace("_", " ")))
-    if "raise" in told:
-        did.append(f"raise {told['raise'].get('error_type')}: {first_line(told['raise'].get('error') or '')}")
-    if "return" in told:
-        did.append(f"return {_arguments.repr(told['return'])}")
+    if "raise" in would:
+        did.append(f"raise {would['raise'].get('error_type')}: {first_line(would['raise'].get('error') or '')}")
+    if "return" in would:
+        did.append(f"return {_arguments.repr(would['return'])}")
     text = f"({actor(entry.get('by'))} would {', '.join(did)})"
     return [Row(4, ((text, "dim"),))]
 
@@ -299,18 +299,18 @@ def _resumed(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     did = f", {decision(entry['decided'])}" if entry.get("decided") else ""
     rows = [Row(4, ((f"{glyphs.other} goes on from {name}, turn {entry.get('turn')}{did}", "cyan"),), wrap=True)]
     changed = entry.get("plugins") or {}
-    told = [f"{kind} {', '.join(map(str, names))}" for kind, names in changed.items()]
-    if told:
-        rows.append(Row(6, ((f"{glyphs.warn} the plugins are not the same: {'; '.join(told)}", "yellow"),), wrap=True))
+    if changed:
+        differences = "; ".join(f"{kind} {', '.join(map(str, names))}" for kind, names in changed.items())
+        rows.append(Row(6, ((f"{glyphs.warn} the plugins are not the same: {differences}", "yellow"),), wrap=True))
     return rows
 
 
 def decision(decided: Any) -> str:
     """What was decided about a turn that was paused, as the entry `resumed` has it."""
-    told = decided if isinstance(decided, dict) else {}
-    if "reject" in told:
-        return f"rejected: {first_line(told['reject'])}"
-    return f"answered: {first_line(told['answer'])}" if "answer" in told else "approved"
+    decided = decided if isinstance(decided, dict) else {}
+    if "reject" in decided:
+        return f"rejected: {first_line(decided['reject'])}"
+    return f"answered: {first_line(decided['answer'])}" if "answer" in decided else "approved"
 
 
 _ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {

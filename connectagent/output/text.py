@@ -41,7 +41,7 @@ def describe(how: Callable[[Any], str], value: Any) -> str:
 
 
 def shortened(value: Any, length: int) -> str:
-    """A value as text without secrets, of at most `length` characters, and a mark that tells how much is left out."""
+    """A value as text without secrets, of at most `length` characters, and a note of how much is left out."""
     value = current().text(value if isinstance(value, str) else describe(str, value))
     left_out = len(value) - length
     return clean(value[:length]) + (f"... ({left_out} more characters)" if left_out > 0 else "")

@@ -1,4 +1,4 @@
-"""The check of the arguments that a model sends, and what the model is told where they do not fit."""
+"""Checks the arguments that a model sends, and makes the error that it reads where they do not fit."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ def _refuse_culprit(
         try:
             _pydantic_check({name: kind}, {name})
         except Exception as found:
-            shown = getattr(kind, "__qualname__", None) or str(kind)
+            text = getattr(kind, "__qualname__", None) or str(kind)
             reason = str(found).partition("\n")[0].partition(". Set `arbitrary")[0]
-            refuse(f"parameter {name!r} is of type {shown}, which cannot be described to a model: {reason}", remedy)
+            refuse(f"parameter {name!r} is of type {text}, which cannot be described to a model: {reason}", remedy)
     refuse(f"its parameters cannot be described to a model: {error}", remedy)
 
 

@@ -42,16 +42,16 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
     by = f" by {_one(actor_with_place(entry['by']))}" if isinstance(entry.get("by"), dict) else ""
     if kind == "llm_call":
         yield from ("", f"### {_one(entry.get('model'))}: {_one(entry.get('status'))}{by}")
-        told = [entry.get("content") if entry.get("tool_calls") else None, entry.get("error")]
+        values = [entry.get("content") if entry.get("tool_calls") else None, entry.get("error")]
     elif kind == "tool_execution":
         yield from ("", f"### {_one(entry.get('tool_name'))}: {_one(entry.get('status'))}{by}")
-        told = [entry.get("arguments"), entry.get("result")]
+        values = [entry.get("arguments"), entry.get("result")]
     elif kind in ("user_input", "began"):
         return
     else:
         yield from ("", f"### {_one(kind)}{by}")
-        told = [{key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")}]
-    for value in told:
+        values = [{key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")}]
+    for value in values:
         if value:
             yield from ("", _fenced(value))
 

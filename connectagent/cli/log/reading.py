@@ -121,7 +121,7 @@ def show_table(
 
 
 def rows(entry: dict[str, Any]) -> list[Row]:
-    """The rows that tell of an entry, as the console shows it; none for a type that it does not show."""
+    """The rows of an entry, as the console shows it; none for a type that it does not show."""
     try:
         return rows_of(entry, terminal().glyphs)
     except Exception:  # a handler may have put anything into the trace

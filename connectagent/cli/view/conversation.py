@@ -16,7 +16,7 @@ MOST_IN_MESSAGE = 1_500  # characters of a message, before "more" is asked for
 def history_by_number(record: dict[str, Any]) -> History:
     """The history of a record, each entry with its `number` in the record, from 0.
 
-    A session that was taken back to an earlier place counts its entries anew; the record does not.
+    A session that was rewound to an earlier place numbers its entries again; the record does not.
 
     Args:
         record: as `read_record` returns it; its entries receive their numbers.
@@ -53,9 +53,9 @@ def _line_data(history: History, line: Line, number: int | None, most: int | Non
 def _change_data(history: History, change: Change, most: int | None) -> dict[str, Any]:
     entry = history.entries[change.entry].get("number") if change.entry >= 0 else None
     by = {str(key): value for key, value in change.by.items() if isinstance(value, str | int)}
-    told = {"did": change.did, "by": by, "turn": change.turn, "iteration": change.iteration, "entry": entry}
+    data = {"did": change.did, "by": by, "turn": change.turn, "iteration": change.iteration, "entry": entry}
     if change.message is None:
-        return told
+        return data
     calls = [call.get("function") or {} for call in change.message.get("tool_calls") or ()]
-    shown = [excerpt(f"{call.get('name')}({call.get('arguments')})", most)["text"] for call in calls]
-    return told | excerpt(content_text(change.message), most) | {"calls": shown}
+    call_texts = [excerpt(f"{call.get('name')}({call.get('arguments')})", most)["text"] for call in calls]
+    return data | excerpt(content_text(change.message), most) | {"calls": call_texts}

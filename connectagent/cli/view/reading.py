@@ -64,23 +64,23 @@ class Listing:
         self.rows.append(row)
 
     def _try_again(self, number: int, again: dict[str, Any]) -> None:
-        """Let the row of a call tell what its last attempt came to."""
+        """Let the row of a call show its last attempt."""
         entry = with_retries([self.entries[number], again])[0]
         kept = {key: value for key, value in self.rows[number].items() if key not in ("error", "status", "bad")}
         self.rows[number] = {**kept, **row_of(entry, number)}
 
     def end(self, item: dict[str, Any]) -> None:
         """End the newest turn; `item` holds its summary."""
-        told: dict[str, Any] = {key: item[key] for key in _OF_AN_END if item.get(key) is not None}
-        for key, value in told.items():
+        end: dict[str, Any] = {key: item[key] for key in _OF_AN_END if item.get(key) is not None}
+        for key, value in end.items():
             number = key in ("duration_ms", "tokens", "cost")
-            told[key] = number_of(value) if number else excerpt(data_text(value), 600)["text"]
+            end[key] = number_of(value) if number else excerpt(data_text(value), 600)["text"]
         if "cost" in item and item["cost"] is None:
-            told["cost"] = None  # not known, which is not nothing
+            end["cost"] = None  # not known, which is not nothing
         handlers = item.get("handlers")
         if isinstance(handlers, list):
-            told["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]
-        self.items[-1] |= told
+            end["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]
+        self.items[-1] |= end
 
 
 def _bar(value: Any) -> dict[str, Any] | None:
@@ -141,7 +141,7 @@ class Reading:
         return {"fields": fields_of(self._entry(number))}
 
     def field(self, number: int, key: str) -> str:
-        """One value of an entry as a whole text, with what is kept apart from the record.
+        """One value of an entry as a whole text, with what is in a file of its own.
 
         Raises:
             LookupError: there is none.
@@ -197,7 +197,7 @@ class Reading:
 
 
 def summary_of(path: Path) -> dict[str, Any]:
-    """A record in short, as `connectagent log list --json` tells it, with `name` for its path.
+    """The summary of a record as in `connectagent log list --json`, with `name` for its path.
 
     Raises:
         OSError: the file cannot be read.

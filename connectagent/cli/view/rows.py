@@ -46,15 +46,15 @@ def _by(by: Any) -> dict[str, Any]:
     if not isinstance(by, dict):
         return {}
     version = f" {by['version']}" if by.get("version") else ""
-    told = {
+    pairs = {
         "plugin": _short(by.get("plugin") or by.get("tool") or "?", 60),
         "who": actor(by),
         "by": _short(f"{by.get('plugin') or by.get('tool') or '?'}{version}", 80),
         "hook": _short(by.get("hook") or "", 40),
     }
     if by.get("file") and by["file"] != "?":
-        told["where"] = _short(f"{by['file']}:{by.get('line')}", 300)
-    return {key: value for key, value in told.items() if value}
+        pairs["where"] = _short(f"{by['file']}:{by.get('line')}", 300)
+    return {key: value for key, value in pairs.items() if value}
 
 
 def _input(entry: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ def _change(entry: dict[str, Any]) -> dict[str, Any]:
 def _delta(entry: dict[str, Any]) -> dict[str, Any]:
     removed = entry.get("removed") or ()
     pairs = entry.get("delta") or {}
-    told = [f"{key} removed" if key in removed else f"{key} = {data_text(value)}" for key, value in pairs.items()]
-    return _handler(entry, f"changed the {str(entry['type']).partition('_')[0]}", _short(", ".join(told)))
+    changes = [f"{key} removed" if key in removed else f"{key} = {data_text(value)}" for key, value in pairs.items()]
+    return _handler(entry, f"changed the {str(entry['type']).partition('_')[0]}", _short(", ".join(changes)))
 
 
 def _failure(entry: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _failure(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error(entry: dict[str, Any]) -> str:
-    """What an error says, without what is told beside it."""
+    """What an error says, without its type."""
     return _line(entry.get("error")).removeprefix("Error: ").removeprefix(f"{entry.get('error_type')}: ")
 
 
@@ -138,7 +138,7 @@ def _handler(entry: dict[str, Any], did: str, text: str) -> dict[str, Any]:
 
 
 def _other(entry: dict[str, Any]) -> dict[str, Any]:
-    """What has no form of its own: as the console tells it, or its values."""
+    """An entry of another type: as the console shows it, or its values."""
     made = rows_of(entry, UNICODE)
     rest = {key: value for key, value in entry.items() if key not in _OWN_KEYS}
     text = "; ".join("".join(part for part, _ in row.parts) for row in made) or (data_text(rest) if rest else "")
@@ -175,11 +175,11 @@ def fields_of(entry: dict[str, Any], most: int | None = MOST_IN_DETAIL) -> list[
 
 
 def excerpt(text: str, most: int | None) -> dict[str, Any]:
-    """A text: `text`, and `length` where there is more of it: in characters, or in bytes of a text kept apart."""
-    apart = REFERENCE.search(text) if len(text) < 1 << 20 else None
+    """A text: `text`, and `length` where there is more of it: in characters, or in bytes of a text in its own file."""
+    stored = REFERENCE.search(text) if len(text) < 1 << 20 else None
     if most is None or len(text) <= most:
-        return {"text": text, "length": int(apart[1])} if apart else {"text": text}
-    return {"text": text[:most], "length": max(len(text), int(apart[1]) if apart else 0)}
+        return {"text": text, "length": int(stored[1])} if stored else {"text": text}
+    return {"text": text[:most], "length": max(len(text), int(stored[1]) if stored else 0)}
 
 
 def _line(value: Any) -> str:

@@ -110,7 +110,7 @@ def _values(mask: Mask) -> _Pass:
 
 
 def _pattern(pattern: re.Pattern[str]) -> _Pass:
-    """The pass of a user's pattern. What it may match cannot be told beforehand: the last line waits, or its end."""
+    """The pass of a user's pattern. Nobody knows beforehand what it matches: the last line waits, or its end."""
 
     def open_at(text: str, at: int) -> int:
         # `$` matches before a line break that ends the text: it ends a line when something follows it.
@@ -133,13 +133,13 @@ _SHAPES = [Shape(label) for label in SHAPES]
 
 
 class _Shapes:
-    """A pass for each shape. Asking all of them takes 80 us a piece: they are asked where one may be."""
+    """A pass for each shape. All of them take 80 us a piece, so they run only where a shape may be."""
 
     def __init__(self) -> None:
         self._passes = [_Pass(_search(one.search, one.open_at, one.mark), one.goes_on) for one in _SHAPES]
         self._waits = False
         self._tail = ""  # what came last
-        self._skipped = ""  # what they were not asked about
+        self._skipped = ""  # what they have not seen
 
     def feed(self, piece: str, whole: bool = False) -> str:
         """Take a piece; what is settled now."""
@@ -157,7 +157,7 @@ class _Shapes:
 
 
 class Stream:
-    """A text that arrives in pieces, without its secrets: only what may be the beginning of one waits.
+    """Masks a text that arrives in pieces. Only what may begin a secret waits.
 
     What waits longer than 10,000 characters is masked, whatever it is, and so is what follows in the same word (in a
     private key: the same text of letters; in a field: the same line). A match of a user's pattern is seen within a
@@ -190,7 +190,7 @@ class Stream:
         return left
 
     def _take(self, mask: Mask) -> str:
-        """Look for something else from now on, also in what waits; what waited for patterns that are gone."""
+        """Use another mask from now on, also for what waits. Returns what waited for patterns that are gone."""
         steps: list[_Pass | _Shapes] = [_values(mask), _Shapes(), _fields(mask.own), *map(_pattern, mask.patterns)]
         left = ""
         for step in self._passes[len(steps) :]:
