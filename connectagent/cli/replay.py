@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -169,21 +170,12 @@ def _is_same(played: Any) -> bool:
 def _data(path: Path, played: Any) -> dict[str, Any]:
     if isinstance(played, BaseException):
         return {"record": str(path), "same": False, "error": f"{type(played).__name__}: {played}"}
-    divergence = played.divergence
-    data: dict[str, Any] = {"record": str(path), "same": played.same, "divergence": None}
-    if divergence is not None:
-        data["divergence"] = {
-            key: getattr(divergence, key) for key in ("turn", "iteration", "what", "lines", "then_by", "now_by")
-        }
+    divergence = played.divergence and asdict(played.divergence)
+    data: dict[str, Any] = {"record": str(path), "same": played.same, "divergence": divergence}
     for key in ("rejected", "stand_ins", "errors", "changed"):
-        data[key] = [_call_data(call) for call in getattr(played, key)]
+        data[key] = [{**asdict(call), "had_succeeded": call.had_succeeded} for call in getattr(played, key)]
     keys = ("not_recorded", "hook_errors", "ran_out", "results", "recorded_results")
     return {**data, **{key: getattr(played, key) for key in keys}, "requests": len(played.requests)}
-
-
-def _call_data(call: Any) -> dict[str, Any]:
-    keys = ("turn", "iteration", "call_id", "name", "arguments", "then", "now", "had_succeeded", "then_result")
-    return {**{key: getattr(call, key) for key in keys}, "now_result": call.now_result, "by": call.by}
 
 
 def _show(path: Path, played: Any) -> None:
