@@ -17,7 +17,7 @@ from connectagent.cli import script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
 from connectagent.errors import ConfigError, short_path
-from connectagent.output.rows import call_text
+from connectagent.output.rows import call_text, many
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import agent_in_name, all_records, find_record
 
@@ -179,8 +179,7 @@ def _data(path: Path, played: Any) -> dict[str, Any]:
 
 
 def _show(path: Path, played: Any) -> None:
-    turns, asked = len(played.results), len(played.requests)
-    head = f"{path.name}: {turns} turn{'' if turns == 1 else 's'}, {asked} model call{'' if asked == 1 else 's'}"
+    head = f"{path.name}: {many(len(played.results), 'turn')}, {many(len(played.requests), 'model call')}"
     ending = f"; the record ends at {played.ran_out}" if played.ran_out else ""
     if played.same:
         echo(f"{head}\nsame: the same requests, the same results{ending}")
