@@ -42,21 +42,11 @@ class AnthropicLLM(WireLLM):
             `betas` is sent as a header, `system` replaces the conversation's system messages.
     """
 
+    default_provider = "anthropic"
     path = "/v1/messages"
     default_base_url = "https://api.anthropic.com"
     base_url_variable = "ANTHROPIC_BASE_URL"
     client_variables = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE", "ANTHROPIC_IDENTITY_TOKEN")
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        provider: str = "anthropic",
-        api_key: str | None = None,
-        base_url: str | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(model, provider=provider, api_key=api_key, base_url=base_url, options=options)
 
     @property
     def base_url(self) -> str:
@@ -135,7 +125,7 @@ class AnthropicLLM(WireLLM):
             wire_tools.append(tool)
         if not wire_tools:
             options.pop("tool_choice", None)  # refused without tools
-            if used_tools:  # and what the history calls must be there; it shall not be called again
+            if used_tools:  # what the history calls must be defined, and is not to be called again
                 wire_tools = [{"name": name, "input_schema": {"type": "object"}} for name in used_tools]
                 options["tool_choice"] = {"type": "none"}
         body: dict[str, Any] = {"model": self.wire_model, "max_tokens": self._max_tokens(thinking), "messages": sent}
@@ -169,9 +159,9 @@ class AnthropicLLM(WireLLM):
         if content is None and not calls and stop in _EMPTY_KINDS:
             kind, text = _EMPTY_KINDS[stop]
             raise self._failure(text, kind, status=200, body=answer)
-        return LLMResponse(content, calls or None, None, stop, answer.get("model"), self._kept(blocks))
+        return LLMResponse(content, calls or None, None, stop, answer.get("model"), self._provider_data(blocks))
 
-    def _kept(self, blocks: list[Block]) -> dict[str, Any] | None:
+    def _provider_data(self, blocks: list[Block]) -> dict[str, Any] | None:
         """The blocks themselves, where one of them says what the message does not."""
         if all(_is_plain(block) for block in blocks):
             return None
