@@ -179,7 +179,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 class OutputError(ConnectAgentError, ValueError):
-    """A structured answer does not fit the output model, after the model was told so once."""
+    """A structured answer does not fit what `output=` asks for, though the model was told so."""
 
 
 class ProviderError(ConnectAgentError):

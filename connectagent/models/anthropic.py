@@ -151,9 +151,11 @@ class AnthropicLLM(WireLLM):
         blocks: list[Block] = answer["content"]
         content = "".join(block.get("text") or "" for block in blocks if block["type"] == "text") or None
         calls = self._calls(blocks, stop)
-        if output is not None and calls and calls[0].name == output_tool(output)["name"]:
+        name = None if output is None else output_tool(output)["name"]
+        if calls and all(call.name == name for call in calls):
             arguments = calls[0].arguments if calls[0].error is None else {}
             return LLMResponse(as_json(arguments), None, None, stop, answer.get("model"))
+        calls, blocks = _without(name, calls, blocks)  # given beside calls whose results it has not seen: too early
         if content is None and not calls and stop in _EMPTY_KINDS:
             kind, text = _EMPTY_KINDS[stop]
             raise self._failure(text, kind, status=200, body=answer)
@@ -222,6 +224,14 @@ class AnthropicLLM(WireLLM):
 def _counted(usage: dict[str, Any]) -> dict[str, Any]:
     """The counts that a `message_delta` brings: null stands where the first count still holds."""
     return {key: value for key, value in usage.items() if value is not None}
+
+
+def _without(name: str | None, calls: list[ToolCall], blocks: list[Block]) -> tuple[list[ToolCall], list[Block]]:
+    """Calls, and the blocks of an answer, without those of one tool."""
+    if name is None:
+        return calls, blocks
+    kept = [block for block in blocks if block["type"] != "tool_use" or block.get("name") != name]
+    return [call for call in calls if call.name != name], kept
 
 
 def _is_plain(block: Block) -> bool:
