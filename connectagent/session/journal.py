@@ -40,8 +40,14 @@ def digest_of(value: Any) -> str:
 WITHHELD = "withheld"  # in a line: it was written without texts and arguments, and nothing is looked up in it
 ABANDONED = "abandoned"  # the outcome of a turn that nobody will ask for again
 
+_APART = re.compile("[%/~#]")
 _ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that code of others asked for
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
+
+
+def in_id(name: Any) -> str:
+    """A name as a part of an id, without what tells the parts apart."""
+    return _APART.sub(lambda found: f"%{ord(found[0]):02X}", str(name))
 
 
 def marks_in(value: Any) -> set[str]:
