@@ -175,7 +175,7 @@ def test_a_decision_need_not_name_what_waits_where_the_pause_told_of_one_only() 
 # -- names that hold what ids are made of -------------------------------------------------------------
 
 
-def asking_for(child: Agent, *script: Any, key: str | None = None) -> Agent:
+def asking_for(child: Agent, *script: Any, key: str | None = None, log: Any = None) -> Agent:
     """An agent with a tool that asks another one, which is in no tree."""
 
     @tool(idempotent=True)
@@ -183,7 +183,7 @@ def asking_for(child: Agent, *script: Any, key: str | None = None) -> Agent:
         """Ask."""
         return child.input(prompt, key=key)
 
-    return Agent("root", [ask], llm=ScriptedLLM(*script), quiet=True)
+    return Agent("root", [ask], llm=ScriptedLLM(*script), quiet=True, log=log)
 
 
 @pytest.mark.parametrize(("name", "key"), [("tax/EU~2#1", None), ("tax", "a/b~c#2")])
@@ -212,3 +212,28 @@ def test_keys_that_look_alike_are_told_apart() -> None:
     assert root.record is not None
     ids = [line["id"] for line in read_record(root.record)["turns"][0]["lines"] if line["type"] == "agent_turn"]
     assert ids == ["T1/1/run/turn:child~a b#1", "T1/1/run/turn:child~a%2Fb#1"]
+
+
+# -- agents below one that is in no tree ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_agents_below_one_of_no_tree_go_on_too(recorded: bool) -> None:
+    log: Any = None if recorded else False
+
+    def family() -> list[Agent]:
+        grand = payer("grand", "Hello.", call("pay", n=1), "Paid.", log=log)
+        child = Agent("child", [grand], llm=ScriptedLLM(*asked), quiet=True, log=log)
+        return [asking_for(child, call("ask", prompt="Hi"), call("ask", prompt="Go"), "Done.", log=log), child, grand]
+
+    asked = [call("grand", prompt="Hi"), "Hello.", call("grand", prompt="Pay"), "Paid."]
+    root, child, grand = family()
+    with pytest.raises(Paused) as paused:
+        root.input("Hi")
+    if recorded:  # as another process would
+        before = [root, child, grand]
+        root, child, grand = family()
+        for agent, other in zip((root, child, grand), before, strict=True):
+            del agent.llm.responses[: len(other.llm.requests)]  # type: ignore[attr-defined]
+    root.resume(paused.value.record, approve=True)
+    assert roles(grand) == ["user", "assistant", "user", "assistant", "tool", "assistant"]

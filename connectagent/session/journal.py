@@ -65,6 +65,11 @@ def is_inside(id: str, outer: str) -> bool:
     return id == outer or id.startswith(f"{outer}/")
 
 
+def turns_in(id: str) -> list[str]:
+    """The turns of other agents among the operations that a place stands in, the outermost first."""
+    return [id[: found.end()] for found in _ASKED.finditer(id) if found[1] == "turn"]
+
+
 def is_aside(line: TraceEntry) -> bool:
     """Whether a line is about a model call that a handler or tool made itself, beside the conversation."""
     return "/ask:" in str(line.get("id") or line.get("at")).rpartition("/turn:")[2]  # in the turn itself

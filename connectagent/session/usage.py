@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
+from connectagent.session.journal import BEGAN, place_of, turns_in
 
 _MODEL = re.compile(r"/model\d+$")  # the places of attempts at a model
 
@@ -149,6 +150,19 @@ def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent 
     for _ in () if running else begun:
         spent.add(None)
     return spent
+
+
+def spent_inside(lines: Iterable[TraceEntry]) -> dict[str, Spent]:
+    """What agents inside a session spent in it, by branch: each with those that were asked in its turns."""
+    branches: dict[str, str] = {}  # by the id of a turn
+    found: dict[str, list[TraceEntry]] = {}
+    for line in lines:
+        place = place_of(line)
+        if line.get("type") == BEGAN and isinstance(line.get("branch"), str):
+            branches[place] = line["branch"]
+        for branch in {branches[turn] for turn in turns_in(place) if turn in branches}:
+            found.setdefault(branch, []).append(line)
+    return {branch: spent_in(own) for branch, own in found.items()}
 
 
 def rows(handlers: Iterable[Any]) -> list[dict[str, Any]]:
