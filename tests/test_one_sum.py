@@ -264,7 +264,8 @@ def cheap(text, *calls):
 
 grand = Agent("grand", llm=ScriptedLLM(cheap("Deep.")), quiet=True, description="Digs.")
 script = [cheap("First."), cheap(None, call("grand", prompt="Dig.")), die] if dies else [cheap("Second.")]
-child = Agent("child", [grand], llm=ScriptedLLM(*script), quiet=True, description="Helps.", log=None if logged else False)
+log = None if logged else False
+child = Agent("child", [grand], llm=ScriptedLLM(*script), quiet=True, description="Helps.", log=log)
 
 @tool(idempotent=True)
 def ask(prompt: str) -> str:
@@ -273,7 +274,8 @@ def ask(prompt: str) -> str:
 
 name = "child" if related else "ask"
 one, two = cheap(None, call(name, prompt="One")), cheap(None, call(name, prompt="Two"))
-root = Agent("root", [child if related else ask], llm=ScriptedLLM(*([one, two] if dies else [cheap("Done.")])), quiet=True)
+script = [one, two] if dies else [cheap("Done.")]
+root = Agent("root", [child if related else ask], llm=ScriptedLLM(*script), quiet=True)
 if dies:
     root.input("Hi")
 print(root.resume(glob.glob(".co/evals/root*.yaml")[0]))

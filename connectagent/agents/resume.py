@@ -222,7 +222,9 @@ def _take(
     """Give an agent, and those below it, the sessions that the record has of them."""
     restored = as_session(session.own.history, session.own.trace, session.last if session.open is None else None)
     place = None if at is None else list(at)
-    agent.log.go_on(ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
+    origin = ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held)
+    origin.unsummed = session.unsummed
+    agent.log.go_on(origin)
     agent.take_session(restored)
     agent.open_log()
     agent.spent = spent_in(session.paid)

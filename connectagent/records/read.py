@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
-from connectagent.records.file import BETWEEN_TURNS
 from connectagent.session.journal import LINES
 
 MAX_DEPTH = 100  # as deep as the writer goes
@@ -225,24 +224,3 @@ def _deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def joined_turns(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The turns of a record, each as one: an item that is `resumed` goes on with the one of the same number."""
-    turns: list[dict[str, Any]] = []
-    for item in record["turns"]:
-        before = next((turn for turn in reversed(turns) if turn.get("status") != BETWEEN_TURNS), None)
-        if item.get("resumed") and before is not None and before.get("turn") == item.get("turn"):
-            turns[turns.index(before)] = _joined(before, item)
-        else:
-            turns.append(item)
-    return turns
-
-
-def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    turn = {**second, "input": first.get("input"), "trace": first["trace"] + second["trace"]}
-    turn["lines"] = first.get("lines", []) + second.get("lines", [])
-    for key in ("duration_ms", "tokens", "cost", "tools_called"):
-        one, two = first.get(key), second.get(key)
-        turn[key] = None if one is None or two is None else one + two  # unknown where one of them never ended
-    return turn

@@ -13,18 +13,17 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from connectagent.data import TraceEntry
-from connectagent.errors import Paused
 from connectagent.output.masking import refresh
-from connectagent.output.text import describe
 from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, FORMAT, RecordFile
 from connectagent.records.paths import new_record, warn
-from connectagent.session.journal import ABANDONED, BEGAN, CLOSED, Journal, is_aside, is_inside, place_of
-from connectagent.session.state import lasting, state_change
+from connectagent.records.turn import WrittenTurn, iterations_in
+from connectagent.session.journal import ABANDONED, BEGAN, CLOSED, Journal, is_inside, place_of
 from connectagent.session.usage import Totals, spent_in
 from connectagent.settings import enabled
 
@@ -80,7 +79,8 @@ class MemoryLog:
     def begin(self, turn: Any) -> None:
         """A root turn begins, or goes on."""
         with self._lock:
-            self._lines = [] if turn.past is None else list(turn.past.lines)
+            resumed = [line for line in self._lines[-1:] if line.get("type") == "resumed"]
+            self._lines = [] if turn.past is None else [*turn.past.lines, *resumed]
 
     def append(self, line: TraceEntry) -> None:
         """Take one line over: nobody changes it any more."""
@@ -111,7 +111,7 @@ class RecordLog(MemoryLog):
         self._encoder: Any = None  # makes the lines of this session
         self._failed = False
         self._withheld: set[str] = set()  # the turns that are written without texts
-        self._turn: _Turn | None = None
+        self._turn: WrittenTurn | None = None
         self._origin: ResumedFrom | None = None  # the record that the session was resumed from
         self._place: list[int] | None = None  # where the session was taken back to before the next turn
         self._between = False  # whether the file ends with an item for what came between turns
@@ -133,10 +133,10 @@ class RecordLog(MemoryLog):
             self._withheld.clear()
             super().begin(turn)
             session = self._session
-            written = _Turn(min(self._messages, len(session["messages"])))
+            written = WrittenTurn(min(self._messages, len(session["messages"])))
             head = f"- turn: {session['turn']}\n  input: {self._encoder.scalar(turn.prompt)}\n"
             if turn.past is not None:
-                written.resumed = True
+                written.resume(self._agent, turn.past.lines)
                 head = f"- turn: {session['turn']}\n  resumed: true\n"
             if self._place is not None:
                 head, self._place = f"{head}  from: {self._place}\n", None
@@ -210,6 +210,13 @@ class RecordLog(MemoryLog):
         from connectagent.records.summary import summarise  # only who goes on with a record reads one
 
         self._totals = summarise(origin.record, held=True).totals or Totals()
+        for counted, item in origin.unsummed:
+            killed = WrittenTurn(0)
+            killed.resumed = bool(item.get("resumed"))
+            killed.iterations_before = iterations_in(agent, counted)
+            for line in item["lines"]:
+                killed.count(agent, line)
+            killed.add_to(self._totals, None, 0.0)
         if not origin.fork and not forked:
             self.id = origin.id or self.id
             self._file = (
@@ -253,74 +260,22 @@ class ResumedFrom:
         messages: how many of the session's messages the record has.
         id: the session's id.
         held: the file, locked already.
+        unsummed: the items of turns that were killed since the last sums, each with the lines of its turn before it.
     """
 
     def __init__(
-        self, session: Any, record: Path, fork: bool, place: list[int] | None, messages: int, id: str, held: Any = None
+        self,
+        session: Any,
+        record: Path,
+        fork: bool,
+        place: list[int] | None,
+        messages: int,
+        id: str,
+        held: Any = None,
     ) -> None:
         self.session, self.record, self.fork, self.place = session, record, fork, place
         self.messages, self.id, self.held = messages, id, held
-
-
-class _Turn:
-    """What one turn's summary is made of, gathered while the turn runs."""
-
-    def __init__(self, first_message: int) -> None:
-        self.started = time.perf_counter()
-        self.first_message = first_message
-        self.resumed = False  # whether it began in another process
-        self.anchor: Any = None  # the message at that place, by which it is found again
-        self.tools: list[Any] = []
-        self.iterations: set[str] = set()
-
-    def count(self, agent: Any, entry: TraceEntry) -> None:
-        """Count an entry of the root's own; those of agents inside count where their costs do."""
-        kind = entry["type"]
-        if entry.get("branch") not in (None, agent.name):
-            return
-        if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
-            self.tools.append(entry.get("tool_name"))
-        elif kind == "llm_call" and not is_aside(entry):
-            self.iterations.add(str(entry.get("id", "")).rpartition("/")[0])
-        elif kind == "user_input":
-            messages: Any = agent.current_session and agent.current_session["messages"]
-            self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
-
-    def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
-        """The lines that end the turn's item."""
-        agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
-        status = session.get("outcome") or "ended"
-        tokens = spent.tokens
-        long = [
-            [plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.boundary.slow_calls
-        ]
-        totals.add(not self.resumed, len(self.iterations), len(self.tools), tokens, spent.cost)
-        pairs = {
-            "model": encoder.scalar(agent.llm.model),
-            "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
-            "tokens": encoder.line(tokens),
-            "cost": encoder.line(spent.cost),
-            "tools_called": encoder.line(self.tools),
-            "result": encoder.line(result),
-            "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
-            "messages": encoder.messages(self._own(session["messages"])),
-            **({"handlers": encoder.line(long)} if long else {}),
-            "session": encoder.line(totals.data()),  # behind all that may be long: who lists records reads tails
-        }
-        if error is not None:
-            status = "error" if isinstance(error, Exception) else "interrupted"
-            status = "paused" if isinstance(error, Paused) else status
-            pairs["error"] = encoder.line(f"{type(error).__name__}: {describe(str, error)}".removeprefix("Paused: "))
-        pairs["status"] = encoder.scalar(status)
-        return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
-
-    def _own(self, messages: list[Any]) -> list[Any]:
-        """The turn's messages, though handlers may have changed how many are before them."""
-        first = min(self.first_message, len(messages))
-        if self.anchor is not None and (first == len(messages) or messages[first] is not self.anchor):
-            found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
-            first = next(found, first)
-        return messages[first:]
+        self.unsummed: Sequence[tuple[list[TraceEntry], dict[str, Any]]] = ()
 
 
 def _header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> str:

@@ -75,6 +75,13 @@ def is_aside(line: TraceEntry) -> bool:
     return "/ask:" in str(line.get("id") or line.get("at")).rpartition("/turn:")[2]  # in the turn itself
 
 
+def only_says_stopped(line: TraceEntry) -> bool:
+    """Whether an entry only says that a call was not run, or not to its end, as its turn stopped."""
+    if line.get("type") != "tool_execution":
+        return False
+    return line.get("status") == "interrupted" or (line.get("status") == "skipped" and "id" not in line)
+
+
 def wait_of(line: TraceEntry) -> Wait:
     """A wait as its line tells it."""
     told = [line.get(key) for key in ("id", "agent", "call", "reason", "digest", "by")]
@@ -100,7 +107,7 @@ class Journal:
         self.parts: dict[str, int] = {}  # by hook: the line that tells how far its handlers were, or that one waits
         self.waits: dict[str, int] = {}
         self.decided: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
+        self._ended: dict[str, int] = {}
         self._ends: dict[str, tuple[int, list[str]]] = {}  # of frames that ended with an error: whose error it was
         self._seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
         self._opened: dict[str, set[str]] = {}  # by turn: its operations that go on or begin again
@@ -113,6 +120,7 @@ class Journal:
             return
         if kind == BEGAN:
             if id in self.began:
+                self.void.add(self.began[id])
                 self._begin_again(id, number)
             self.began[id] = number
         elif kind == WAIT:
@@ -129,9 +137,10 @@ class Journal:
             self._end(id, number, line)
 
     def _end(self, id: str, number: int, line: TraceEntry) -> None:
-        if line.get("type") == "agent_turn" and id in self._turns:  # it had stopped there, and went on
-            self.void.add(self._turns[id])
-        self._turns[id] = number
+        if line.get("type") not in LINES:
+            if id in self._ended:  # it had stopped there, and went on
+                self.void.add(self._ended[id])
+            self._ended[id] = number
         if line.get(WITHHELD):
             return
         if line.get("from") is not None:

@@ -16,7 +16,8 @@ from connectagent.output.text import clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.read import joined_turns, read_record
+from connectagent.records.history import joined_turns
+from connectagent.records.read import read_record
 
 
 def markdown(record: dict[str, Any]) -> str:

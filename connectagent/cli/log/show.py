@@ -24,8 +24,8 @@ from connectagent.output.rows import Row, duration, visible
 from connectagent.output.text import clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.history import with_retries
-from connectagent.records.read import joined_turns, read_record
+from connectagent.records.history import joined_turns, with_retries
+from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 
 if TYPE_CHECKING:
