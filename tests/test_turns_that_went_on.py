@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, LLMResponse, Pause, Paused, TokenUsage, ToolCall, before_each_tool, tool
+from connectagent import (
+    Agent,
+    LLMResponse,
+    Pause,
+    Paused,
+    TokenUsage,
+    ToolCall,
+    after_tools,
+    before_each_tool,
+    on_complete,
+    tool,
+)
 from connectagent.builtin.console import Console
 from connectagent.cli.log.export import markdown
 from connectagent.errors import ProviderError
@@ -196,3 +207,42 @@ def test_what_a_turn_of_an_agent_inside_used_holds_what_it_used_before_it_went_o
     root.resume(approve=True)
     inner = [line for line in turn_of(root.record)["lines"] if line["type"] == "agent_turn"][-1]
     assert inner["usage"]["cost"] == 0.75
+
+
+# -- how it ended --------------------------------------------------------------------------------------
+
+
+def test_a_turn_that_a_handler_ended_before_it_asked_something_stays_ended(folder: Path) -> None:
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    @after_tools
+    def enough(agent: Agent) -> None:
+        agent.end_turn("Enough.", outcome="enough")
+        agent.ask("Was it?")
+
+    @on_complete
+    def check(agent: Agent) -> None:
+        agent.ask("Really?")
+
+    def answer(messages: list[Any], tools: Any) -> Any:
+        own = [message for message in messages if message["role"] != "system"]
+        if own[0]["content"] != "Hi":
+            return "Yes."
+        return call("look") if len(own) == 1 else "The turn went on."
+
+    def looker() -> Agent:
+        return Agent("looker", [look], llm=ScriptedLLM(*[answer] * 9), quiet=True, on_events=[enough, check])
+
+    agent = looker()
+    assert agent.input("Hi") == "Enough."
+    lines = Path(str(agent.record)).read_text().splitlines(keepends=True)
+    began = next(number for number, line in enumerate(lines) if '"T1/1/after_tools"' in line)
+    end = next(number for number, line in enumerate(lines) if line.startswith("  model:"))
+    for cut in range(began, end + 1):
+        path = folder / f"looker_{cut}.yaml"
+        path.write_text("".join(lines[:cut]))
+        again = looker()
+        assert again.resume(path) == "Enough.", lines[cut - 1]
+        assert again.current_session["outcome"] == "enough"  # type: ignore[index]
