@@ -13,7 +13,7 @@ from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
-from connectagent.records.read import own_entries, read_record
+from connectagent.records.read import own_entries, read_record, require_agent
 from connectagent.session.history import History
 from connectagent.session.journal import WITHHELD, Journal, only_says_stopped
 from connectagent.session.state import clone
@@ -245,8 +245,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
         ConfigError: it is not a record, or has no such place.
     """
     record = read_record(path)
-    if "agent" not in record:
-        raise ConfigError(f"{path}: not a record: it has no 'agent:'")
+    require_agent(record, path)
     whole = partial(restored, folder=blob_folder(path))
     for item in record["turns"]:
         item["lines"] = [_line(line, whole) for line in item["lines"]]

@@ -70,6 +70,18 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     return data
 
 
+def require_agent(record: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Refuse a record with which nothing can go on.
+
+    Raises:
+        ConfigError: it does not tell whose it is.
+    """
+    if record.keys() <= {"format", "turns"}:
+        raise ConfigError(f"{path}: an empty record: its process was killed before it had written whose it is")
+    if not isinstance(record.get("agent"), str):
+        raise ConfigError(f"{path}: not a record: it has no 'agent:'")
+
+
 def own_entries(lines: list[dict[str, Any]], agent: Any, branch: str | None = None) -> list[dict[str, Any]]:
     """The entries of one agent's trace among the lines of a record.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,15 +56,18 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
     from rich.tree import Tree
 
     last = summarise(path).status
-    root = Tree(_head(data), guide_style="dim")
+    root = Tree(_head(path, data), guide_style="dim")
     _add_given(root, data, full)
     for turn in turns:
         _add_turn(root, turn, last if turn is turns[-1] and number is None else "crashed", full)
     terminal().show([root])
 
 
-def _head(data: dict[str, Any]) -> Text:
-    head = f"{data.get('agent')} {terminal().glyphs.dot} {data.get('model')} {terminal().glyphs.dot} "
+def _head(path: Path, data: dict[str, Any]) -> Text:
+    dot = terminal().glyphs.dot
+    if "agent" not in data:  # a kill came before its head was written
+        return _text(((path.name, "bold"), (f" {dot} empty", "")))
+    head = f"{data['agent']} {dot} {data.get('model')} {dot} "
     return _text(((head, "bold"), (local_time(data.get("started"), "%Y-%m-%d %H:%M:%S"), "")))
 
 
