@@ -224,12 +224,12 @@ class Turn(Operations):
 
     def sums(self) -> tuple[float, Spent]:
         """How long the turn took so far, in ms, and what it spent: with what it came to before it went on."""
-        ms, spent = ((self.finished or time.time()) - self.started) * 1000, Spent()
-        if self.past is not None:
-            ms += time_in(self.past.lines, self.id)
-            spent.include(spent_in(line for line in self.past.lines if is_inside(place_of(line), self.id)))
-        spent.include(self.spent)
-        return ms, spent
+        ms = ((self.finished or time.time()) - self.started) * 1000
+        if self.past is None:
+            return ms, self.spent
+        before = spent_in(line for line in self.past.lines if is_inside(place_of(line), self.id))
+        before.include(self.spent)
+        return ms + time_in(self.past.lines, self.id), before
 
     # -- turns inside this one -----------------------------------------------------------------
 

@@ -7,10 +7,7 @@ that is killed leaves at most one torn line, which has no newline.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -18,12 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.data import TraceEntry
+from connectagent.errors import Paused
 from connectagent.output.masking import refresh
+from connectagent.output.text import describe
 from connectagent.records.encode import Encoder, without_texts
-from connectagent.records.file import BETWEEN_TURNS, FORMAT, RecordFile
+from connectagent.records.file import BETWEEN_TURNS, RecordFile
+from connectagent.records.head import forked, header
 from connectagent.records.paths import new_record, warn
-from connectagent.records.turn import WrittenTurn, iterations_in
-from connectagent.session.journal import ABANDONED, BEGAN, CLOSED, Journal, is_inside, place_of
+from connectagent.session.journal import (
+    ABANDONED,
+    BEGAN,
+    CLOSED,
+    Journal,
+    is_aside,
+    is_inside,
+    only_says_stopped,
+    place_of,
+)
+from connectagent.session.state import lasting, state_change
 from connectagent.session.usage import Totals, spent_in
 from connectagent.settings import enabled
 
@@ -79,8 +88,10 @@ class MemoryLog:
     def begin(self, turn: Any) -> None:
         """A root turn begins, or goes on."""
         with self._lock:
-            resumed = [line for line in self._lines[-1:] if line.get("type") == "resumed"]
-            self._lines = [] if turn.past is None else [*turn.past.lines, *resumed]
+            lines, self._lines = self._lines, []
+            if turn.past is not None:
+                self._lines += turn.past.lines
+                self._lines += lines[-1:] if lines and lines[-1].get("type") == "resumed" else []
 
     def append(self, line: TraceEntry) -> None:
         """Take one line over: nobody changes it any more."""
@@ -111,7 +122,7 @@ class RecordLog(MemoryLog):
         self._encoder: Any = None  # makes the lines of this session
         self._failed = False
         self._withheld: set[str] = set()  # the turns that are written without texts
-        self._turn: WrittenTurn | None = None
+        self._turn: _Turn | None = None
         self._origin: ResumedFrom | None = None  # the record that the session was resumed from
         self._place: list[int] | None = None  # where the session was taken back to before the next turn
         self._between = False  # whether the file ends with an item for what came between turns
@@ -133,7 +144,7 @@ class RecordLog(MemoryLog):
             self._withheld.clear()
             super().begin(turn)
             session = self._session
-            written = WrittenTurn(min(self._messages, len(session["messages"])))
+            written = _Turn(min(self._messages, len(session["messages"])))
             head = f"- turn: {session['turn']}\n  input: {self._encoder.scalar(turn.prompt)}\n"
             if turn.past is not None:
                 written.resume(self._agent, turn.past.lines)
@@ -207,16 +218,7 @@ class RecordLog(MemoryLog):
         if origin is None:
             return
         self._messages, self._place = origin.messages, origin.place
-        from connectagent.records.summary import summarise  # only who goes on with a record reads one
-
-        self._totals = summarise(origin.record, held=True).totals or Totals()
-        for counted, item in origin.unsummed:
-            killed = WrittenTurn(0)
-            killed.resumed = bool(item.get("resumed"))
-            killed.iterations_before = iterations_in(agent, counted)
-            for line in item["lines"]:
-                killed.count(agent, line)
-            killed.add_to(self._totals, None, 0.0)
+        self._totals = _sums_before(agent, origin)
         if not origin.fork and not forked:
             self.id = origin.id or self.id
             self._file = (
@@ -231,9 +233,9 @@ class RecordLog(MemoryLog):
         try:
             if self._file is None:
                 started, agent = time.gmtime(), self._agent
-                head = _header(agent, self.id, started, self._encoder).encode("utf-8", "replace")
+                head = header(agent, self.id, started, self._encoder).encode("utf-8", "replace")
                 if self._origin is not None:
-                    head = _forked(self._origin.record, self.id)
+                    head = forked(self._origin.record, self.id)
                 self._file = RecordFile(new_record(agent.name, started), head, synced=enabled("fsync"))
                 self._encoder.record = self._file.path
                 _make_room(self._file.path)
@@ -278,56 +280,100 @@ class ResumedFrom:
         self.unsummed: Sequence[tuple[list[TraceEntry], dict[str, Any]]] = ()
 
 
-def _header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> str:
-    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
-    script = _script()
-    return (
-        f"format: {FORMAT}\n"
-        f"agent: {encoder.scalar(agent.name)}\n"
-        f"model: {encoder.scalar(agent.llm.model)}\n"
-        f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
-        f"connectagent: {json.dumps(_version())}\n"
-        f"id: {json.dumps(id)}\n"
-        + (f"script: {encoder.line(script)}\n" if script else "")
-        + f"plugins: {encoder.line({handler.plugin: handler.version for handler in handlers})}\n"
-        + (f"switched_off: {encoder.line(agent.switched_off)}\n" if agent.switched_off else "")
-        + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
-        + f"system_prompt: {encoder.line(agent.system_prompt)}\n"
-        f"{_beginning(agent, encoder)}turns:\n"
-    )
+def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
+    """What the turns of a record came to, those too that were killed and never summed up."""
+    from connectagent.records.summary import summarise  # only who goes on with a record reads one
+
+    totals = summarise(origin.record, held=True).totals or Totals()
+    for before, item in origin.unsummed:
+        killed = _Turn(0)
+        killed.resumed, killed.iterations_before = bool(item.get("resumed")), _iterations_in(agent, before)
+        for line in item["lines"]:
+            killed.count(agent, line)
+        killed.add_to(totals, None, 0.0)
+    return totals
 
 
-def _version() -> str:
-    """The package's version; the package itself stands above this room and is not imported."""
-    return str(vars(sys.modules["connectagent"]).get("__version__"))
+class _Turn:
+    """What one turn's summary is made of, gathered while the turn runs."""
+
+    def __init__(self, first_message: int) -> None:
+        self.started = time.perf_counter()
+        self.first_message = first_message
+        self.resumed = False  # whether it began in another process
+        self.anchor: Any = None  # the message at that place, by which it is found again
+        self.tools: list[Any] = []
+        self.iterations: set[str] = set()
+        self.iterations_before: set[str] = set()  # those that have been counted
+        self.stopped_before = 0  # calls that the last stop left behind, which are taken up again
+
+    def resume(self, agent: Any, lines: list[TraceEntry]) -> None:
+        """Go on with a turn of which these lines are there already."""
+        self.resumed, self.iterations_before = True, _iterations_in(agent, lines)
+        for line in reversed(lines):
+            if line.get("type") == "resumed":
+                break
+            self.stopped_before += line.get("branch") in (None, agent.name) and only_says_stopped(line)
+
+    def count(self, agent: Any, entry: TraceEntry) -> None:
+        """Count an entry of the root's own; those of agents inside count where their costs do."""
+        kind = entry.get("type")
+        if entry.get("branch") not in (None, agent.name):
+            return
+        if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
+            self.tools.append(entry.get("tool_name"))
+        elif kind == "llm_call" and not is_aside(entry):
+            self.iterations.add(str(entry.get("id", "")).rpartition("/")[0])
+        elif kind == "user_input":
+            messages: Any = agent.current_session and agent.current_session["messages"]
+            self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
+
+    def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
+        """Add the turn to the session's sums: once, however often it went on."""
+        iterations = len(self.iterations - self.iterations_before)
+        totals.add(not self.resumed, iterations, len(self.tools) - self.stopped_before, tokens, cost)
+
+    def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
+        """The lines that end the turn's item."""
+        agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
+        status = session.get("outcome") or "ended"
+        tokens = spent.tokens
+        long = [
+            [plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.boundary.slow_calls
+        ]
+        self.add_to(totals, tokens, spent.cost)
+        pairs = {
+            "model": encoder.scalar(agent.llm.model),
+            "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
+            "tokens": encoder.line(tokens),
+            "cost": encoder.line(spent.cost),
+            "tools_called": encoder.line(self.tools),
+            "result": encoder.line(result),
+            "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
+            "messages": encoder.messages(self._own(session["messages"])),
+            **({"handlers": encoder.line(long)} if long else {}),
+            "session": encoder.line(totals.data()),  # behind all that may be long: who lists records reads tails
+        }
+        if error is not None:
+            status = "error" if isinstance(error, Exception) else "interrupted"
+            status = "paused" if isinstance(error, Paused) else status
+            pairs["error"] = encoder.line(f"{type(error).__name__}: {describe(str, error)}".removeprefix("Paused: "))
+        pairs["status"] = encoder.scalar(status)
+        return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
+
+    def _own(self, messages: list[Any]) -> list[Any]:
+        """The turn's messages, though handlers may have changed how many are before them."""
+        first = min(self.first_message, len(messages))
+        if self.anchor is not None and (first == len(messages) or messages[first] is not self.anchor):
+            found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
+            first = next(found, first)
+        return messages[first:]
 
 
-def _script() -> str | None:
-    """The program that made the agent, as a file from which its agent can be made again."""
-    for name in ("connectagent_script", "__main__"):
-        file = str(getattr(sys.modules.get(name), "__file__", None) or "")
-        if file.endswith(".py") and os.path.basename(file) != "__main__.py":
-            return os.path.abspath(file)
-    return None
-
-
-def _beginning(agent: Any, encoder: Encoder) -> str:
-    """What the session began with, where it did not begin here, or not with nothing."""
-    session: Any = agent.current_session
-    begins = {key: session[key] for key in ("messages", "state")}
-    begun = (entry.get("turn") for entry in reversed(session["trace"]) if entry.get("type") == "user_input")
-    begins["turn"] = next(begun, 0)
-    system = [{"role": "system", "content": agent.system_prompt}] if agent.system_prompt else []
-    if begins["messages"] == system:
-        del begins["messages"]
-    begins = {key: value for key, value in begins.items() if value}
-    return f"begins_with: {encoder.line(begins)}\n" if begins else ""
-
-
-def _forked(record: Path, id: str) -> bytes:
-    """What a fork begins with: the record that it was made from, which it names; its id is its own."""
-    whole = record.read_bytes()
-    head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
-    head = head.partition(b"\nforked_from: ")[0]  # of a fork of a fork; it is the last line
-    head = re.sub(rb"(?m)^id: .*$", f"id: {json.dumps(id)}".encode(), head)
-    return head + f"\nforked_from: {json.dumps(str(record))}".encode() + turns + rest
+def _iterations_in(agent: Any, lines: list[TraceEntry]) -> set[str]:
+    """The iterations of an agent's own turn among its lines."""
+    counted = _Turn(0)
+    for line in lines:
+        if line.get("type") == "llm_call":
+            counted.count(agent, line)
+    return counted.iterations
