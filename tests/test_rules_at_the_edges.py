@@ -15,8 +15,10 @@ from connectagent import (
     Pause,
     Paused,
     Retry,
+    Sequential,
     TokenUsage,
     ToolCall,
+    after_each_tool,
     after_tools,
     around_tool,
     before_each_tool,
@@ -27,6 +29,7 @@ from connectagent import (
 )
 from connectagent.errors import ProviderError, Waiting
 from connectagent.hooks.handler import Handler
+from connectagent.records.read import read_record
 from connectagent.session.state import joined
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
@@ -192,24 +195,62 @@ def test_the_value_of_a_handler_around_a_tool_ends_the_wait_of_an_agent_inside()
 # -- what goes on ----------------------------------------------------------------------------------
 
 
-def test_an_error_that_hides_another_is_not_that_ones() -> None:
+@pytest.mark.parametrize("hides", [True, False])
+def test_an_error_that_hides_another_is_not_that_ones(hides: bool) -> None:
     def family(*script: Any) -> Agent:
         child = quiet("child", *script)
 
-        def run() -> str:
+        @before_llm
+        def ask() -> None:
             try:
-                return child.input("Go")
-            except ProviderError:
-                raise ValueError("my own") from None
+                child.input("Go")
+            except ProviderError as error:
+                raise ValueError("my own") from None if hides else error
 
-        return Agent("root", run=run, sub_agents=[child], quiet=True)
+        return quiet("root", "Done.", on_events=[ask])
 
     root = family(ProviderError("down", kind="overloaded", provider="p"))
     with pytest.raises(ValueError, match="my own"):
         root.input("Hi")
     again = family("Hello.")
-    with pytest.raises(ValueError, match="my own"):  # what the child came to is known
-        again.resume(root.record)
+    if hides:  # what the child came to is known
+        with pytest.raises(ValueError, match="my own"):
+            again.resume(root.record)
+    else:
+        assert again.resume(root.record) == "Done."
+
+
+@pytest.mark.parametrize("workflow", [True, False])
+def test_an_error_in_a_function_in_place_of_a_model_is_not_raised_again_but_done_again(workflow: bool) -> None:
+    def family(*script: Any) -> Agent:
+        child = quiet("child", *script)
+        if workflow:
+            return Sequential("root", [child], quiet=True)
+        return Agent("root", run=lambda: child.input("Go"), sub_agents=[child], quiet=True)
+
+    root = family(ProviderError("down", kind="overloaded", provider="p"))
+    with pytest.raises(ProviderError):
+        root.input("Hi")
+    assert family("Hello.").resume(root.record) == "Hello."
+
+
+def test_what_a_handler_adds_to_the_trace_of_a_turn_that_goes_on_is_its_own(folder: Path) -> None:
+    last: list[bool] = []
+
+    @after_each_tool
+    def notes(agent: Agent, entry: Any) -> None:
+        trace = agent.current_session["trace"]  # type: ignore[index]
+        last.append(trace[-1] is entry)
+        trace.append({"type": "mine"})
+
+    agent = quiet("a", call("look"), "Done.", tools=[look], on_events=[notes])
+    agent.input("Go")
+    again = quiet("a", "Done.", tools=[look], on_events=[notes])
+    assert again.resume(cut_at(agent, lambda line: '"tool_execution"' in line, folder / "a_1.yaml")) == "Done."
+    (mine,) = entries(again, "mine")
+    assert mine["by"]["handler"] == "notes" and last == [True, True]
+    (told,) = (line for line in read_record(folder / "a_1.yaml")["turns"][1]["lines"] if line["type"] == "mine")
+    assert told["by"]["handler"] == "notes"
 
 
 @pytest.mark.parametrize("how", ["by itself", "by a tool"])

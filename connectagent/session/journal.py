@@ -215,7 +215,8 @@ class Journal:
             return False
         while "/" in id:
             frame = id.rpartition("/")[0]
-            while frame not in self._ends and frame not in self.began and "/" in frame:
+            # A function in place of a model begins and has no end of its own: its error is its turn's.
+            while frame not in self._ends and (frame not in self.began or frame.endswith("/run")) and "/" in frame:
                 frame = frame.rpartition("/")[0]
             number, whose = self._ends.get(frame, (-1, []))
             if number < self.closed.get(id, number) or id not in whose:
