@@ -278,15 +278,59 @@ def test_what_the_handlers_before_the_one_that_was_cut_short_did_stays_once(fold
 
     agent = agent_of(call("look"), "Yes.", "No.", "Done.")
     assert agent.input("Go") == "Done."
-    asks = [0]
+    for kill in (1, 2):  # both while the second question of the second handler is asked
+        lines = Path(str(agent.record)).read_text().splitlines(keepends=True)
+        asked = [n for n, line in enumerate(lines) if '"began"' in line and ".second/ask" in line and "/model1" in line]
+        path = folder / f"noting_{kill}.yaml"
+        path.write_text("".join(lines[: asked[kill] + 1]))
+        agent = agent_of("No.", "Done.")
+        assert agent.resume(path) == "Done."
+        assert state_of(agent) == {"noted": 1, "half": 1}
 
-    def begun(line: str) -> bool:
-        asks[0] += '"began"' in line and "/second/ask" in line.replace(".second/", "/second/") and "/model1" in line
-        return asks[0] == 2
 
-    again = agent_of("No.", "Done.")
-    assert again.resume(cut_at(agent, begun, folder / "noting_1.yaml")) == "Done."
-    assert again.current_session["state"] == {"noted": 1, "half": 1}  # type: ignore[index]
+def test_an_error_that_was_caught_when_it_came_again_is_known(folder: Path) -> None:
+    def family(strict: bool, *script: Any) -> list[Agent]:
+        child = quiet("child", *script)
+
+        @before_llm
+        def ask() -> None:
+            try:
+                child.input("Go")
+            except ProviderError:
+                if strict:
+                    raise
+
+        return [quiet("root", "Done.", on_events=[ask]), child]
+
+    down = ProviderError("down", kind="overloaded", provider="p")
+    (root, _) = family(True, down)
+    with pytest.raises(ProviderError):
+        root.input("Hi")
+    (again, _) = family(False, down)
+    assert again.resume(root.record) == "Done."
+    path = cut_at(again, lambda line: '"began"' in line and '"T1/1/model1"' in line, folder / "root_1.yaml")
+    (last, child) = family(False, "Hello.")
+    assert last.resume(path) == "Done."
+    assert child.llm.requests == []  # type: ignore[attr-defined]
+
+
+def test_a_call_that_a_person_rejected_does_not_run_though_another_one_waited_behind_it() -> None:
+    @before_each_tool
+    def ask(tool_call: ToolCall) -> None:
+        raise Pause(f"may {tool_call.name}?")
+
+    children = [quiet("one", "First."), quiet("two", "Second.")]
+    calls = [call("one", prompt="Go"), call("two", prompt="Go")]
+    root = quiet("root", calls, "Done.", tools=children, on_events=[ask])
+    with pytest.raises(Paused) as paused:
+        root.input("Hi")
+    one, two = (wait.id for wait in paused.value.waiting)
+    with pytest.raises(Paused):
+        root.resume(reject="never", wait=one)
+    assert root.resume(approve=two) == "Done."
+    results = [(entry["tool_name"], entry["result"]) for entry in entries(root, "tool_execution")]
+    assert results[-2:] == [("one", "rejected: never"), ("two", "Second.")]
+    assert children[0].llm.requests == []  # type: ignore[attr-defined]
 
 
 def test_the_log_of_a_session_forgets_whom_the_one_before_it_did_not_record() -> None:
