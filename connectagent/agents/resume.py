@@ -23,7 +23,7 @@ from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.write import ResumedFrom
 from connectagent.session.journal import DECIDED, Journal
 from connectagent.session.messages import text_of, user_message
-from connectagent.session.usage import spent_in
+from connectagent.session.usage import spent_in, spent_inside
 
 
 class Decision(NamedTuple):
@@ -225,25 +225,22 @@ def _take(
     """Give an agent, and those below it, the sessions that the record has of them."""
     restored = as_session(session.own.history, session.own.trace, session.last if session.open is None else None)
     place = None if at is None else list(at)
-    agent.log.go_on(ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
+    origin = ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held)
+    origin.unsummed = session.unsummed
+    agent.log.go_on(origin)
     agent.take_session(restored)
     agent.open_log()
     agent.spent = spent_in(session.paid)
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
-    agent.outside = session.inside
+    agent.outside, agent.spent_outside = session.inside, spent_inside(session.paid)
     for child in walk(agent):
-        if child is agent or (own := session.inside.pop(child.branch, None)) is None:
+        if child is agent:
             continue
-        child.take_session(as_session(own.history, own.trace))
-        child.conversation.home = agent.log
-        child.spent = spent_in(line for line in session.paid if is_inside_branch(line, child.branch))
-
-
-def is_inside_branch(line: TraceEntry, branch: str) -> bool:
-    """Whether an entry is of the agent at a branch, or of one inside it."""
-    own = str(line.get("branch") or "")
-    return own == branch or own.startswith(f"{branch}.")
+        if (own := session.inside.pop(child.branch, None)) is not None:
+            child.take_session(as_session(own.history, own.trace))
+            child.conversation.home = agent.log
+        child.spent = agent.spent_outside.pop(child.branch, child.spent)
 
 
 def _prompt_of(session: RecordedSession, turn: int) -> Any:

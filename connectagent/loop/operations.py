@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.divergence import expect, finish
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored, input_digest
-from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
+from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, in_id
 from connectagent.session.snapshot import By, as_data
 
 RESUMED: By = {"plugin": "(resume)"}  # by: what a person decided
@@ -132,8 +131,8 @@ class Operations:
         if asked.by is not None and (run := self._runs.get(asked.place)):
             self._begin(run)
             self._close_handlers(asked, run)
-        told = input_digest(given) if key is None else re.sub(r"[^\w.-]", "_", key)
-        id = f"{asked.id}/{kind}:{name}~{told}"
+        told = input_digest(given) if key is None else in_id(key)
+        id = f"{asked.id}/{kind}:{in_id(name)}~{told}"
         with self.root._guard:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
         id = f"{id}#{number}"

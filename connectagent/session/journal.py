@@ -40,8 +40,14 @@ def digest_of(value: Any) -> str:
 WITHHELD = "withheld"  # in a line: it was written without texts and arguments, and nothing is looked up in it
 ABANDONED = "abandoned"  # the outcome of a turn that nobody will ask for again
 
+_APART = re.compile("[%/~#]")
 _ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that code of others asked for
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
+
+
+def in_id(name: Any) -> str:
+    """A name as a part of an id, without what tells the parts apart."""
+    return _APART.sub(lambda found: f"%{ord(found[0]):02X}", str(name))
 
 
 def marks_in(value: Any) -> set[str]:
@@ -59,9 +65,21 @@ def is_inside(id: str, outer: str) -> bool:
     return id == outer or id.startswith(f"{outer}/")
 
 
+def turns_in(id: str) -> list[str]:
+    """The turns of other agents among the operations that a place stands in, the outermost first."""
+    return [id[: found.end()] for found in _ASKED.finditer(id) if found[1] == "turn"]
+
+
 def is_aside(line: TraceEntry) -> bool:
     """Whether a line is about a model call that a handler or tool made itself, beside the conversation."""
     return "/ask:" in str(line.get("id") or line.get("at")).rpartition("/turn:")[2]  # in the turn itself
+
+
+def only_says_stopped(line: TraceEntry) -> bool:
+    """Whether an entry only says that a call was not run, or not to its end, as its turn stopped."""
+    if line.get("type") != "tool_execution":
+        return False
+    return line.get("status") == "interrupted" or (line.get("status") == "skipped" and "id" not in line)
 
 
 def wait_of(line: TraceEntry) -> Wait:
@@ -89,7 +107,7 @@ class Journal:
         self.parts: dict[str, int] = {}  # by hook: the line that tells how far its handlers were, or that one waits
         self.waits: dict[str, int] = {}
         self.decided: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
+        self._ended: dict[str, int] = {}
         self._ends: dict[str, tuple[int, list[str]]] = {}  # of frames that ended with an error: whose error it was
         self._seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
         self._opened: dict[str, set[str]] = {}  # by turn: its operations that go on or begin again
@@ -102,6 +120,7 @@ class Journal:
             return
         if kind == BEGAN:
             if id in self.began:
+                self.void.add(self.began[id])
                 self._begin_again(id, number)
             self.began[id] = number
         elif kind == WAIT:
@@ -118,9 +137,10 @@ class Journal:
             self._end(id, number, line)
 
     def _end(self, id: str, number: int, line: TraceEntry) -> None:
-        if line.get("type") == "agent_turn" and id in self._turns:  # it had stopped there, and went on
-            self.void.add(self._turns[id])
-        self._turns[id] = number
+        if line.get("type") not in LINES:
+            if id in self._ended:  # it had stopped there, and went on
+                self.void.add(self._ended[id])
+            self._ended[id] = number
         if line.get(WITHHELD):
             return
         if line.get("from") is not None:
@@ -195,7 +215,8 @@ class Journal:
             return False
         while "/" in id:
             frame = id.rpartition("/")[0]
-            while frame not in self._ends and frame not in self.began and "/" in frame:
+            # A function in place of a model begins and has no end of its own: its error is its turn's.
+            while frame not in self._ends and (frame not in self.began or frame.endswith("/run")) and "/" in frame:
                 frame = frame.rpartition("/")[0]
             number, whose = self._ends.get(frame, (-1, []))
             if number < self.closed.get(id, number) or id not in whose:
