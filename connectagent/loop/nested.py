@@ -193,6 +193,7 @@ def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -
         "started": turn.started,
         "duration_ms": round(((turn.finished or time.time()) - turn.started) * 1000, 3),
         "usage": turn.spent.data(),
+        "timestamp": time.time(),
         **told,
         **lasting(change),
     }

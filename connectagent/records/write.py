@@ -80,12 +80,12 @@ class MemoryLog:
     def begin(self, turn: Any) -> None:
         """A root turn begins, or goes on."""
         with self._lock:
-            self._lines = [] if turn.past is None else list(turn.past.lines)
+            self._lines = [] if turn.past is None else [dict(line) for line in turn.past.lines]
 
     def append(self, line: TraceEntry) -> None:
-        """Take one line over: nobody changes it any more."""
+        """Take one line over as it is now: what becomes of its entry in the session is told by later lines."""
         with self._lock:
-            self._lines.append(line)
+            self._lines.append(dict(line))
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         """A root turn is over, or has stopped; one that is over is not looked up again."""
