@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 from connectagent import frame
@@ -192,6 +193,7 @@ def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -
         "started": turn.started,
         "duration_ms": round(ms, 3),
         "usage": spent.data(),
+        "timestamp": time.time(),
         **told,
         **lasting(change),
     }

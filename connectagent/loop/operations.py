@@ -331,13 +331,16 @@ class Operations:
             if "rejected" in line:
                 raise self._rejection(line["rejected"], line.get("by") or RESUMED)
             return True
+        part = past.lines[past.parts[id]] if id in past.parts else None
         if past.is_over(id, self.id):
             edit_again(run.given, self.reapply(id))
+            if part is not None and part["type"] == WAIT:  # the line of the call that was decided may come later
+                self._take(run, part)
+                self._decided(run, part)
             return True
-        if id not in past.parts:
+        if part is None:
             return False
         self.opens(id)
-        part = past.lines[past.parts[id]]
         run.passed = [list(one) for one in part.get("over") or ()]
         run.over = [*run.over, *run.passed]
         run.known = len(run.passed)
@@ -350,8 +353,7 @@ class Operations:
         value = line.get("value")
         if run.hook != "on_error" or not isinstance(value, dict) or not value.get("given"):
             return False
-        following = f"{run.id.rpartition('/')[0]}/model{run.given['attempt'] + 1}"
-        if self.past is not None and self.past.closing(following, self.id) is not None:
+        if self.past is None or not self.past.needs_model(run.id.rpartition("/")[0], run.given["attempt"] + 1):
             return False
         try:
             self.agent.create_llm(value["retry"]["model"])

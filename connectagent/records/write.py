@@ -90,13 +90,13 @@ class MemoryLog:
         with self._lock:
             lines, self._lines = self._lines, []
             if turn.past is not None:
-                self._lines += turn.past.lines
+                self._lines += [dict(line) for line in turn.past.lines]
                 self._lines += lines[-1:] if lines and lines[-1].get("type") == "resumed" else []
 
     def append(self, line: TraceEntry) -> None:
-        """Take one line over: nobody changes it any more."""
+        """Take one line over as it is now: what becomes of its entry in the session is told by later lines."""
         with self._lock:
-            self._lines.append(line)
+            self._lines.append(dict(line))
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         """A root turn is over, or has stopped; one that is over is not looked up again."""

@@ -233,6 +233,20 @@ class Journal:
         """Whether an attempt at a model began and nobody knows what it took."""
         return id not in self.closed and "/model" in id[id.rfind("/") :]
 
+    def needs_model(self, call: str, attempt: int) -> bool:
+        """Whether an attempt at a model is to be made, or a later one with the same model."""
+        while (number := self.closed.get(f"{call}/model{attempt}")) is not None:
+            if self.is_open(f"{call}/model{attempt}"):
+                return True
+            answer = self.closed.get(f"{call}/on_error{attempt}")
+            if self.lines[number].get("status") != "error" or answer is None:
+                return self.lines[number].get("status") == "error"
+            retry = (self.lines[answer].get("value") or {}).get("retry")
+            if retry is None or retry["model"] is not None:
+                return False
+            attempt += 1
+        return True
+
     def open_turns(self) -> list[str]:
         """The turns of other agents that began and did not come to their end, without those inside them."""
         turns = [id for id, number in self.began.items() if _is_turn(id) and not self.is_ended(id)]
