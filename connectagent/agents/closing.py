@@ -10,7 +10,7 @@ import weakref
 from functools import partial
 from typing import Any, Self
 
-from connectagent.agents.links import Links
+from connectagent.agents.handler_api import HandlerAPI
 from connectagent.errors import PluginWarning
 
 _HOOK = "on_agent_closed"
@@ -19,7 +19,7 @@ _dropped: list[Any] = []  # those that nobody holds any more
 _lock = threading.Lock()
 
 
-class Closable(Links):
+class Closable(HandlerAPI):
     """An agent whose life has an end."""
 
     _watched = False  # whether somebody wants to know of its end

@@ -1,0 +1,128 @@
+"""What handlers and tools call of an agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectagent.agents.links import Links
+from connectagent.agents.tree import repeats
+from connectagent.data import LLM, Session
+from connectagent.errors import PluginError, did_you_mean
+from connectagent.hooks.discovery import model_handlers
+from connectagent.hooks.entry_points import normalized
+from connectagent.loop.operations import Ending
+from connectagent.models.create import connected
+from connectagent.models.names import parse_model
+
+SCOPES = ("agent", "loop", "turn")
+STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running", "between_turns")
+
+
+class HandlerAPI(Links):
+    """An agent as handlers and tools use it; `hooks/agent_api.py` says what they may rely on."""
+
+    @property
+    def session(self) -> Session:
+        """`current_session`, for code that runs while there is one.
+
+        Raises:
+            RuntimeError: there is none before the first `input()`.
+        """
+        if self.current_session is None:
+            raise RuntimeError(f"agent {self.name!r} has no session before its first input()")
+        return self.current_session
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The session's state, as the code that asks for it sees it.
+
+        Raises:
+            RuntimeError: there is none before the first `input()`.
+        """
+        return self.session["state"] if self.turn is None else self.turn.state
+
+    def end_turn(self, result: str | None = None, *, scope: str = "agent", outcome: str = "ended") -> None:
+        """End the turn before the next call of a model or tool; `on_complete` still fires.
+
+        Args:
+            result: what `input()` returns; without it, the last text of the model.
+            scope: where agents work inside each other: `"agent"`, this agent's turn only; `"loop"`, those up to
+                the next `Loop`; `"turn"`, all of them.
+            outcome: one word that tells why, for `on_complete` and the record.
+
+        Raises:
+            RuntimeError: no turn is running, or no `Loop`.
+            ValueError: the scope is not one of the three, or the outcome is not a word of your own.
+        """
+        turn = self.turn
+        if turn is None:
+            raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
+        if result is not None and not isinstance(result, str):
+            raise TypeError(f"end_turn() takes the turn's result, a str or None, not {type(result).__name__}")
+        if scope not in SCOPES:
+            raise ValueError(f"end_turn(scope=...) is 'agent', 'loop' or 'turn', not {scope!r}")
+        if not isinstance(outcome, str) or not outcome.isidentifier() or outcome in STATUSES:
+            taken = ", ".join(STATUSES)
+            raise ValueError(f"end_turn(outcome=...) is one word, and none of {taken}, not {outcome!r}")
+        loops = (one for one in turn.callers() if one.agent.body is not None and repeats(one.agent.body.function))
+        if scope == "loop" and next(loops, None) is None:
+            raise RuntimeError(f"agent {self.name!r} is not in a Loop: end_turn(scope='loop') ends one")
+        turn.end(Ending(result, outcome, self.boundary.running() or {"plugin": "(program)"}), scope)
+
+    def plugin(self, name: str) -> Any:
+        """The object, module or function of a plugin that acts in this agent.
+
+        Raises:
+            PluginError: there is none of that name; the message lists those that there are.
+        """
+        found = {handler.plugin: handler.thing for handler in reversed(self.hooks.loaded) if not handler.builtin}
+        for known, thing in found.items():
+            if normalized(known) == normalized(name):
+                return thing
+        listed = ", ".join(sorted(found)) or "none"
+        raise PluginError(f"agent {self.name!r} has no plugin {name!r}.{did_you_mean(name, found)} It has: {listed}")
+
+    def ask(
+        self,
+        prompt: str | list[Any],
+        *,
+        output: type[Any] | None = None,
+        system_prompt: str | None = None,
+        model: str | None = None,
+        tools: Any = (),
+    ) -> Any:
+        """Ask a model once, beside the conversation, as part of the turn: traced, counted, recorded, not done again.
+
+        `around_llm` and `on_error` handlers see the call, but those whose own code makes it.
+
+        Args:
+            prompt: text, a list of texts, `Image`s and parts of a message, or a list of whole messages.
+            output: a pydantic model; an instance of it is returned. An answer that does not fit is sent back once.
+            system_prompt: what the model is told first.
+            model: a name as `Agent` takes it; without it the agent's own model is asked.
+            tools: what `Agent(tools=)` takes, or schemas. They are not run: the answer's `tool_calls` are the caller's.
+
+        Returns:
+            The `LLMResponse`, or the instance of `output`.
+
+        Raises:
+            RuntimeError: no turn is running, or it was ended before the model was asked.
+            ProviderError: the call failed, and no handler recovered it.
+            OutputError: the second answer does not fit `output` either.
+        """
+        from connectagent.loop.ask import ask  # with what reads answers as data, which few programs need
+
+        return ask(self, prompt, output, system_prompt, model, tools)
+
+    def create_llm(self, model: str) -> LLM:
+        """Another model, with this agent's plugins.
+
+        It has this agent's key, address and options if it is of the provider for which they were given.
+        """
+        if self.runtime.create_model is not None:
+            return self.runtime.create_model(model)
+        brought = self.hooks.collect("register_models")
+        known = {normalized(handler.plugin) for handler in self.hooks.handlers("register_models")}
+        brought += [handler({}) or {} for handler in model_handlers(model, known, parse_model)]
+        factories = {prefix: factory for models in brought for prefix, factory in models.items()}
+        return connected(model, self._connection, factories)
