@@ -308,7 +308,8 @@ def test_prune_removes_the_oldest_and_their_blobs_but_never_what_is_running_or_p
     def write(day: int, status: str, *used: str) -> Path:
         path = evals / f"a_2026-01-0{day}T00-00-00.yaml"
         entries = "".join(f'  - {{"type": "user_input", "blob": "sha256:{name}"}}\n' for name in used)
-        path.write_text(f"agent: a\nmodel: m\nturns:\n- turn: 1\n  input: x\n  trace:\n{entries}  status: {status}\n")
+        head = "format: 1\nagent: a\nmodel: m\nturns:\n"
+        path.write_text(f"{head}- turn: 1\n  input: x\n  trace:\n{entries}  status: {status}\n")
         os.utime(path, (time.time() - (10 - day) * 86_400,) * 2)
         return path
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from io import FileIO
+import stat
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 from connectagent.errors import ConfigError
@@ -17,6 +18,23 @@ FORMAT = 1
 
 BETWEEN_TURNS = "between_turns"
 """The status of an item that holds what `execute_tool` did outside of turns."""
+
+
+def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a record, which is a regular file: to wait for a pipe's other end would take for ever.
+
+    Raises:
+        OSError: it cannot be opened.
+        ConfigError: it is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ConfigError(f"{path}: not a record: it is no regular file")
+        return open(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 class RecordFile:
