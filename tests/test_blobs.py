@@ -133,7 +133,7 @@ def test_blobs_that_cannot_be_written_cost_one_warning(
     path = reader(LONG)
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert error.startswith("connectagent: the record cannot be written: ")
+    assert error.startswith("connectagent: the long text cannot be written: ")
     (turn,) = read_record(path)["turns"]
     assert turn["status"] == "answered"
     assert f"{len(LONG.encode())} bytes, not kept" in turn["result"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from connectagent.errors import ConfigError
 from connectagent.settings import co_folder
 
-_STAMP = re.compile(r"(.*)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\w+))?", re.ASCII | re.DOTALL)
+_STAMP = re.compile(r"(.*)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\w+))?(?:\.incomplete)?", re.ASCII | re.DOTALL)
 
 
 def records_folder() -> Path:

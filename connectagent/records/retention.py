@@ -62,14 +62,14 @@ def keep_limits(new: Path) -> None:
     Args:
         new: the session's own record, which stays.
     """
-    folder = new.parent
+    folder, sessions = new.parent, new.parent.parent / ".sessions"
     # The folder was removed, or may not be read; or a setting was changed to what is none: nothing to keep to.
     with contextlib.suppress(OSError, ConfigError):
-        if any(map(os.path.islink, (folder, folder.parent, blob_folder(new)))) or not _is_due(folder.parent / ".sessions"):
+        if any(map(os.path.islink, (folder, folder.parent, blob_folder(new)))) or not _is_due(sessions):
             return
         files, size = limit("max_records", MAX_RECORDS), limit("max_record_bytes", MAX_RECORD_BYTES)
         removed = remove_oldest(folder, files, size, new=new, room=_ROOM, written_before=time.time() - _YOUNG_S)
-        _set_due(folder.parent / ".sessions", int(len(os.listdir(folder)) * _ROOM))
+        _set_due(sessions, int(len(os.listdir(folder)) * _ROOM))
         if removed and folder not in _told and sys.stderr is not None:
             _told.add(folder)
             count = f"{len(removed)} old record{'' if len(removed) == 1 else 's'}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from connectagent.errors import ConfigError
-from connectagent.records.file import BETWEEN_TURNS, open_to_read
+from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE, open_to_read
 from connectagent.records.find import agent_in_name
 from connectagent.records.lines import entry_of, pair_of, text_of, value_of
 from connectagent.records.locks import lock
@@ -39,7 +39,8 @@ class Summary:
         script: the script that made the agent, where the record tells.
         status: of the last turn: `answered`, `ended`, `max_iterations`, `error`, `interrupted`, `paused`; `running`
             where a process is writing it, `crashed` where none is and it never ended (`unfinished` where the system
-            cannot tell the two apart); `between_turns` and `empty` of a session without a turn.
+            cannot tell the two apart); `not recorded from turn 3` where the disk was full; `between_turns` and `empty`
+            of a session without a turn.
         turns: turns that have begun; None where the head and the tail do not tell.
         totals: the sums of the turns that have ended; None where the tail does not tell.
         first_words: of the first input.
@@ -94,6 +95,8 @@ def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
             raise ConfigError(f"{path}: not a record: it has no 'agent:'")
         tail = _tail(fd)
         status, tail = (tail.status, tail) if tail.status else _unended(fd, tail)
+        if str(path).endswith(INCOMPLETE):
+            status = "not recorded" + ("" if tail.turns is None else f" from turn {tail.turns + bool(tail.status)}")
     started = head.get("started")
     return Summary(
         path=Path(path),

@@ -22,7 +22,7 @@ from connectagent.output.masking import refresh
 from connectagent.output.text import describe
 from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, FORMAT, RecordFile
-from connectagent.records.paths import new_record, warn
+from connectagent.records.paths import is_given_up, new_record, warn
 from connectagent.session.journal import ABANDONED, BEGAN, CLOSED, Journal, is_aside, is_inside, place_of
 from connectagent.session.state import lasting, state_change
 from connectagent.session.usage import Totals, spent_in
@@ -234,6 +234,8 @@ class RecordLog(MemoryLog):
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
             self._failed = True
             warn(self._agent, "record", error)
+            if self._file is not None and is_given_up(self._agent):
+                self._file.give_up()
 
 
 def _make_room(new: Path) -> None:

@@ -59,7 +59,6 @@ class Server:
         self._readings: dict[tuple[str, int, int], Reading] = {}
         self._lock = threading.Lock()
         self._secret = secrets.token_urlsafe(24)
-        self._once: str | None = None
         self._served = False
         try:
             self._http = _Http(("127.0.0.1", port), _Handler)
@@ -70,11 +69,6 @@ class Server:
         self._http.hosts = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
         place = f"#record={quote(record.name)}" if record else ""
         self.url = f"http://127.0.0.1:{self.port}/{self._secret}/{place}"
-
-    def url_for_once(self) -> str:
-        """An address that leads to the page one time: other users can read a browser's command line."""
-        self._once = secrets.token_urlsafe(24)
-        return f"http://127.0.0.1:{self.port}/{self._once}"
 
     def serve(self) -> None:
         """Answer until `close()` is called from another thread, or an exception comes, as Ctrl-C."""
@@ -93,10 +87,6 @@ class Server:
         """The type and the body for a path; `_Refused` where there is none."""
         address = urlsplit(target)
         secret, _, name = address.path.lstrip("/").partition("/")
-        with self._lock:
-            if self._once is not None and _same(secret, self._once):
-                self._once = None
-                raise _Refused(302, self.url)
         if not _same(secret, self._secret):
             raise _Refused(404, "there is nothing here; the address that connectagent view printed has a secret part")
         if name in _PAGES:
@@ -226,8 +216,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
         headers = {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}
-        if status == 302:
-            headers["Location"] = body.decode()
         if status == 405:
             headers |= {"Allow": "GET", "Connection": "close"}
         for name, value in headers.items():
