@@ -17,6 +17,7 @@ from connectagent.cli.log.reading import Column, echo, echo_json, show_table
 from connectagent.errors import ConfigError, short_path
 from connectagent.output.rows import call_text, visible
 from connectagent.records.find import agent_in_name, all_records, find_record
+from connectagent.records.read import ODD
 
 MOST = 20  # lines of a list
 
@@ -91,7 +92,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
 
     try:
         recording = Recording(path)
-    except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *ODD) as error:
         if several:
             return path, error
         raise _usage(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error

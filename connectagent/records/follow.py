@@ -12,7 +12,7 @@ from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS, open_to_read
 from connectagent.records.find import records_folder
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of
-from connectagent.records.read import is_shown
+from connectagent.records.read import ODD, is_shown
 
 
 class Follower:
@@ -77,7 +77,7 @@ class Follower:
                     return {"type": "turn_ended", **self.item}
         except ConfigError:
             raise
-        except ValueError:
+        except ODD:
             pass
         return None
 

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from typing import Any
 
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, ConnectAgentError
 from connectagent.records.file import BETWEEN_TURNS, open_to_read
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.session.journal import LINES
+
+_PIECE = 1 << 20  # bytes that are read of a line at once
+ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the values of a record may raise where they are taken for what connectagent writes."""
+
+
+@contextlib.contextmanager
+def odd_is_told(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Meanwhile what is made of a record may fail for what it holds.
+
+    Raises:
+        ConfigError: it did.
+    """
+    try:
+        yield
+    except (ConnectAgentError, UnicodeError):
+        raise
+    except ODD as error:
+        raise ConfigError(f"{path}: it holds what no record holds: {type(error).__name__}: {error}") from error
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -23,12 +45,17 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
         ConfigError: it is not a record, or holds more than is read at once.
     """
     data = load_record(path)
+    with odd_is_told(path):
+        _tell_apart(data)
+    return data
+
+
+def _tell_apart(data: dict[str, Any]) -> None:
     for turn in data["turns"]:
         turn["lines"] = [line for line in turn["trace"] if isinstance(line, dict)]
         if len(turn["lines"]) < len(turn["trace"]):
             turn["unreadable"] = len(turn["trace"]) - len(turn["lines"])
         turn["trace"] = shown_lines(turn["lines"], data.get("agent"))
-    return data
 
 
 def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -38,14 +65,72 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
         OSError: the file cannot be read.
         ConfigError: it is not a record, or holds more than is read at once.
     """
-    reader = _Reader()
     with open_to_read(path) as file:
-        try:
-            for line in file:
-                if line.endswith(b"\n"):  # else it is torn, or being written
-                    reader.take(line)
-        except ValueError as error:
-            raise ConfigError(f"{path}: not a record: line {reader.number} {_reason(error)}") from error
+        return _read(path, file)
+
+
+def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -> dict[str, Any]:
+    """A long record without its middle, as `read_record` gives one; its turns have no messages and no state.
+
+    Args:
+        path: the record.
+        turn: the number of the turn whose entries are wanted; None for those of all turns.
+        most: how many lines of `trace` are read at the beginning, and at the end. For those between them stands
+            `{"type": "left_out", "lines": 100}`, in each turn.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record.
+    """
+    with open_to_read(path) as file:
+        count = sum(1 for line, is_wanted in _with_turns(file, turn) if is_wanted and line.startswith(b"  - "))
+        file.seek(0)
+        data = _read(path, _ends(file, turn, most, count - most))
+    with odd_is_told(path):
+        _tell_apart(data)
+    return data
+
+
+def _ends(file: BufferedReader, turn: int | None, first: int, last: int) -> Iterator[bytes]:
+    """The lines of a record, but those of the middle, of other turns, and the long ones of a turn's end."""
+    number = left_out = 0
+    for line, is_wanted in _with_turns(file, turn):
+        if line.startswith(b"  - "):
+            number += is_wanted
+            if not is_wanted or first < number <= last:
+                left_out += 1
+                continue
+        if left_out:
+            yield b'  - {"type": "left_out", "lines": %d}\n' % left_out
+            left_out = 0
+        yield line
+
+
+def _with_turns(file: BufferedReader, turn: int | None) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a record without messages and state, and whether each is of that turn."""
+    start, is_wanted = b"- turn: %d\n" % (turn or 0), turn is None
+    while line := file.readline(_PIECE):
+        is_left_out = line.startswith((b"  messages: ", b"  state: "))
+        pieces = [line]
+        while pieces[-1] and not pieces[-1].endswith(b"\n"):
+            more = file.readline(_PIECE)
+            pieces = [more] if is_left_out else [*pieces, more]
+        if is_left_out:
+            continue
+        line = b"".join(pieces)
+        if turn is not None and line.startswith(b"- "):
+            is_wanted = line == start
+        yield line, is_wanted
+
+
+def _read(path: str | os.PathLike[str], lines: Iterable[bytes]) -> dict[str, Any]:
+    reader = _Reader()
+    try:
+        for line in lines:
+            if line.endswith(b"\n"):  # else it is torn, or being written
+                reader.take(line)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a record: line {reader.number} {_reason(error)}") from error
     return _checked(path, reader.data)
 
 

@@ -15,7 +15,7 @@ from connectagent.output.rows import who
 from connectagent.output.text import clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.read import joined_turns, read_record
+from connectagent.records.read import joined_turns, odd_is_told, read_record
 
 _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
 
@@ -50,7 +50,8 @@ def command(one: str, two: str) -> None:
     """
     paths = [find_record(one), find_record(two)]
     records = [read_record(path) for path in paths]
-    lines = list(differences(records[0], records[1]))
+    with odd_is_told(f"{paths[0]} or {paths[1]}"):
+        lines = list(differences(records[0], records[1]))
     if not lines:
         return
     for sign, path in zip(("---", "+++"), paths, strict=True):

@@ -17,6 +17,7 @@ from connectagent.cli.view.page import page, script, style
 from connectagent.cli.view.reading import Reading, summary_of
 from connectagent.errors import ConfigError, ConnectAgentError
 from connectagent.records.find import all_records, records_folder
+from connectagent.records.read import ODD
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -97,10 +98,10 @@ class Server:
         given = {key: values[-1] for key, values in parse_qs(address.query, keep_blank_values=True).items()}
         try:
             value = _DATA[name](self, given)
-        except (LookupError, ValueError) as error:
-            raise _Refused(404, f"there is no such thing: {type(error).__name__}: {error}") from error
         except (OSError, ConnectAgentError) as error:
             raise _Refused(404, f"the record cannot be read: {error}") from error
+        except ODD as error:
+            raise _Refused(404, f"there is no such thing: {type(error).__name__}: {error}") from error
         if isinstance(value, str):
             return _PLAIN, value.encode("utf-8", "backslashreplace")
         return "application/json", json.dumps(value, allow_nan=False).encode()
