@@ -221,9 +221,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     items = record.pop("turns")  # what stays is the head
     last = next((part for part in reversed(parts) if part.is_turn), None)
     opened = last if last is not None and last.is_open else None
-    if opened is not None and at is None and path.name.endswith(INCOMPLETE):
-        why = "is not recorded to its end, so what was done is not known"
-        raise ConfigError(f"{path} {why}; go back: place={opened.number}")
+    _refuse_incomplete(path, opened, at)
     ended = [part for part in parts if part is not opened]
     history = _beginning(record, whole)
     for part in ended:
@@ -237,6 +235,13 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     session.paid = [line for item in items for line in item["lines"]]
     session.rewound = own_entries(session.paid, record["agent"])
     return session
+
+
+def _refuse_incomplete(path: Path, opened: Part | None, at: tuple[int, int] | None) -> None:
+    """Refuse to go on with a turn of which the end was not recorded."""
+    if opened is not None and at is None and path.name.endswith(INCOMPLETE):
+        why = "is not recorded to its end, so what was done is not known"
+        raise ConfigError(f"{path} {why}; go back: place={opened.number}")
 
 
 def _lines_of(parts: list[Part]) -> list[TraceEntry]:

@@ -153,8 +153,8 @@ def remove_oldest(
     if not limits.over(len(records), _sum(records, blobs)):
         return []
     records = [record for record in records if record.path == new or _is_record(record.path)]
-    files, size = len(records), _sum(records, blobs)
-    old = [record for record in records if record.path != new and record.modified < (written_before or math.inf)]
+    files, size, before = len(records), _sum(records, blobs), math.inf if written_before is None else written_before
+    old = [record for record in records if record.path != new and record.modified < before]
     if not old or not limits.over(files, size):
         return []
     users, limits = _users(records, blobs), limits.with_room(room)
@@ -163,10 +163,14 @@ def remove_oldest(
         if limits.over(files, size) and _removed(record.path, dry_run):
             removed.append(record)
             users.subtract(record.blobs)
-            freed = {digest for digest in record.blobs if not users[digest] and digest in blobs}
-            files, size = files - 1, size - record.size - sum(blobs[digest][0] for digest in freed)
+            files, size = files - 1, size - record.size - _freed(record, users, blobs)
     _remove_blobs(removed, users, blobs, dry_run)
     return [record.path for record in removed]
+
+
+def _freed(record: _RecordFile, users: Counter[str], blobs: dict[str, tuple[int, float, Path]]) -> int:
+    """The bytes of the blobs that only this record needed."""
+    return sum(blobs[digest][0] for digest in record.blobs if not users[digest] and digest in blobs)
 
 
 def _sum(records: list[_RecordFile], blobs: dict[str, tuple[int, float, Path]]) -> int:

@@ -190,18 +190,24 @@ def _tail(fd: int) -> _Tail:
     lines = [(key.decode(), value.decode("utf-8", "replace")) for key, value in _ITEM.findall(end)]
     summed = bool(lines) and lines[0][0] == "session"
     totals = _sums(lines[0][1]) if summed else Totals()
-    items: list[list[str | None]] = [[None, None]] if summed or not is_whole else []  # the numbers, and the statuses
-    for key, value in lines[summed:]:
-        if key == "turn":
-            items.append([value, None])
-        elif items:
-            items[-1][1] = value
+    items = _items(lines[summed:], began_before=summed or not is_whole)
     turns = [item for item in items if item[1] != BETWEEN_TURNS]
     if not turns:
         return _Tail(size, BETWEEN_TURNS if items else "empty", 0, totals, _calls(end))
     if not summed and (not is_whole or any(status for _, status in turns)):  # nobody has summed up what they came to
         totals = None
     return _Tail(size, turns[-1][1], _last_number(turns, totals), totals, _calls(end))
+
+
+def _items(lines: list[tuple[str, str]], began_before: bool) -> list[list[str | None]]:
+    """The number and the status of each item."""
+    items: list[list[str | None]] = [[None, None]] if began_before else []
+    for key, value in lines:
+        if key == "turn":
+            items.append([value, None])
+        elif items:
+            items[-1][1] = value
+    return items
 
 
 def _last_number(turns: list[list[str | None]], totals: Totals | None) -> int | None:
