@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -76,12 +77,13 @@ _HEAD = ("agent", "model", "plugins", "system_prompt")
 
 def _by_place(turns: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
+    known: Counter[str] = Counter()
     for turn in turns:
         between = turn.get("status") == BETWEEN_TURNS
         place = f"{'after ' if between else ''}turn {turn.get('turn')}"
-        while place in found:
-            place += ", again"
-        found[place] = turn
+        known[place] += 1
+        again = known[place] - 1
+        found[f"{place}, again{f' ({again})' if again > 1 else ''}" if again else place] = turn
     return found
 
 
