@@ -133,7 +133,7 @@ def test_blobs_that_cannot_be_written_cost_one_warning(
     path = reader(LONG)
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert error.startswith("connectagent: the record cannot be written: ")
+    assert error.startswith("connectagent: the long text cannot be written: ")
     (turn,) = read_record(path)["turns"]
     assert turn["status"] == "answered"
     assert f"{len(LONG.encode())} bytes, not kept" in turn["result"]
@@ -167,6 +167,9 @@ def session(text: str = "x", age_s: int = 0) -> Path:
     return path
 
 
+DAY = 86_400
+
+
 def aged(path: Path, age_s: int) -> None:
     then = time.time() - age_s
     os.utime(path, (then, then))
@@ -176,14 +179,88 @@ def records() -> set[Path]:
     return set(Path.cwd().glob(".co/evals/*.yaml"))
 
 
-def test_the_oldest_records_go_when_a_session_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = [session(age_s=100 - number) for number in range(5)]
+def test_the_oldest_records_go_when_a_session_begins(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    old = [session(age_s=DAY + 100 - number) for number in range(5)]
     monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "3")
     new = session()
     assert records() == {*old[3:], new}
+    told = capfd.readouterr().err
+    assert told.count("\n") == 1
+    assert f"3 old records of {new.parent} went, {old[0].name} the oldest: max_records" in told
+    session()
+    assert records() > {old[4], new}
+    assert not capfd.readouterr().err  # once a process
     monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "0")
     session()
     assert len(records()) == 4
+
+
+def test_what_was_written_in_the_last_day_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    young, old = session(age_s=DAY - 100), session(age_s=DAY + 100)
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "1")
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORD_BYTES", "1")
+    assert records() == {young, old}
+    new = session()
+    assert records() == {young, new}
+
+
+def test_with_many_records_not_every_session_looks_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = session().parent
+    for number in range(1000):
+        (folder / f"other{number}.yaml").touch()
+    session()  # with one record each session looks
+    looks = []
+    monkeypatch.setattr("connectagent.records.retention.remove_oldest", lambda *given, **more: looks.append(given))
+    for _ in range(20):
+        session()
+    assert not looks
+    session()
+    assert len(looks) == 1
+
+
+@pytest.mark.parametrize("state", ["", "x", "9" * 400, "-5\n", "\0"])
+def test_a_count_of_sessions_that_was_spoilt_costs_no_session(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = session(age_s=2 * DAY)
+    (old.parent.parent / ".sessions").write_text(state)
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "1")
+    session()
+    assert not old.exists()
+
+
+def test_only_records_go_and_only_they_count(folder: Path) -> None:
+    old = session(age_s=DAY)
+    (folder / "elsewhere.yaml").write_bytes(old.read_bytes())
+    others = {
+        "workflow.yaml": "name: deploy\nagent: mine\n",
+        "format.yaml": "format: 1\n",
+        "empty.yaml": "",
+        "long.yaml": "#" * 100_000,
+    }
+    for name, text in others.items():
+        (old.parent / name).write_text(text)
+    (old.parent / "link.yaml").symlink_to(folder / "elsewhere.yaml")
+    (old.parent / "loop.yaml").symlink_to("loop.yaml")
+    os.mkfifo(old.parent / "pipe.yaml")
+    for path in old.parent.iterdir():
+        os.utime(path, (0, 0), follow_symlinks=False)
+    assert remove_oldest(old.parent, 1, None) == []
+    assert remove_oldest(old.parent, 0, 0) == [old]
+    assert {path.name for path in old.parent.iterdir()} == {*others, "link.yaml", "loop.yaml", "pipe.yaml"}
+    assert (folder / "elsewhere.yaml").exists()
+
+
+@pytest.mark.parametrize("linked", [".co", ".co/evals", ".co/blobs"])
+def test_a_folder_of_records_that_is_a_link_is_left_alone(
+    linked: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = session(LONG, age_s=2 * DAY)
+    (folder / linked).rename(folder / "elsewhere")
+    (folder / linked).symlink_to(folder / "elsewhere")
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "1")
+    session()
+    assert old.exists() and len(records()) == 2
 
 
 def test_a_limit_of_bytes_counts_blobs_and_removes_those_that_nobody_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +273,7 @@ def test_a_limit_of_bytes_counts_blobs_and_removes_those_that_nobody_needs(monke
     assert remove_oldest(first.parent, None, 10**9) == []
     size = sum(path.stat().st_size for path in [*records(), *blobs.iterdir()])
     for blob in blobs.iterdir():
-        aged(blob, 200)
+        aged(blob, DAY + 200)
     assert remove_oldest(first.parent, None, size - 1, dry_run=True) == [first]
     assert first.exists()
     assert remove_oldest(first.parent, None, size - 1) == [first]
@@ -205,6 +282,7 @@ def test_a_limit_of_bytes_counts_blobs_and_removes_those_that_nobody_needs(monke
     assert {blob.name for blob in blobs.iterdir()} == kept
     assert remove_oldest(first.parent, 1, None) == [second]
     assert {blob.name for blob in blobs.iterdir()} == kept
+    aged(third, DAY + 1)
     monkeypatch.setenv("CONNECTAGENT_MAX_RECORD_BYTES", "1000")
     new = session()
     assert records() == {new}

@@ -39,7 +39,8 @@ LATER = (
     *("random", "secrets", "shutil", "socket", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
     *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "testing")),
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),
-    *(f"connectagent.records.{name}" for name in ("find", "follow", "history", "read", "retention", "summary")),
+    *(f"connectagent.records.{name}" for name in ("find", "follow", "history", "lines", "read", "retention")),
+    "connectagent.records.summary",
 )
 
 Graph = dict[str, set[str]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -311,7 +312,8 @@ def test_prune_removes_the_oldest_and_their_blobs_but_never_what_is_running_or_p
     def write(day: int, status: str, *used: str) -> Path:
         path = evals / f"a_2026-01-0{day}T00-00-00.yaml"
         entries = "".join(f'  - {{"type": "user_input", "blob": "sha256:{name}"}}\n' for name in used)
-        path.write_text(f"agent: a\nmodel: m\nturns:\n- turn: 1\n  input: x\n  trace:\n{entries}  status: {status}\n")
+        head = "format: 1\nagent: a\nmodel: m\nturns:\n"
+        path.write_text(f"{head}- turn: 1\n  input: x\n  trace:\n{entries}  status: {status}\n")
         os.utime(path, (time.time() - (10 - day) * 86_400,) * 2)
         return path
 
@@ -437,3 +439,44 @@ def test_an_empty_record_is_shown_as_one(folder: Path, left: str) -> None:
         searcher().resume(path)
     with pytest.raises(ConfigError, match="an empty record"):
         Recording(path)
+
+
+# -- a long record ---------------------------------------------------------------------------------
+
+
+def test_a_long_record_is_shown_by_its_ends(folder: Path) -> None:
+    path = folder / "long.yaml"
+    with path.open("w") as file:
+        file.write("format: 1\nagent: a\nmodel: m\nturns:\n")
+        for turn in range(1, 4):
+            file.write(f"- turn: {turn}\n  input: prompt_{turn}\n  trace:\n")
+            for number in range(1, 2001):
+                text = f"text {turn}.{number} " + "x" * 1500
+                file.write(f'  - {{"type": "note", "text": "{text}"}}\n')
+            file.write('  result: "Done."\n  messages: "' + "y" * 20_000_000 + '"\n  status: answered\n')
+    code = (
+        "import resource, sys; from connectagent.cli import main\n"
+        "code = main(sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, file=sys.stderr); sys.exit(code)"
+    )
+
+    def show(*more: str) -> str:
+        arguments = [sys.executable, "-c", code, "log", "show", str(path), *more]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "COLUMNS": "200"}
+        done = subprocess.run(arguments, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert sys.platform != "linux" or int(done.stderr) < 200
+        return done.stdout
+
+    def texts(told: str) -> list[str]:
+        return re.findall(r"text (\d\.\d+)", told)
+
+    told = show()
+    ends = [f"1.{number}" for number in range(1, 501)] + [f"3.{number}" for number in range(1501, 2001)]
+    assert texts(told) == ends
+    shown = ("1500 lines are left out: --full, or --turn N", "2000 lines are left out", "prompt_2")
+    assert [part for part in shown if part not in told] == []
+    assert told.count("answered") == 3
+    second = show("--turn", "2")
+    assert texts(second) == [f"2.{number}" for number in (*range(1, 501), *range(1501, 2001))]
+    assert "1000 lines are left out" in second

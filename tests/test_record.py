@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import json
 import math
 import os
@@ -32,7 +33,10 @@ from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools,
 from connectagent.cli.view.reading import listing_of
 from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.find import all_records, find_record
+from connectagent.records.paths import warn
 from connectagent.records.read import load_record, read_record
+from connectagent.records.summary import summarise
 from connectagent.records.yaml_lines import json_line
 from connectagent.testing import ScriptedLLM, call
 
@@ -133,7 +137,7 @@ def test_a_gitignore_and_a_folder_of_the_users_are_left_alone(folder: Path, monk
     assert (folder / ".co/.gitignore").read_text() == "mine\n"
     monkeypatch.setenv("CONNECTAGENT_DIR", str(folder / "own"))
     worker().input("Go.")
-    assert sorted(path.name for path in (folder / "own").iterdir()) == ["evals", "logs"]
+    assert sorted(path.name for path in (folder / "own").iterdir()) == [".sessions", "evals", "logs"]
     monkeypatch.setenv("CONNECTAGENT_DIR", "new")
     worker().input("Go.")
     assert (folder / "new/.gitignore").read_text() == "*\n"
@@ -502,12 +506,49 @@ def test_a_disk_that_is_full_cuts_the_record_at_a_whole_line(folder: Path) -> No
     )
     error = run(code, folder)
     assert error.count("\n") == 1
-    assert "File too large" in error
+    assert "the record cannot be written: [Errno 27] File too large" in error
     (path,) = (folder / ".co/evals").iterdir()
     data = path.read_bytes()
     assert 2000 < len(data) <= 4000
     assert data.endswith(b"\n")
-    assert yaml.safe_load(data)["turns"][0]["status"] == "answered"
+    turns = yaml.safe_load(data)["turns"]
+    assert turns[0]["status"] == "answered"
+    number = turns[-1]["turn"] + ("status" in turns[-1])
+    kept = f"from turn {number} on no record, text log and long texts of this session are kept"
+    assert kept in error
+    assert path.name.endswith(".incomplete.yaml")
+    assert summarise(path).status == f"not recorded from turn {number}"
+    assert all_records() == [find_record("worker")] == [path]
+    assert f"turn {number + 1} >" not in (folder / ".co/logs/worker.log").read_text()
+
+
+def test_the_open_turn_of_a_record_that_lacks_its_end_is_not_gone_on_with() -> None:
+    agent = worker()
+    agent.input("One.")
+    path = agent.record
+    assert path is not None
+    whole = path.read_text()
+    torn = path.with_name("torn.incomplete.yaml")
+    torn.write_text(whole.partition("  status: ")[0])
+    with pytest.raises(ConfigError, match=r"is not recorded to its end, so .* not known; go back: place=1"):
+        worker().resume(torn)
+    again = worker()
+    again.resume(torn, place=1)
+    assert again.input("Again.") == "All of it is done."
+    torn.write_text(whole)  # its last turn is whole
+    assert worker().resume(torn) == "All of it is done."
+
+
+def test_a_long_text_that_cannot_be_written_does_not_hide_that_the_record_cannot(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    agent = worker()
+    agent.input("One.")
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for what in ("long text", "text log", "text log", "record", "long text"):
+        warn(agent, what, full)
+    told = [line.split(" cannot ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert told == ["connectagent: the long text", "connectagent: the text log", "connectagent: the record"]
 
 
 def test_a_folder_that_is_removed_meanwhile_costs_one_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

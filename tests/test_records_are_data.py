@@ -22,12 +22,13 @@ from connectagent.testing import ScriptedLLM
 agent = Agent("shop", llm=ScriptedLLM("Hello."), quiet=True)
 """
 )
-# Both a record in YAML and a program in Python.
+# Both YAML and a program in Python.
 POLYGLOT = """agent: "shop"
 model: open("ran", "w").close()
 script: "%s"
 turns: []
 """
+NAMING = POLYGLOT.replace('open("ran", "w").close()', '"test/model"')  # a record, and Python that does nothing
 
 
 def co(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -76,20 +77,24 @@ def test_a_record_that_is_python_too_is_not_run(command: list[str], tmp_path: Pa
     record.write_text(POLYGLOT % str(record))
     subprocess.run([sys.executable, "bug.yaml"], cwd=tmp_path, check=True)
     (tmp_path / "ran").unlink()
+    done = co(tmp_path, *command, "bug.yaml")
+    assert done.returncode in (1, 2) and "bug.yaml: not a record: line 2 " in done.stderr
+    assert not (tmp_path / "ran").exists()
+    record.write_text(NAMING % str(record))
     assert_refused(co(tmp_path, *command, "bug.yaml"), tmp_path, f"{command[0]} bug.yaml")
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_nor_is_it_among_the_own_records(command: list[str], project: Path) -> None:
     record = record_of(project)
-    record.write_text(POLYGLOT % str(record))
+    record.write_text(NAMING % str(record))
     assert_refused(co(project, *command, str(record)), project, command[0])
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_another_name_of_the_record_is_the_record(command: list[str], project: Path) -> None:
     record, other = record_of(project), project / "bug.py"
-    record.write_text(POLYGLOT % str(other))
+    record.write_text(NAMING % str(other))
     os.link(record, other)
     assert_refused(co(project, *command, str(record)), project, command[0])
 
@@ -136,7 +141,7 @@ def test_a_record_of_another_user_does_not_run_a_script(command: list[str], proj
 
 def test_one_stranger_among_many_records_is_an_error_of_its_own(project: Path) -> None:
     record = record_of(project)
-    record.with_name("shop_2020-01-01T00-00-00.yaml").write_text(POLYGLOT % str(record))
+    record.with_name("shop_2020-01-01T00-00-00.yaml").write_text(NAMING % str(record))
     done = co(project, "replay", "--all", "--json")
     own, other = json.loads(done.stdout)
     assert own["same"] and "which is not run by itself" in other["error"]

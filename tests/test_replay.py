@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 import warnings
@@ -28,6 +30,7 @@ from connectagent import (
     Retry,
     ToolCall,
     ToolRejected,
+    after_llm,
     after_user_input,
     around_llm,
     around_tool,
@@ -39,8 +42,8 @@ from connectagent import (
 from connectagent.cli import main
 from connectagent.data import LLMRequest
 from connectagent.errors import Pause, Paused
-from connectagent.settings import overrides
-from connectagent.testing import ScriptedLLM, call, replayed
+from connectagent.settings import co_folder, overrides
+from connectagent.testing import NetworkRefused, ScriptedLLM, call, replayed
 from connectagent.testing.replay.replay import Replay, replay
 
 
@@ -226,6 +229,37 @@ def test_no_tool_runs_and_nothing_is_written(record: Path, folder: Path) -> None
     assert played.same and played.results == ["Done.", "Bye."] and played.result == "Bye."
     assert played.hooks.names.count("before_each_tool") == 3
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_handler_that_writes_and_sends_changes_nothing(record: Path, folder: Path) -> None:
+    co = co_folder()
+    (folder / "mine").write_text("mine")
+    (co / "kept").symlink_to(folder / "mine")
+    (co / "loop").symlink_to("loop")
+    (co / "all").symlink_to("/")
+    os.mkfifo(co / "pipe")
+    sent: list[Any] = [
+        lambda plug: plug.sendto(b"x", ("192.0.2.1", 9)),
+        lambda plug: plug.sendto(b"x", 0, ("192.0.2.1", 9)),
+        lambda plug: socket.gethostbyname("example.org"),
+        lambda plug: socket.gethostbyname_ex("example.org"),
+    ]
+    refused = []
+
+    @after_llm
+    def writes(agent: Agent) -> None:
+        for name in ("kept", "new"):
+            (co_folder() / name).write_text("written")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as plug:
+            for send in sent:
+                try:
+                    send(plug)
+                except NetworkRefused:
+                    refused.append(send)
+
+    assert replayed(record, shop(plugins=[writes])).results == ["Done.", "Bye."]
+    assert refused == sent * 4
+    assert (folder / "mine").read_text() == "mine" and not (co / "new").exists()
 
 
 def test_tools_run_where_they_are_to(record: Path) -> None:

@@ -94,7 +94,42 @@ def test_a_log_on_a_full_disk_costs_one_warning(capfd: pytest.CaptureFixture[str
     assert agent.input("Go.") == agent.input("Again.") == "All of it is done."
     error = capfd.readouterr().err
     assert error.count("\n") == 1
-    assert error.startswith("connectagent: the log cannot be written: [Errno 28] No space left on device")
+    assert error.startswith("connectagent: the text log cannot be written: [Errno 28] No space left on device")
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("kind", ["link", "pipe", "pipe with a reader"])
+def test_a_link_or_a_pipe_is_not_written_to(
+    kind: str, given: bool, folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / ".co/logs/helper.log"
+    path.parent.mkdir(parents=True)
+    (folder / "mine").write_text("mine")
+    path.symlink_to(folder / "mine") if kind == "link" else os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK) if "reader" in kind else None
+    agent = worker("helper", log=path if given else True)
+    assert agent.input("Go.") == agent.input("Again.") == "All of it is done."
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1
+    why = "it is a link, which is not followed" if kind == "link" else "it is no regular file"
+    assert f"the text log cannot be written: [Errno {40 if kind == 'link' else 22}] {why}" in error
+    assert (folder / "mine").read_text() == "mine"
+    assert agent.record is not None and "status: answered" in agent.record.read_text()
+    if reader is not None:
+        assert os.read(reader, 100) == b""
+        os.close(reader)
+
+
+def test_the_log_stays_where_it_was_when_the_program_goes_elsewhere(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = worker("helper")
+    agent.input("First.")
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    agent.input("Second.")
+    assert "turn 2 > Second." in (folder / ".co/logs/helper.log").read_text()
+    assert not list((folder / "elsewhere").iterdir())
 
 
 def test_an_entry_that_a_handler_made_up_does_not_break_the_turn(folder: Path) -> None:

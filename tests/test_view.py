@@ -8,9 +8,11 @@ import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,13 +112,6 @@ def test_only_records_of_the_list_are_read(page: Page, folder: Path, name: str) 
 @pytest.mark.parametrize("path", ["../page.py", "..%2fpage.py", "server.py", "%2e%2e/x", "page.html", "source.js"])
 def test_only_the_files_of_the_page_are_served(page: Page, path: str) -> None:
     assert page.ask_raw(f"/{page.secret}/{path}")[0] == 404
-
-
-def test_an_address_for_once_leads_to_the_page_one_time(page: Page) -> None:
-    target = urlsplit(page.server.url_for_once()).path
-    status, headers, _ = page.ask_raw(target)
-    assert (status, headers["Location"]) == (302, page.server.url)
-    assert page.ask_raw(target)[0] == 404
 
 
 def test_a_port_that_is_taken_is_told(page: Page) -> None:
@@ -359,6 +354,37 @@ def test_the_command_prints_the_address_serves_and_ends_cleanly_with_ctrl_c() ->
         connection.close()
         assert process.stderr is not None
         assert process.stderr.read().strip() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_the_browsers_command_line_does_not_tell_the_address(folder: Path) -> None:
+    browser = folder / "browser"
+    browser.write_text('#!/bin/sh\necho "$@" > opened.new\nmv opened.new opened\n')
+    browser.chmod(0o700)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "connectagent", "view", "--open"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder), "BROWSER": str(browser)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        while not (folder / "opened").exists():
+            time.sleep(0.02)
+        opened = (folder / "opened").read_text().strip()
+        assert opened.startswith("file:///")
+        file = Path(urlsplit(opened).path)
+        assert f'content="0; url={address}"' in file.read_text()
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        assert urlsplit(address).path.strip("/") not in opened
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert not file.parent.exists()
     finally:
         process.kill()
         process.communicate()

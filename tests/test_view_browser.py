@@ -18,6 +18,7 @@ import pytest
 from view_agents import Page, big, busy, failing
 
 from connectagent import Agent
+from connectagent.cli.view.command import _in_browser
 from connectagent.cli.view.page import page_of
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM
@@ -113,6 +114,19 @@ def test_a_session_of_2000_entries_and_10_mb_opens_in_two_seconds_and_is_filtere
     assert 0 < tab.rows() < before
     assert slowest_ms < 300 * crowd, f"{slowest_ms:.0f} ms"
     print(f"opened in {shown_ms:.0f} ms, slowest key {slowest_ms:.0f} ms")
+
+
+def test_the_file_that_a_browser_is_opened_with_leads_to_the_page(
+    tab: Tab, served: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy()
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    with _in_browser(served.server.url):
+        tab.page.goto(opened[0])
+        tab.page.wait_for_url(served.server.url + "**")
+        tab.page.wait_for_selector(SHOWN)
+    assert tab.rows()
 
 
 def test_typing_in_the_filter_leaves_the_rows_that_hold_the_words(tab: Tab, served: Page) -> None:

@@ -15,7 +15,8 @@ from connectagent.hooks.markers import around_turn, on_trace
 from connectagent.output.masking import current, refresh
 from connectagent.output.rows import call_text, duration
 from connectagent.output.text import actor_with_place, clean, shortened
-from connectagent.records.paths import data_folder, safe_name, warn
+from connectagent.records.file import open_to_append
+from connectagent.records.paths import data_folder, is_given_up, safe_name, warn
 
 if TYPE_CHECKING:
     from connectagent.agents.agent import Agent
@@ -72,7 +73,9 @@ class TextLog:
     def _log(self, agent: Agent, text: str) -> None:
         if self._session is not agent.current_session:
             self._session, self._failed = agent.current_session, False
-        if self._failed:
+            if not self._given:
+                self.path = None
+        if self._failed or (not self._given and is_given_up(agent)):
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
@@ -82,17 +85,16 @@ class TextLog:
                 self._write(agent, lines.encode("utf-8", "replace"))
             except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
                 self._failed = True
-                warn(agent, "log", error)
+                warn(agent, "text log", error)
             if self._failed or not self._turning:
                 self._close()
 
     def _write(self, agent: Agent, data: bytes) -> None:
         if self._fd is None:
-            if not self._given:
+            if self.path is None:  # it stays where it was when the program goes elsewhere
                 self.path = data_folder("logs") / f"{safe_name(agent.name)}.log"
-            assert self.path is not None
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._fd = open_to_append(self.path, os.O_WRONLY | os.O_CREAT)
         while data:
             data = data[os.write(self._fd, data) :]
 

@@ -13,6 +13,7 @@ from connectagent.output.rows import first_line
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import find_record
 from connectagent.records.history import history_of
+from connectagent.records.read import odd_is_told
 from connectagent.session.history import Change, History, Line
 
 
@@ -26,7 +27,12 @@ def blame(record: str | None, what: str | None, as_json: bool) -> None:
     With the number of a message, print everything that was done to it. With entry:N, print what that entry of the
     trace did.
     """
-    history = history_of(find_record(record))
+    path = find_record(record)
+    with odd_is_told(path):
+        _tell(history_of(path), what, as_json)
+
+
+def _tell(history: History, what: str | None, as_json: bool) -> None:
     if what is None:
         changes = _listed(history)
         echo_json([_data(line, number) for number, line in changes]) if as_json else _table(changes)

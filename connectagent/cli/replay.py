@@ -20,6 +20,7 @@ from connectagent.errors import ConfigError, short_path
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import agent_in_name, all_records, find_record
+from connectagent.records.read import ODD
 
 MOST = 20  # lines of a list
 
@@ -90,7 +91,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
 
     try:
         recording = Recording(path)
-    except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, *ODD) as error:
         if several:
             return path, error
         raise usage_error(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error

@@ -108,7 +108,7 @@ class Encoder:
                 self._folder = folder
             store_blob(text, self._folder, synced=enabled("fsync"))
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
-            warn(self._agent, "record", error)
+            warn(self._agent, "long text", error)
             return place_holder(text, kept=False)
         return place_holder(text)
 

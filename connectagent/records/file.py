@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from io import FileIO
+import stat
+from io import BufferedReader, FileIO
 from pathlib import Path
 
 from connectagent.errors import ConfigError
@@ -17,6 +18,49 @@ FORMAT = 1
 
 BETWEEN_TURNS = "between_turns"
 """The status of an item that holds what `execute_tool` did outside of turns."""
+
+
+INCOMPLETE = ".incomplete.yaml"
+"""How a record is named that lacks the end of its session, as the disk was full or failed."""
+
+
+def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a record, which is a regular file: to wait for a pipe's other end would take for ever.
+
+    Raises:
+        OSError: it cannot be opened.
+        ConfigError: it is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise ConfigError(f"{path}: not a record: it is no regular file")
+        return open(fd, "rb")
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def open_to_append(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> int:
+    """Open a file that connectagent itself writes: no link, which may lead anywhere, and no pipe, which has to be read.
+
+    Raises:
+        OSError: it is one, or it cannot be opened.
+    """
+    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        fd = os.open(path, flags | os.O_APPEND | safely, 0o600)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads
+            error = OSError(errno.EINVAL, "it is no regular file", str(path))
+        elif error.errno == errno.ELOOP:
+            error = OSError(errno.ELOOP, "it is a link, which is not followed", str(path))
+        raise error from None
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode)):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return fd
 
 
 class RecordFile:
@@ -58,7 +102,7 @@ class RecordFile:
             OSError: another process has it, or has written to it since, or it cannot be opened.
         """
         # No lock may be left behind by Ctrl-C: a FileIO is closed in one step, at the latest with its last reference.
-        file = FileIO(self.path, "r+", opener=lambda path, flags: os.open(path, os.O_RDWR | os.O_APPEND))
+        file = FileIO(self.path, "r+", opener=lambda path, flags: open_to_append(path))
         try:
             if not lock_to_write(file.fileno()):
                 raise OSError(errno.EAGAIN, "another agent is writing it", str(self.path))
@@ -100,6 +144,14 @@ class RecordFile:
         if self._synced:
             os.fsync(fd)
         self._pending = (position + len(data), b"")
+
+    def give_up(self) -> None:
+        """Let the name tell that what follows is not there."""
+        if self._open_file is not None and not self._open_file.closed and not self.path.name.endswith(INCOMPLETE):
+            path = self.path.with_name(self.path.name.removesuffix(".yaml") + INCOMPLETE)
+            with contextlib.suppress(OSError):
+                os.rename(self.path, path)
+                self.path = path
 
     def close(self) -> None:
         """Give the descriptor back: thousands of agents may be alive between their turns."""

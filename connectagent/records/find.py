@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 from connectagent.errors import ConfigError
 from connectagent.settings import co_folder
 
-_STAMP = re.compile(r"(.*)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\w+))?", re.ASCII | re.DOTALL)
+_STAMP = re.compile(r"(.*)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\w+))?(?:\.incomplete)?", re.ASCII | re.DOTALL)
 
 
 def records_folder() -> Path:
@@ -19,17 +20,24 @@ def records_folder() -> Path:
 
 
 def all_records(folder: Path | None = None) -> list[Path]:
-    """The records of a folder, the newest first, by the time in their names; none where there is no folder."""
+    """The records of a folder, the newest first, by the time in their names; none where there is no folder.
+
+    They are regular files: a link may lead anywhere, and a pipe keeps its reader waiting.
+    """
+    paths = []
     try:
         with os.scandir(folder or records_folder()) as found:
-            paths = [(_age(entry), entry.path) for entry in found if entry.name.endswith(".yaml") and entry.is_file()]
+            for entry in found:
+                with contextlib.suppress(FileNotFoundError):  # removed just now
+                    if entry.name.endswith(".yaml") and entry.is_file(follow_symlinks=False):
+                        paths.append((_age(entry), entry.path))
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [Path(path) for _, path in sorted(paths, reverse=True)]
 
 
 def _age(entry: os.DirEntry[str]) -> tuple[str, int, int]:
-    modified = entry.stat().st_mtime_ns
+    modified = entry.stat(follow_symlinks=False).st_mtime_ns
     found = _STAMP.fullmatch(entry.name.removesuffix(".yaml"))
     if found is None:
         return time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime(modified / 1e9)), 1, modified
@@ -54,7 +62,7 @@ def find_record(text: str | None = None) -> Path:
         ConfigError: there is none, or several begin like that; the message lists what is near.
     """
     known = all_records()
-    if text and text != "last" and Path(text).is_file():
+    if text and text != "last" and os.path.isfile(text):
         return Path(text)
     if not known:
         what = f"no record {text!r}: " if text else ""

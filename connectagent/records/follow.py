@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from connectagent.records.file import BETWEEN_TURNS
+from connectagent.errors import ConfigError
+from connectagent.records.file import BETWEEN_TURNS, open_to_read
 from connectagent.records.find import records_folder
-from connectagent.records.read import entry_of, is_shown, pair_of
+from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of
+from connectagent.records.read import ODD, is_shown
 
 
 class Follower:
@@ -31,6 +33,7 @@ class Follower:
         self.item: dict[str, Any] = {}
         self._offset = 0
         self._agent: Any = None
+        self._values = 0
 
     def entries(self) -> Iterator[dict[str, Any]]:
         """What came since the last time: trace entries, and for a turn's end `{"type": "turn_ended", ...}`.
@@ -39,8 +42,9 @@ class Follower:
 
         Raises:
             OSError: the file cannot be read, for example as it was removed.
+            ConfigError: it is no record, or holds more than is read at once.
         """
-        with self.path.open("rb") as file:
+        with open_to_read(self.path) as file:
             # The writer takes back a line that it could not write whole, as on a disk that is full.
             self._offset = min(self._offset, os.fstat(file.fileno()).st_size)
             file.seek(self._offset)
@@ -48,12 +52,16 @@ class Follower:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
-                entry = self._read(line[:-1].decode("utf-8", "replace"))
+                entry = self._read(line)
                 if entry is not None:
                     yield entry
 
-    def _read(self, line: str) -> dict[str, Any] | None:
+    def _read(self, data: bytes) -> dict[str, Any] | None:
         try:
+            line = text_of(data)
+            self._values += count_values(line)
+            if self._values > MAX_VALUES:
+                raise ConfigError(f"{self.path}: it holds over {MAX_VALUES} values: more than is read at once")
             if line.startswith("  - {"):
                 entry = entry_of(line)
                 return entry if is_shown(entry, self._agent) else None
@@ -67,7 +75,9 @@ class Follower:
                 self.item[key] = value
                 if key == "status" and value != BETWEEN_TURNS:
                     return {"type": "turn_ended", **self.item}
-        except (ValueError, RecursionError):
+        except ConfigError:
+            raise
+        except ODD:
             pass
         return None
 

@@ -12,7 +12,7 @@ from typing import Any
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE
 from connectagent.records.read import own_entries, read_record, require_agent
 from connectagent.session.history import History
 from connectagent.session.journal import WITHHELD, Journal, only_says_stopped
@@ -253,6 +253,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     items = record.pop("turns")  # what stays is the head
     last = next((part for part in reversed(parts) if part.is_turn), None)
     opened = last if last is not None and last.is_open else None
+    _refuse_incomplete(path, opened, at)
     ended = [part for part in parts if part is not opened]
     history = _beginning(record, whole)
     for part in ended:
@@ -282,6 +283,13 @@ def _unsummed(items: list[dict[str, Any]]) -> list[tuple[list[TraceEntry], dict[
             found.append((list(before), item))
         before += item["lines"]
     return found
+
+
+def _refuse_incomplete(path: Path, opened: Part | None, at: tuple[int, int] | None) -> None:
+    """Refuse to go on with a turn of which the end was not recorded."""
+    if opened is not None and at is None and path.name.endswith(INCOMPLETE):
+        why = "is not recorded to its end, so what was done is not known"
+        raise ConfigError(f"{path} {why}; go back: place={opened.number}")
 
 
 def _lines_of(parts: list[Part]) -> list[TraceEntry]:

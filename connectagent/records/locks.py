@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
-from io import FileIO
-from pathlib import Path
-
-from connectagent.errors import ConfigError
 
 
 def lock(fd: int, *, shared: bool = False) -> bool | None:
@@ -55,27 +49,3 @@ def lock_to_write(fd: int) -> bool:
             return True
         time.sleep(0.01)
     return False
-
-
-@contextlib.contextmanager
-def held(path: Path) -> Iterator[FileIO]:
-    """Hold the writer's lock on a record meanwhile, so that nobody else resumes it.
-
-    Yields:
-        The open file. Who writes the record duplicates its descriptor: another one would not share the lock.
-
-    Raises:
-        ConfigError: another process, thread or agent writes the record.
-    """
-    with open_to_write(path) as file:
-        if not lock_to_write(file.fileno()):
-            raise ConfigError(f"{path} is being written by a running agent; wait for it, or resume with fork=True")
-        yield file
-
-
-def open_to_write(path: Path) -> FileIO:
-    """Open a record to append to it; only to read it, where it cannot be written."""
-    try:
-        return FileIO(path, "r+", opener=lambda path, flags: os.open(path, os.O_RDWR | os.O_APPEND))
-    except OSError:  # who then writes is told so
-        return FileIO(path, "r")

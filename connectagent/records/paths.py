@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -70,18 +71,45 @@ def _sync_folder(folder: Path) -> None:
 
 
 _warned: weakref.WeakKeyDictionary[Any, tuple[Any, set[Any]]] = weakref.WeakKeyDictionary()
+_OF_ONE_FILE = (errno.EAGAIN, errno.ESTALE, errno.ENOENT)  # another agent writes it, or it was removed
 
 
 def warn(agent: Any, what: str, error: Exception) -> None:
-    """Tell on stderr that a file cannot be written: once a session for one reason, whichever files it hits."""
-    session, reasons = _warned.get(agent, (None, set()))
-    if session is not agent.current_session:
-        reasons = set()
-    _warned[agent] = (agent.current_session, reasons)
-    reason = getattr(error, "errno", None) or str(error)
-    if reason in reasons or sys.stderr is None:
+    """Tell on stderr that a file cannot be written: once a session for one reason.
+
+    What keeps the record from being written, as a full disk, ends all that the session writes into `.co`.
+
+    Args:
+        agent: whose session it is.
+        what: `record`, `text log` or `long text`.
+        error: why.
+    """
+    told, reason = _told(agent), getattr(error, "errno", None) or str(error)
+    is_known = not {(kind, reason) for kind in (what, "record")}.isdisjoint(told)
+    told.add((what, reason))
+    ends_all = what == "record" and reason not in _OF_ONE_FILE
+    if ends_all:
+        told.add(agent)
+    if is_known or sys.stderr is None:
         return
-    reasons.add(reason)
+    behind = "the agent goes on without it"
+    if ends_all:
+        turn = agent.current_session["turn"]
+        behind = f"from turn {turn} on no record, text log and long texts of this session are kept"
     text = " ".join(clean(current().text(str(error))).split())
     with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
-        print(f"connectagent: the {what} cannot be written: {text}; the agent goes on without it", file=sys.stderr)
+        print(f"connectagent: the {what} cannot be written: {text}; {behind}", file=sys.stderr)
+
+
+def is_given_up(agent: Any) -> bool:
+    """Whether nothing of the agent's session is written into `.co` any more."""
+    return agent in _told(agent)
+
+
+def _told(agent: Any) -> set[Any]:
+    """What was told of the agent's session: pairs of what and why."""
+    session, told = _warned.get(agent, (None, set()))
+    if session is not agent.current_session:
+        told = set()
+    _warned[agent] = (agent.current_session, told)
+    return told

@@ -1,72 +1,154 @@
-"""A record as data, as YAML reads it.
-
-Almost all lines of a record are JSON, which is read 10 to 20 times as fast as YAML; where a line could mean
-something else to YAML, YAML decides.
-"""
+"""A record as data: all of it, or its turns one by one. It may come from a stranger: see `records.lines`."""
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import json
 import os
-import re
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from io import BufferedReader
 from typing import Any
 
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, ConnectAgentError
+from connectagent.records.file import open_to_read
+from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.session.journal import LINES
 
-MAX_DEPTH = 100  # as deep as the writer goes
-_LONG_KEY = 1000 // 6  # YAML takes a key of up to 1,024 characters, and each may be an escape of six
-# What JSON may hold raw and YAML 1.1 refuses, or takes for the end of a line.
-_DOUBTFUL = re.compile("[^\n -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
-_EXPONENT = re.compile(r"-?\d+\.\d+[eE][-+]\d+", re.ASCII)  # of a float that is one in YAML 1.1 too
-_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
-_ELSEWHERE = re.compile("[&*!]")  # anchors, aliases, tags
-_PAIR = re.compile(r"([a-z_]\w*):(?: (.+))?", re.ASCII)
-_BARE = re.compile(r"[a-z_][\w./-]*", re.IGNORECASE | re.ASCII)
-_NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+_PIECE = 1 << 20  # bytes that are read of a line at once
+ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What the values of a record may raise where they are taken for what connectagent writes."""
+
+
+@contextlib.contextmanager
+def odd_is_told(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Meanwhile what is made of a record may fail for what it holds.
+
+    Raises:
+        ConfigError: it did.
+    """
+    try:
+        yield
+    except (ConnectAgentError, UnicodeError):
+        raise
+    except ODD as error:
+        raise ConfigError(f"{path}: it holds what no record holds: {type(error).__name__}: {error}") from error
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A record as data, as YAML reads it; a last line that was torn by a kill is left out.
+    """A record as data; a last line that was torn by a kill is left out.
 
     A turn without `status` was cut off. `messages` of a turn is JSON text. `lines` of a turn are all its lines, `trace`
     is what people are shown of the agent that the record is of: see `shown_lines`.
 
     Raises:
         OSError: the file cannot be read.
-        ConfigError: it is not a record.
+        ConfigError: it is not a record, or holds more than is read at once.
     """
     data = load_record(path)
+    with odd_is_told(path):
+        _tell_apart(data)
+    return data
+
+
+def _tell_apart(data: dict[str, Any]) -> None:
     for turn in data["turns"]:
         turn["lines"] = [line for line in turn["trace"] if isinstance(line, dict)]
         if len(turn["lines"]) < len(turn["trace"]):
             turn["unreadable"] = len(turn["trace"]) - len(turn["lines"])
         turn["trace"] = shown_lines(turn["lines"], data.get("agent"))
-    return data
 
 
 def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A record as data, exactly as YAML reads it; `trace` of a turn are all its lines.
+    """A record as data, exactly as it stands there; `trace` of a turn are all its lines.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record, or holds more than is read at once.
+    """
+    with open_to_read(path) as file:
+        return _read(path, file)
+
+
+def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -> dict[str, Any]:
+    """A long record without its middle, as `read_record` gives one; its turns have no messages and no state.
+
+    Args:
+        path: the record.
+        turn: the number of the turn whose entries are wanted; None for those of all turns.
+        most: how many lines of `trace` are read at the beginning, and at the end. For those between them stands
+            `{"type": "left_out", "lines": 100}`, in each turn.
 
     Raises:
         OSError: the file cannot be read.
         ConfigError: it is not a record.
     """
-    whole = Path(path).read_bytes().rpartition(b"\n")[0]
+    with open_to_read(path) as file:
+        count = sum(1 for line, is_wanted in _with_turns(file, turn) if is_wanted and line.startswith(b"  - "))
+        file.seek(0)
+        data = _read(path, _ends(file, turn, most, count - most))
+    with odd_is_told(path):
+        _tell_apart(data)
+    return data
+
+
+def _ends(file: BufferedReader, turn: int | None, first: int, last: int) -> Iterator[bytes]:
+    """The lines of a record, but those of the middle, of other turns, and the long ones of a turn's end."""
+    number = left_out = 0
+    for line, is_wanted in _with_turns(file, turn):
+        if line.startswith(b"  - "):
+            number += is_wanted
+            if not is_wanted or first < number <= last:
+                left_out += 1
+                continue
+        if left_out:
+            yield b'  - {"type": "left_out", "lines": %d}\n' % left_out
+            left_out = 0
+        yield line
+
+
+def _with_turns(file: BufferedReader, turn: int | None) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a record without messages and state, and whether each is of that turn."""
+    start, is_wanted = b"- turn: %d\n" % (turn or 0), turn is None
+    while line := file.readline(_PIECE):
+        is_left_out = line.startswith((b"  messages: ", b"  state: "))
+        pieces = [line]
+        while pieces[-1] and not pieces[-1].endswith(b"\n"):
+            more = file.readline(_PIECE)
+            pieces = [more] if is_left_out else [*pieces, more]
+        if is_left_out:
+            continue
+        line = b"".join(pieces)
+        if turn is not None and line.startswith(b"- "):
+            is_wanted = line == start
+        yield line, is_wanted
+
+
+def _read(path: str | os.PathLike[str], lines: Iterable[bytes]) -> dict[str, Any]:
+    reader = _Reader()
     try:
-        data = _by_lines(whole.decode("utf-8"))
-    except (ValueError, RecursionError):
-        data = _by_yaml(path, whole)
-    turns = (data.get("turns") or []) if isinstance(data, dict) else None
+        for line in lines:
+            if line.endswith(b"\n"):  # else it is torn, or being written
+                reader.take(line)
+    except ValueError as error:
+        raise ConfigError(f"{path}: not a record: line {reader.number} {_reason(error)}") from error
+    return _checked(path, reader.data)
+
+
+def _reason(error: ValueError) -> str:
+    if type(error) is ValueError:
+        return str(error)
+    at = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+    return f"is not written as records are{at}"
+
+
+def _checked(path: str | os.PathLike[str], data: dict[str, Any]) -> dict[str, Any]:
+    turns = data["turns"] = data.get("turns") or []
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         raise ConfigError(f"{path}: not a record: it has no list of 'turns'")
-    data["turns"] = turns
     for turn in turns:
         turn["trace"] = turn.get("trace") or []
+        if not isinstance(turn["trace"], list):
+            raise ConfigError(f"{path}: not a record: the 'trace' of a turn is not a list")
     return data
 
 
@@ -80,6 +162,50 @@ def require_agent(record: dict[str, Any], path: str | os.PathLike[str]) -> None:
         raise ConfigError(f"{path}: an empty record: its process was killed before it had written whose it is")
     if not isinstance(record.get("agent"), str):
         raise ConfigError(f"{path}: not a record: it has no 'agent:'")
+class _Reader:
+    """Makes data of lines, each of which is a pair or an entry.
+
+    Attributes:
+        data: what was read.
+        number: of the line that was read last.
+    """
+
+    def __init__(self) -> None:
+        self.data: dict[str, Any] = {}
+        self.number = 0
+        self._values = 0
+        self._turns: list[Any] | None = None
+        self._trace: list[Any] | None = None
+
+    def take(self, line: bytes) -> None:
+        """Read a line.
+
+        Raises:
+            ValueError: it is not written as records are, or is one more than is read at once.
+        """
+        self.number += 1
+        text = text_of(line)
+        self._values += count_values(text)
+        if self._values > MAX_VALUES:
+            raise ValueError(f"is behind {MAX_VALUES} values: the record holds more than is read at once")
+        if text.startswith("  - ") and self._trace is not None:
+            self._trace.append(entry_of(text) if text.startswith("{", 4) else value_of(text[4:]))
+        elif text and not text.startswith("#"):
+            self._take_pair(text)
+
+    def _take_pair(self, text: str) -> None:
+        self._trace = None
+        if text.startswith("- ") and self._turns is not None:
+            self._turns.append(dict([pair_of(text[2:])]))
+        elif text == "  trace:" and self._turns and "trace" not in self._turns[-1]:
+            self._trace = self._turns[-1]["trace"] = []
+        elif text.startswith("  ") and self._turns:
+            self._turns[-1].update([pair_of(text[2:])])
+        elif text == "turns:" and "turns" not in self.data:
+            self._turns = self.data["turns"] = []
+        else:
+            self._turns = None
+            self.data.update([pair_of(text)])
 
 
 def own_entries(lines: list[dict[str, Any]], agent: Any, branch: str | None = None) -> list[dict[str, Any]]:
@@ -111,128 +237,3 @@ def is_shown(line: dict[str, Any], agent: Any) -> bool:
     if line.get("type") in LINES:
         return line.get("type") == "began" and "call_id" in line and "/turn:" not in str(line.get("id"))
     return is_own(line, agent, (None, agent))
-
-
-def _by_yaml(path: str | os.PathLike[str], whole: bytes) -> Any:
-    import yaml
-
-    try:
-        return yaml.load(whole, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {}
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a record: {error}") from error
-
-
-def _by_lines(text: str) -> dict[str, Any]:
-    """A document in which each line is a pair or an entry.
-
-    Raises:
-        ValueError: it is not certain that YAML reads the same.
-    """
-    if _DOUBTFUL.search(text):
-        raise ValueError("characters that YAML reads in its own way")
-    data: dict[str, Any] = {}
-    turns: list[Any] | None = None
-    trace: list[Any] | None = None
-    for line in text.split("\n") if text else ():
-        if line.startswith("  - {") and trace is not None:
-            trace.append(entry_of(line))
-            continue
-        trace = None
-        if line.startswith("- ") and turns is not None:
-            turns.append(dict([pair_of(line[2:])]))
-        elif line == "  trace:" and turns and "trace" not in turns[-1]:
-            trace = turns[-1]["trace"] = []
-        elif line.startswith("  ") and turns:
-            turns[-1].update([pair_of(line[2:])])
-        elif line == "turns:" and "turns" not in data:
-            turns = data["turns"] = []
-        else:
-            turns = None
-            data.update([pair_of(line)])
-    return data
-
-
-def entry_of(line: str) -> dict[str, Any]:
-    """The trace entry of a line `  - {...}`.
-
-    Raises:
-        ValueError: the line is not an entry that is whole in itself.
-    """
-    text = line[4:]
-    try:
-        value = _json(text)
-    except ValueError:
-        import yaml
-
-        if _ELSEWHERE.search(_QUOTED.sub("", text)):
-            raise ValueError("what it means may stand in another line") from None
-        try:
-            value = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        except (yaml.YAMLError, RecursionError) as error:
-            raise ValueError(str(error)) from error
-    if not isinstance(value, dict) or not text.endswith("}"):
-        raise ValueError("not an entry of a trace")
-    return value
-
-
-def pair_of(text: str) -> tuple[str, Any]:
-    """The key and the value of a line `key: value`.
-
-    Raises:
-        ValueError: it is not certain that YAML reads the same.
-    """
-    found = _PAIR.fullmatch(text)
-    if found is None or found[2] is None or found[1] in _NOT_TEXT:
-        raise ValueError("not a key and a value in one line")
-    value = found[2]
-    if value[0] not in '"{[' and value not in ("null", "true", "false"):
-        if _BARE.fullmatch(value) and value.lower() not in _NOT_TEXT:
-            return found[1], value
-        if _TIME.fullmatch(value):
-            return found[1], datetime.datetime.fromisoformat(value)
-    return found[1], _json(value)
-
-
-def _json(text: str) -> Any:
-    """A JSON value that YAML 1.1 reads as the same.
-
-    Raises:
-        ValueError: it is none.
-    """
-    if "\\u" in text and _SURROGATE.search(text):
-        raise ValueError("YAML joins no surrogates")
-    value = (_decoder if len(text) < 1000 else _careful).decode(text)
-    nested = isinstance(value, (dict, list))  # a turn's messages are one text, with thousands of brackets in it
-    if nested and text.count("{") + text.count("[") > MAX_DEPTH and _deep(value):
-        raise ValueError("YAML may refuse to go as deep")
-    return value
-
-
-def _float(text: str) -> float:
-    if ("e" in text or "E" in text) and not _EXPONENT.fullmatch(text):
-        raise ValueError("text to YAML 1.1")
-    return float(text)
-
-
-def _constant(text: str) -> float:
-    raise ValueError("text to YAML 1.1")
-
-
-def _short_keys(value: dict[str, Any]) -> dict[str, Any]:
-    if any(len(key) > _LONG_KEY for key in value):
-        raise ValueError("a key that YAML may refuse")
-    return value
-
-
-_decoder = json.JSONDecoder(parse_float=_float, parse_constant=_constant)
-_careful = json.JSONDecoder(parse_float=_float, parse_constant=_constant, object_hook=_short_keys)
-
-
-def _deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        items = (item.values() if isinstance(item, dict) else item for item in level)
-        level = [inner for group in items for inner in group if isinstance(inner, (dict, list))]
-        if not level:
-            return False
-    return True

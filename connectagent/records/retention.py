@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
+import stat
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection
@@ -12,15 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from connectagent.errors import ConfigError
+from connectagent.output.text import clean
 from connectagent.records.blobs import blob_folder
+from connectagent.records.file import open_to_read
 from connectagent.settings import setting
 
 MAX_RECORDS = 1_000
 MAX_RECORD_BYTES = 1 << 30
-_ROOM = 0.02  # of what is kept goes as well, once something must: at the limit not each session reads all records
-_TAIL = 65_536
+_ROOM = 0.02  # of what is kept goes as well, once something must; and so many sessions begin between two looks
+_YOUNG_S = 86_400  # what was written to since is not removed unasked: a batch that runs may need it
+_MOST_TAIL = 1 << 23
+_HEAD = re.compile(rb"format: \d+\nagent: [^\n]+\nmodel: ")
 _STATUS = re.compile(rb"^  status: (\w+)\n", re.MULTILINE)
 _DIGEST = re.compile(rb"sha256:([0-9a-f]{64})(?![0-9a-f])")
+_SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # follow no link, wait for no pipe
+_told: set[Path] = set()  # the folders of which this process has told that records were removed
 
 
 @dataclass(slots=True)
@@ -31,16 +40,60 @@ class _RecordFile:
     blobs: set[str] = field(default_factory=set)
 
 
+@dataclass(slots=True)
+class _Limits:
+    """How many files and bytes may stay; None for any number."""
+
+    files: int | None
+    size: int | None
+
+    def over(self, files: int, size: int) -> bool:
+        return (self.files is not None and files > self.files) or (self.size is not None and size > self.size)
+
+    def with_room(self, room: float) -> _Limits:
+        return _Limits(*(most and most - int(most * room) for most in (self.files, self.size)))
+
+
 def keep_limits(new: Path) -> None:
     """Keep to the settings `max_records` and `max_record_bytes`, as a session begins.
+
+    Not each session looks: with 100,000 records a look takes a second. What was removed is told once a process.
 
     Args:
         new: the session's own record, which stays.
     """
+    folder, sessions = new.parent, new.parent.parent / ".sessions"
     # The folder was removed, or may not be read; or a setting was changed to what is none: nothing to keep to.
     with contextlib.suppress(OSError, ConfigError):
+        if any(map(os.path.islink, (folder, folder.parent, blob_folder(new)))) or not _is_due(sessions):
+            return
         files, size = limit("max_records", MAX_RECORDS), limit("max_record_bytes", MAX_RECORD_BYTES)
-        remove_oldest(new.parent, files, size, new=new, room=_ROOM)
+        removed = remove_oldest(folder, files, size, new=new, room=_ROOM, written_before=time.time() - _YOUNG_S)
+        _set_due(sessions, int(len(os.listdir(folder)) * _ROOM))
+        if removed and folder not in _told and sys.stderr is not None:
+            _told.add(folder)
+            count = f"{len(removed)} old record{'' if len(removed) == 1 else 's'}"
+            text = f"{count} of {folder} went, {removed[0].name} the oldest: max_records and max_record_bytes"
+            print(f"connectagent: {clean(text)} tell how much is kept", file=sys.stderr)
+
+
+def _is_due(sessions: Path) -> bool:
+    """Count a session; whether it is time to look. The file has the number for that, and a byte for each session."""
+    fd = os.open(sessions, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
+    try:
+        number, _, begun = os.pread(fd, 1 << 20, 0).partition(b"\n")
+        os.write(fd, b".")
+        return not re.fullmatch(rb"\d{1,6}", number) or len(begun) >= int(number)
+    finally:
+        os.close(fd)
+
+
+def _set_due(sessions: Path, count: int) -> None:
+    fd = os.open(sessions, os.O_WRONLY | os.O_TRUNC | _SAFELY)
+    try:
+        os.write(fd, b"%d\n" % count)
+    finally:
+        os.close(fd)
 
 
 def check_limits() -> None:
@@ -73,12 +126,13 @@ def remove_oldest(
     *,
     new: Path | None = None,
     room: float = 0.0,
+    written_before: float | None = None,
     dry_run: bool = False,
 ) -> list[Path]:
     """Remove the records that were written to longest ago, until the rest is within the limits.
 
     A record whose last turn is paused stays, and one that a turn is being written to, and `new`; all of them
-    count. Blobs that no other record needs go with theirs, and count as well.
+    count. Other YAML files do not count, and stay. Blobs that no other record needs go with theirs, and count as well.
 
     Args:
         folder: `.co/evals`.
@@ -86,6 +140,7 @@ def remove_oldest(
         keep_bytes: how many bytes records and blobs may take; None for any number.
         new: a record that stays.
         room: what part of the limits is made free, once something must be removed: 0 to 1.
+        written_before: a time; what was written to since stays, and counts.
         dry_run: whether nothing is removed.
 
     Returns:
@@ -94,25 +149,32 @@ def remove_oldest(
     Raises:
         OSError: the folder cannot be read.
     """
-    records, blobs = _records(folder), _blobs(blob_folder(folder / "any"))
-    files, size = len(records), sum(record.size for record in records) + sum(map(_size, blobs.values()))
-    if not _over(files, keep_files) and not _over(size, keep_bytes):
+    limits, records, blobs = _Limits(keep_files, keep_bytes), _records(folder), _blobs(blob_folder(folder / "any"))
+    if not limits.over(len(records), _sum(records, blobs)):
         return []
-    users = _users(records, blobs)
-    keep_files = keep_files and keep_files - int(keep_files * room)
-    keep_bytes = keep_bytes and keep_bytes - int(keep_bytes * room)
+    records = [record for record in records if record.path == new or _is_record(record.path)]
+    files, size, before = len(records), _sum(records, blobs), math.inf if written_before is None else written_before
+    old = [record for record in records if record.path != new and record.modified < before]
+    if not old or not limits.over(files, size):
+        return []
+    users, limits = _users(records, blobs), limits.with_room(room)
     removed: list[_RecordFile] = []
-    for record in sorted(records, key=lambda record: (record.modified, record.path.name)):
-        if not _over(files, keep_files) and not _over(size, keep_bytes):
-            break
-        if record.path == new or not _removed(record.path, dry_run):
-            continue
-        removed.append(record)
-        users.subtract(record.blobs)
-        freed = {digest for digest in record.blobs if not users[digest] and digest in blobs}
-        files, size = files - 1, size - record.size - sum(_size(blobs[digest]) for digest in freed)
+    for record in sorted(old, key=lambda record: (record.modified, record.path.name)):
+        if limits.over(files, size) and _removed(record.path, dry_run):
+            removed.append(record)
+            users.subtract(record.blobs)
+            files, size = files - 1, size - record.size - _freed(record, users, blobs)
     _remove_blobs(removed, users, blobs, dry_run)
     return [record.path for record in removed]
+
+
+def _freed(record: _RecordFile, users: Counter[str], blobs: dict[str, tuple[int, float, Path]]) -> int:
+    """The bytes of the blobs that only this record needed."""
+    return sum(blobs[digest][0] for digest in record.blobs if not users[digest] and digest in blobs)
+
+
+def _sum(records: list[_RecordFile], blobs: dict[str, tuple[int, float, Path]]) -> int:
+    return sum(record.size for record in records) + sum(blob[0] for blob in blobs.values())
 
 
 def remove(folder: Path, paths: Collection[Path], *, dry_run: bool = False) -> tuple[list[Path], int]:
@@ -138,23 +200,26 @@ def remove(folder: Path, paths: Collection[Path], *, dry_run: bool = False) -> t
 
 
 def is_paused(path: Path) -> bool:
-    """Whether a record's last turn waits to be gone on with."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        for length in (min(_TAIL, size), size):  # the whole, where the last turn's status is further up
-            file.seek(size - length)
+    """Whether a record's last turn waits to be gone on with, or may: its end is far up in a long file."""
+    with open_to_read(path) as file:
+        size, length = file.seek(0, os.SEEK_END), 1 << 16
+        while True:
+            file.seek(max(0, size - length))
             found = [status for status in _STATUS.findall(file.read(length)) if status != b"between_turns"]
-            if found:
-                return bool(found[-1] == b"paused")
+            if found or length >= min(size, _MOST_TAIL):
+                return found[-1] == b"paused" if found else size > length
+            length *= 2
+
+
+def _is_record(path: Path) -> bool:
+    """Whether a file is a record that connectagent wrote, by its head."""
+    with contextlib.suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | _SAFELY)
+        try:
+            return stat.S_ISREG(os.fstat(fd).st_mode) and _HEAD.match(os.pread(fd, 8192, 0)) is not None
+        finally:
+            os.close(fd)
     return False
-
-
-def _over(number: int, most: int | None) -> bool:
-    return most is not None and number > most
-
-
-def _size(blob: tuple[int, float, Path]) -> int:
-    return blob[0]
 
 
 def _records(folder: Path) -> list[_RecordFile]:
@@ -164,6 +229,8 @@ def _records(folder: Path) -> list[_RecordFile]:
             if entry.name.endswith(".yaml") and not entry.name.startswith("."):
                 with contextlib.suppress(OSError):  # removed by another process just now
                     status = entry.stat(follow_symlinks=False)
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
                     found.append(_RecordFile(folder / entry.name, status.st_size, status.st_mtime))
     return found
 
@@ -193,7 +260,7 @@ def _users(records: list[_RecordFile], blobs: dict[str, tuple[int, float, Path]]
 def _digests(path: Path) -> set[str]:
     """The blobs that a record refers to."""
     found: set[str] = set()
-    with contextlib.suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as file:
+    with contextlib.suppress(FileNotFoundError, ConfigError), open_to_read(path) as file:
         for line in file:
             if b"sha256:" in line:
                 found.update(digest.decode() for digest in _DIGEST.findall(line))
@@ -207,8 +274,10 @@ def _removed(path: Path, dry_run: bool) -> bool:
     except ImportError:  # Windows, where a file that is open cannot be removed anyway
         fcntl = None  # type: ignore[assignment]
     try:
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
+        fd = os.open(path, os.O_RDONLY | _SAFELY)
         try:
+            if not _is_record(path):
+                return False
             if fcntl is not None:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if is_paused(path):
@@ -217,7 +286,7 @@ def _removed(path: Path, dry_run: bool) -> bool:
                 os.unlink(path)
         finally:
             os.close(fd)
-    except OSError:  # it is being written to, is gone already, or may not be removed
+    except (OSError, ConfigError):  # it is being written to, is gone already, or may not be removed
         return False
     return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 import os
@@ -12,14 +13,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from connectagent.errors import ConfigError
-from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE, open_to_read
 from connectagent.records.find import agent_in_name
+from connectagent.records.lines import entry_of, pair_of, text_of, value_of
 from connectagent.records.locks import lock
-from connectagent.records.read import entry_of, pair_of
 from connectagent.session.usage import Totals, spent_in
 
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
+_MOST_TAIL = 1 << 23  # bytes behind the last sums
 _ITEM = re.compile(rb"^(?:- |  )(turn|session|status): ([^\n]*)\n", re.MULTILINE)
 _CALL = re.compile(rb'^  - [^\n]*?"type": ?"(?:llm_call|began|closed)"[^\n]*', re.MULTILINE)
 _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
@@ -37,7 +39,8 @@ class Summary:
         script: the script that made the agent, where the record tells.
         status: of the last turn: `answered`, `ended`, `max_iterations`, `error`, `interrupted`, `paused`; `running`
             where a process is writing it, `crashed` where none is and it never ended (`unfinished` where the system
-            cannot tell the two apart); `between_turns` and `empty` of a session without a turn.
+            cannot tell the two apart); `not recorded from turn 3` where the disk was full; `between_turns` and `empty`
+            of a session without a turn.
         turns: turns that have begun; None where the head and the tail do not tell.
         totals: the sums of the turns that have ended; None where the tail does not tell.
         first_words: of the first input.
@@ -84,7 +87,7 @@ def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
         OSError: the file cannot be read.
         ConfigError: it is not a record.
     """
-    with open(path, "rb", buffering=0) as file:
+    with open_to_read(path) as file:
         fd = file.fileno()
         size = os.fstat(fd).st_size
         head, first_words = _head(fd, size)
@@ -92,6 +95,8 @@ def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
             raise ConfigError(f"{path}: not a record: it has no 'agent:'")
         tail = _tail(fd)
         status, tail = (tail.status, tail) if tail.status else _unended(fd, tail)
+        if str(path).endswith(INCOMPLETE):
+            status = "not recorded" + ("" if tail.turns is None else f" from turn {tail.turns + bool(tail.status)}")
     started = head.get("started")
     return Summary(
         path=Path(path),
@@ -145,7 +150,7 @@ def _pairs(text: str) -> tuple[dict[str, Any], str | None]:
         elif not line.startswith((" ", "-")):
             try:
                 key, value = pair_of(line)
-            except (ValueError, RecursionError):
+            except ValueError:
                 continue
             head[key] = value
     return head, None
@@ -181,50 +186,65 @@ class _Tail(NamedTuple):
 def _tail(fd: int) -> _Tail:
     """What the last sums tell, and the items behind them."""
     size = os.fstat(fd).st_size
-    end = _end(fd, size)
+    end, is_whole = _end(fd, size)
     lines = [(key.decode(), value.decode("utf-8", "replace")) for key, value in _ITEM.findall(end)]
     summed = bool(lines) and lines[0][0] == "session"
     totals = _sums(lines[0][1]) if summed else Totals()
-    items: list[list[str | None]] = [[None, None]] if summed else []  # the number of each turn, and its status
-    for key, value in lines[summed:]:
-        if key == "turn":
-            items.append([value, None])
-        elif items:
-            items[-1][1] = value
+    items = _items(lines[summed:], began_before=summed or not is_whole)
     turns = [item for item in items if item[1] != BETWEEN_TURNS]
     if not turns:
         return _Tail(size, BETWEEN_TURNS if items else "empty", 0, totals, _calls(end))
-    if not summed and any(status for _, status in turns):  # nobody has summed up what they came to
+    if not summed and (not is_whole or any(status for _, status in turns)):  # nobody has summed up what they came to
         totals = None
     return _Tail(size, turns[-1][1], _last_number(turns, totals), totals, _calls(end))
 
 
+def _items(lines: list[tuple[str, str]], began_before: bool) -> list[list[str | None]]:
+    """The number and the status of each item."""
+    items: list[list[str | None]] = [[None, None]] if began_before else []
+    for key, value in lines:
+        if key == "turn":
+            items.append([value, None])
+        elif items:
+            items[-1][1] = value
+    return items
+
+
 def _last_number(turns: list[list[str | None]], totals: Totals | None) -> int | None:
-    numbers = [int(number) for number, _ in turns if number and number.isdecimal()]
+    numbers = [int(number) for number, _ in turns if number and number.isdecimal() and len(number) < 19]
     return numbers[-1] if numbers else totals.turns if totals else None
 
 
 def _sums(raw: str) -> Totals | None:
-    try:
-        return Totals(**pair_of(f"session: {raw}")[1])
-    except (ValueError, TypeError):
-        return None
+    """The sums of a line `session: {...}`; None where it does not hold them."""
+    with contextlib.suppress(ValueError):
+        sums = value_of(raw)
+        names = [field.name for field in dataclasses.fields(Totals)]
+        known: dict[str, Any] = {name: sums.get(name) for name in names} if isinstance(sums, dict) else {}
+        whole = (known.get(name) for name in ("turns", "iterations", "tools"))
+        may_lack = (known.get(name) for name in ("tokens", "cost") if known.get(name) is not None)
+        if all(type(value) is int for value in whole) and all(type(value) in (int, float) for value in may_lack):
+            return Totals(**known)
+    return None
 
 
 def _calls(end: bytes) -> list[dict[str, Any]]:
     """The lines of model calls."""
     found = []
     for line in _CALL.findall(end):
-        with contextlib.suppress(ValueError, RecursionError):
-            found.append(entry_of(line.decode("utf-8", "replace")))
+        with contextlib.suppress(ValueError):
+            found.append(entry_of(text_of(line)))
     return found
 
 
-def _end(fd: int, size: int) -> bytes:
-    """The whole lines from the last `session:` line on; all lines where there is none."""
+def _end(fd: int, size: int) -> tuple[bytes, bool]:
+    """The whole lines from the last `session:` line on, and whether they are all that follow it.
+
+    Where there is no such line, they are all lines; of a long file they are the last ones.
+    """
     start, data, at, block = size, b"", -1, _BLOCK
-    while start and at < 0:
+    while start and at < 0 and size - start < _MOST_TAIL:
         begin, block = max(0, start - block), block * 2
         data = os.pread(fd, start - begin, begin) + data
         start, at = begin, data.rfind(b"\n  session: ", 0, data.rfind(b"\n") + 1)  # no line that is torn
-    return data[max(0, at) : data.rfind(b"\n") + 1]
+    return data[max(0, at) : data.rfind(b"\n") + 1], at >= 0 or not start

@@ -21,7 +21,7 @@ from connectagent.output.text import describe
 from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, RecordFile
 from connectagent.records.head import forked, header
-from connectagent.records.paths import new_record, warn
+from connectagent.records.paths import is_given_up, new_record, warn
 from connectagent.session.journal import (
     ABANDONED,
     BEGAN,
@@ -243,6 +243,8 @@ class RecordLog(MemoryLog):
         except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
             self._failed = True
             warn(self._agent, "record", error)
+            if self._file is not None and is_given_up(self._agent):
+                self._file.give_up()
 
 
 def _make_room(new: Path) -> None:

@@ -122,11 +122,34 @@ def _guarded_getaddrinfo(original: Callable[..., Any]) -> Callable[..., Any]:
     return getaddrinfo
 
 
+def _guarded_sendto(own: Callable[..., Any]) -> Callable[..., Any]:
+    def sendto(self: socket.socket, data: Any, *more: Any) -> Any:
+        guard, address = _innermost(), more[-1] if more else None
+        if guard is not None and isinstance(address, tuple) and len(address) > 1:
+            guard.check(*address[:2])
+        return own(self, data, *more)
+
+    return sendto
+
+
+def _guarded_look_up(own: Callable[..., Any]) -> Callable[..., Any]:
+    def look_up(host: Any) -> Any:
+        guard = _innermost()
+        if guard is not None:
+            guard.check(host, "?")
+        return own(host)
+
+    return look_up
+
+
 # `create_connection` goes through both; asyncio and ssl go through these as well.
 _GUARDED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (socket.socket, "connect", _guarded_connect),
     (socket.socket, "connect_ex", _guarded_connect),
+    (socket.socket, "sendto", _guarded_sendto),
     (socket, "getaddrinfo", _guarded_getaddrinfo),
+    (socket, "gethostbyname", _guarded_look_up),
+    (socket, "gethostbyname_ex", _guarded_look_up),
 )
 
 

@@ -14,7 +14,7 @@ from connectagent.agents.agent import Agent
 from connectagent.agents.resume import is_record
 from connectagent.hooks.discovery import handlers_of
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.read import entry_of
+from connectagent.records.lines import entry_of
 from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
 from connectagent.testing.network import no_network

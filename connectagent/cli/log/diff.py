@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import read_record
+from connectagent.records.read import odd_is_told, read_record
 
 _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
 
@@ -50,7 +51,8 @@ def command(one: str, two: str) -> None:
     """
     paths = [find_record(one), find_record(two)]
     records = [read_record(path) for path in paths]
-    lines = list(differences(records[0], records[1]))
+    with odd_is_told(f"{paths[0]} or {paths[1]}"):
+        lines = list(differences(records[0], records[1]))
     if not lines:
         return
     for sign, path in zip(("---", "+++"), paths, strict=True):
@@ -75,12 +77,13 @@ _HEAD = ("agent", "model", "plugins", "system_prompt")
 
 def _by_place(turns: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
+    known: Counter[str] = Counter()
     for turn in turns:
         between = turn.get("status") == BETWEEN_TURNS
         place = f"{'after ' if between else ''}turn {turn.get('turn')}"
-        while place in found:
-            place += ", again"
-        found[place] = turn
+        known[place] += 1
+        again = known[place] - 1
+        found[f"{place}, again{f' ({again})' if again > 1 else ''}" if again else place] = turn
     return found
 
 

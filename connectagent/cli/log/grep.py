@@ -30,8 +30,8 @@ def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
     except re.error as error:
         raise usage_error(f"{pattern!r} is not a regular expression: {error}") from error
     found = False
-    for path, record in each(read_record, agent):
-        for place, line, match in _matches(record, sought):
+    for path, matches in each(lambda path: list(_matches(read_record(path), sought)), agent):
+        for place, line, match in matches:
             found = True
             start, end = max(0, match.start() - _AROUND), match.end() + _AROUND
             parts = [line[start : match.start()], line[match.start() : match.end()], line[match.end() : end]]

@@ -34,10 +34,11 @@ def command(limit: int, status: str | None, agent: str | None, as_json: bool) ->
     """Print one line for each session, the newest first.
 
     The column turns is turns/iterations; sums are of the turns that have ended; ? is unknown. The status is that of the
-    last turn: answered, ended, max_iterations, error, interrupted, paused, running, or crashed, where the turn never
-    ended and no process is writing the record.
+    last turn: answered, ended, max_iterations, error, interrupted, paused, running, crashed, where the turn never
+    ended and no process is writing the record, or not recorded from a turn on, as where the disk was full.
     """
-    found = (summary for _, summary in each(summarise, agent) if status is None or summary.status == status)
+    known = (summary for _, summary in each(summarise, agent))
+    found = (one for one in known if status is None or one.status == status or one.status.startswith(f"{status} from"))
     listed = list(islice(found, limit or None))
     if as_json:
         echo_json([summary.data() for summary in listed])
@@ -56,7 +57,7 @@ def _show(summaries: list[Summary]) -> None:
         Column("started"),
         Column("agent", 12 if narrow else 30),
         Column("model", 11 if narrow else 30),
-        Column("status", 11 if narrow else 14),
+        Column("status", 11 if narrow else 26),
         *(Column(name, right=True) for name in ("turns", "tools", "tok", "cost")),
         Column("first words"),
     ]

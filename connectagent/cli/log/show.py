@@ -25,7 +25,7 @@ from connectagent.output.text import actor_with_place, clean, visible
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns, with_retries
-from connectagent.records.read import read_record
+from connectagent.records.read import odd_is_told, read_ends, read_record
 from connectagent.records.summary import summarise
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
 _MOST = 300  # characters of a text, without --full
+_LONG = 8_000_000  # bytes of a record that is shown without its middle
 _BAD = ("error", "crashed", "interrupted")
 
 
@@ -42,9 +43,18 @@ _BAD = ("error", "crashed", "interrupted")
 @click.option("--full", is_flag=True, help="Shorten nothing: arguments, results, texts and all keys of each entry.")
 @json_option
 def command(record: str | None, number: int | None, full: bool, as_json: bool) -> None:
-    """Print a session as a tree: turns, iterations, model calls, tools, and who changed what."""
+    """Print a session as a tree: turns, iterations, model calls, tools, and who changed what.
+
+    Of a record of over 8 MB, 500 entries at each end are shown, or of the turn that --turn names; --full shows all.
+    """
     path = find_record(record)
-    data = read_record(path)
+    with odd_is_told(path):
+        _show(path, number, full, as_json)
+
+
+def _show(path: Path, number: int | None, full: bool, as_json: bool) -> None:
+    is_long = path.stat().st_size > _LONG and not full and not as_json
+    data = read_ends(path, number) if is_long else read_record(path)
     turns = [turn for turn in joined_turns(data) if number is None or turn.get("turn") == number]
     if number is not None and not turns:
         known = sorted({str(turn.get("turn")) for turn in data["turns"]})
@@ -139,6 +149,8 @@ def _rows(entry: Any) -> list[Row]:
     if kind == "began":
         call = f"{entry.get('tool_name')}({data_text(entry.get('arguments'))})"
         return [Row(4, ((f"{terminal().glyphs.bad} {call} was started and never ended", "red"),))]
+    if kind == "left_out":
+        return [Row(4, ((f"{entry.get('lines')} lines are left out: --full, or --turn N", "yellow"),))]
     made = rows(entry) if kind is not None else []
     if made:
         return made

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import click
@@ -67,8 +68,7 @@ def command(agent: str | None, as_json: bool) -> None:
     agents: dict[str, _Sums] = {}
     models: dict[str, _Sums] = {}
     tools: dict[str, _Sums] = {}
-    for path, record in each(read_record, agent):
-        running = bool(record["turns"]) and "status" not in record["turns"][-1] and summarise(path).status == "running"
+    for _, (record, running) in each(_countable, agent):
         _count(record, running, agents, models, tools)
     groups = (("agent", "turns", agents), ("model", "calls", models), ("tool", "calls", tools))
     if as_json:
@@ -79,6 +79,14 @@ def command(agent: str | None, as_json: bool) -> None:
         if number:
             click.echo()
         _show(name, counted, sums)
+
+
+def _countable(path: Path) -> tuple[dict[str, Any], bool]:
+    """A record, and whether its last turn is running; what cannot be counted is told before anything of it is."""
+    record = read_record(path)
+    running = bool(record["turns"]) and "status" not in record["turns"][-1] and summarise(path).status == "running"
+    _count(record, running, {}, {}, {})
+    return record, running
 
 
 def _count(

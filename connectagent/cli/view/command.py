@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
@@ -23,6 +27,7 @@ def view(record: str | None, port: int, opened: bool | None) -> None:
     """
     from connectagent.cli.view.server import Server
 
+    opened_by = contextlib.ExitStack()
     server = Server(find_record(record) if record is not None else None, port)
     try:
         click.echo(visible(server.url, 2000))
@@ -30,14 +35,32 @@ def view(record: str | None, port: int, opened: bool | None) -> None:
         if sys.stdout.isatty():
             click.echo("Ctrl-C ends it.", err=True)
         if opened or (opened is None and sys.stdout.isatty() and _has_desktop()):
-            import webbrowser
-
-            webbrowser.open(server.url_for_once())
+            opened_by.enter_context(_in_browser(server.url))
         server.serve()
     except KeyboardInterrupt:  # the way to end it: nothing has failed
         click.echo(err=True)
     finally:
+        opened_by.close()
         server.close()
+
+
+@contextlib.contextmanager
+def _in_browser(url: str) -> Iterator[None]:
+    """Open a browser with a file that leads to the page.
+
+    Any user can read a browser's command line. The address, which has a secret part, stands in the file, which is the
+    user's alone.
+    """
+    import tempfile
+    import webbrowser
+
+    with tempfile.TemporaryDirectory(prefix="connectagent-view-") as folder:  # of mode 0700
+        file = Path(folder) / "open.html"
+        place = html.escape(url)
+        text = f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0; url={place}">'
+        file.write_text(f'{text}<title>connectagent</title><a href="{place}">The page</a>\n', "utf-8")
+        webbrowser.open(file.as_uri())
+        yield
 
 
 def _has_desktop() -> bool:

@@ -17,6 +17,7 @@ from connectagent.cli.view.page import page, script, style
 from connectagent.cli.view.reading import Reading, summary_of
 from connectagent.errors import ConfigError, ConnectAgentError
 from connectagent.records.find import all_records, records_folder
+from connectagent.records.read import ODD
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
@@ -59,7 +60,6 @@ class Server:
         self._readings: dict[tuple[str, int, int], Reading] = {}
         self._lock = threading.Lock()
         self._secret = secrets.token_urlsafe(24)
-        self._once: str | None = None
         self._served = False
         try:
             self._http = _Http(("127.0.0.1", port), _Handler)
@@ -70,11 +70,6 @@ class Server:
         self._http.hosts = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
         place = f"#record={quote(record.name)}" if record else ""
         self.url = f"http://127.0.0.1:{self.port}/{self._secret}/{place}"
-
-    def url_for_once(self) -> str:
-        """An address that leads to the page one time: other users can read a browser's command line."""
-        self._once = secrets.token_urlsafe(24)
-        return f"http://127.0.0.1:{self.port}/{self._once}"
 
     def serve(self) -> None:
         """Answer until `close()` is called from another thread, or an exception comes, as Ctrl-C."""
@@ -93,10 +88,6 @@ class Server:
         """The type and the body for a path; `_Refused` where there is none."""
         address = urlsplit(target)
         secret, _, name = address.path.lstrip("/").partition("/")
-        with self._lock:
-            if self._once is not None and _same(secret, self._once):
-                self._once = None
-                raise _Refused(302, self.url)
         if not _same(secret, self._secret):
             raise _Refused(404, "there is nothing here; the address that connectagent view printed has a secret part")
         if name in _PAGES:
@@ -107,10 +98,10 @@ class Server:
         given = {key: values[-1] for key, values in parse_qs(address.query, keep_blank_values=True).items()}
         try:
             value = _DATA[name](self, given)
-        except (LookupError, ValueError) as error:
-            raise _Refused(404, f"there is no such thing: {type(error).__name__}: {error}") from error
         except (OSError, ConnectAgentError) as error:
             raise _Refused(404, f"the record cannot be read: {error}") from error
+        except ODD as error:
+            raise _Refused(404, f"there is no such thing: {type(error).__name__}: {error}") from error
         if isinstance(value, str):
             return _PLAIN, value.encode("utf-8", "backslashreplace")
         return "application/json", json.dumps(value, allow_nan=False).encode()
@@ -226,8 +217,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, kind: str, body: bytes) -> None:
         self.send_response(status)
         headers = {**_HEADERS, "Content-Type": kind, "Content-Length": str(len(body))}
-        if status == 302:
-            headers["Location"] = body.decode()
         if status == 405:
             headers |= {"Allow": "GET", "Connection": "close"}
         for name, value in headers.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ def sandboxed() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="connectagent-replay-") as folder:
         copy = Path(folder) / "co"
         if real.is_dir():
-            shutil.copytree(real, copy, ignore=_top_level(real), symlinks=True)
+            shutil.copytree(real, copy, ignore=_not_copied(real))
         overrides["dir"] = str(copy)
         try:
             yield
@@ -43,8 +44,15 @@ def sandboxed() -> Iterator[None]:
             overrides.pop("dir") if before is None else overrides.update(dir=before)
 
 
-def _top_level(root: Path) -> Any:
-    return lambda folder, names: [name for name in names if name in _OWN] if Path(folder) == root else []
+def _not_copied(root: Path) -> Any:
+    """Records, pipes and links to folders. A link to a file is copied as the file, which would else be changed."""
+
+    def left_out(folder: str, name: str) -> bool:
+        path = os.path.join(folder, name)
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        return (Path(folder) == root and name in _OWN) or not (is_folder or os.path.isfile(path))
+
+    return lambda folder, names: [name for name in names if left_out(folder, name)]
 
 
 @contextlib.contextmanager

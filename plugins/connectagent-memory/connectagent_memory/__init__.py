@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from connectagent import ConfigError, PluginWarning, after_user_input, on_agent_ready, on_complete, tool
+from connectagent.output.masking import current
 from connectagent_memory.stores import MemoryStore, MemoryStoreError, Remembered, SqliteStore
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Memory:
     # -- for programs ----------------------------------------------------------------------------
 
     def add(self, agent: Agent) -> int:
-        """Remember what is new in the agent's session; how many messages it were.
+        """Remember what is new in the agent's session, its secrets masked; how many messages it were.
 
         Raises:
             MemoryStoreError: it cannot be kept; the next `add` tries it again.
@@ -80,7 +81,7 @@ class Memory:
         added = _added_by_handlers(session["trace"], own["turn"])
         now, new = time.time(), []
         for index, message in enumerate(messages[start:], start):
-            text = _text_of(message.get("content"))[:_LONGEST]
+            text = current().text(_text_of(message.get("content")))[:_LONGEST]
             if message["role"] in ("user", "assistant") and text.strip() and message not in added:
                 who = "user" if message["role"] == "user" else agent.name
                 new.append(Remembered(own["session"], index, who, text, now))

@@ -129,6 +129,20 @@ def test_what_a_redactor_took_out_is_not_remembered() -> None:
     assert memory.search(agent, "swordfish") == [] and len(memory.search(agent, "word")) == 1
 
 
+@pytest.mark.parametrize("mask", ["on", "off"])
+def test_secrets_are_masked_as_in_the_record(mask: str, co: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "tulip-4711-violet")
+    monkeypatch.setenv("CONNECTAGENT_MASK", mask)
+    memory = Memory(preload=1)
+    key = "sk-proj-" + "a1B2" * 10
+    agent_with(memory, f"Your key {key} works.").input("Remember the flower tulip-4711-violet, " + "x" * 49_970 + key)
+    kept = b"".join(path.read_bytes() for path in co.glob("memory.sqlite*"))
+    assert [part in kept for part in (b"tulip-4711", b"sk-proj-a1B2")] == [mask == "off"] * 2
+    later = agent_with(memory, "Hm.")
+    later.input("Which flower?")
+    assert ("[masked: SHOP_TOKEN]" in json.dumps(later.current_session)) == (mask == "on")
+
+
 def test_a_list_of_parts_is_remembered_by_its_text_and_half_characters_are_replaced() -> None:
     memory = Memory()
     agent = agent_with(memory, "ok \ud800 apple", "ok")

@@ -1,0 +1,139 @@
+"""One line of a record as data: JSON and little more, which YAML 1.1 reads as the same.
+
+A record may come from a stranger. Of YAML only what records are written in is read: no anchors, aliases, tags, merges,
+and no texts over several lines. How deep a value is and how many values a line holds are told before it is read.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from typing import Any
+
+from connectagent.records.yaml_lines import MAX_DEPTH
+
+MAX_VALUES = 5_000_000
+"""How many values a record may hold, those in its containers included, to be read at once."""
+
+_FEW = 200  # of what may begin a value in a line: texts are not looked into for so few
+# What JSON may hold raw and YAML 1.1 refuses, or takes for the end of a line.
+_DOUBTFUL = re.compile("[^ -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
+_SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
+_EXPONENT = re.compile(r"-?\d+\.\d+[eE][-+]\d+", re.ASCII)  # of a float that is one in YAML 1.1 too
+_YAML = re.compile(r'"(?:[^"\\]++|\\.)*+"|(?<=[\[ ])(-?)\.inf|(?<=[\[ ])\.nan|\? (?=")|NaN|Infinity')
+_PAIR = re.compile(r"([a-z_]\w*):(?: (.+))?", re.ASCII)
+_BARE = re.compile(r"[a-z_][\w./-]*", re.IGNORECASE | re.ASCII)
+_NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+_WORDS = {"null": None, "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
+
+
+def text_of(line: bytes) -> str:
+    """A line without its end, as text.
+
+    Raises:
+        ValueError: it is not UTF-8, or has characters that YAML reads in its own way.
+    """
+    text = line.removesuffix(b"\n").decode("utf-8")
+    if not text.isprintable():
+        found = _DOUBTFUL.search(text)
+        if found is not None:
+            raise ValueError(f"holds U+{ord(found[0]):04X}, which is written as an escape")
+    return text
+
+
+def entry_of(line: str) -> dict[str, Any]:
+    """The trace entry of a line `  - {...}`.
+
+    Raises:
+        ValueError: the line is none.
+    """
+    value = value_of(line[4:])
+    if not isinstance(value, dict) or not line.endswith("}"):
+        raise ValueError("is not an entry of a trace")
+    return value
+
+
+def pair_of(text: str) -> tuple[str, Any]:
+    """The key and the value of a line `key: value`.
+
+    Raises:
+        ValueError: the line is none.
+    """
+    found = _PAIR.fullmatch(text)
+    if found is None or found[2] is None or found[1] in _NOT_TEXT:
+        raise ValueError("is not a key with a value")
+    return found[1], value_of(found[2])
+
+
+def value_of(text: str) -> Any:
+    """A value: JSON, a time, or a word that needs no quotes.
+
+    Raises:
+        ValueError: it is none, or is deeper or holds more than is read.
+    """
+    if text[0] in '{["':
+        return _json(text)
+    if text in _WORDS:
+        return _WORDS[text]
+    if _BARE.fullmatch(text) and text.lower() not in _NOT_TEXT:
+        return text
+    return datetime.datetime.fromisoformat(text) if _TIME.fullmatch(text) else _json(text)
+
+
+def count_values(text: str) -> int:
+    """How many values a line holds, or a little more."""
+    if not text.startswith("  - ") and text.partition(": ")[2][:1] not in "[{":  # `  messages: "..."`
+        return 1
+    found = _count(text)
+    return found if found <= _FEW else _count(_outside(text))
+
+
+def _count(text: str) -> int:
+    return 1 + text.count(",") + text.count("[") + 3 * text.count("{")  # a dict takes more room
+
+
+def _json(text: str) -> Any:
+    if "\\u" in text and _SURROGATE.search(text):
+        raise ValueError("holds half a character, which YAML does not join")
+    if text[0] != '"' and text.count("{") + text.count("[") > MAX_DEPTH:  # messages are one text, with many in it
+        outside = _outside(text)
+        if _is_deep(outside) or _count(outside) > MAX_VALUES:
+            raise ValueError(f"is deeper than {MAX_DEPTH} levels, or holds over {MAX_VALUES} values")
+    try:
+        return _decoder.decode(text)
+    except json.JSONDecodeError:
+        return _yaml_decoder.decode(_YAML.sub(_as_json, text))
+
+
+def _as_json(match: re.Match[str]) -> str:
+    """What the writer writes in YAML's own way: floats that are not finite, and long keys, after a `?`."""
+    text = match[0]
+    if text in ("NaN", "Infinity"):
+        raise ValueError("holds a number that is text to YAML")
+    return text if text[0] == '"' else "NaN" if text == ".nan" else "" if text[0] == "?" else f"{match[1]}Infinity"
+
+
+def _outside(text: str) -> str:
+    """A line without what stands in quotes."""
+    return "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
+
+
+def _is_deep(outside: str) -> bool:
+    depth = 0
+    for found in re.finditer(r"[\[{]+|[\]}]+", outside):
+        run = found[0]
+        depth += len(run) if run[0] in "[{" else -len(run)
+        if depth > MAX_DEPTH:
+            return True
+    return False
+
+
+def _float(text: str) -> float | str:
+    """A number; YAML 1.1 takes one like `1e5` for text."""
+    return text if ("e" in text or "E" in text) and not _EXPONENT.fullmatch(text) else float(text)
+
+
+_decoder = json.JSONDecoder(parse_float=_float, parse_constant=str)
+_yaml_decoder = json.JSONDecoder(parse_float=_float)
