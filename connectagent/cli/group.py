@@ -15,7 +15,6 @@ from connectagent.cli.commands import COMMANDS
 from connectagent.cli.failure import plain, show
 from connectagent.errors import did_you_mean
 from connectagent.output.masking import current
-from connectagent.settings import overrides
 
 
 class LazyGroup(click.Group):
@@ -100,7 +99,6 @@ def cli() -> None:
 
 def invoke(arguments: list[str]) -> int:
     """Run the command that the arguments name, and return its exit code."""
-    overrides["program"] = None  # until a script is named: the command itself is no program of the project
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a model's text may hold what the terminal's encoding has not
             stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
