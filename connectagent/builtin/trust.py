@@ -167,6 +167,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     """
     from connectagent.output.rows import Row
     from connectagent.output.terminal import Terminal
+    from connectagent.output.typed import forget_typed
 
     terminal = Terminal()
     if not terminal.interactive or not _interactive(sys.stdin):
@@ -177,6 +178,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
         rows.append(Row(2, ((f"{name}: {first}", ""),), wrap=True))
         rows += [Row(2, ((f"| {line}", ""),), wrap=True) for line in rest]
     terminal.show(rows)
+    forget_typed()
     terminal.stream(rows, "Run it? [y]es, [N]o, [a]lways in this session: ", force=True)
     answer = ""
     try:
