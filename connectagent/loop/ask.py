@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from connectagent import frame
 from connectagent.data import LLM, ConfigurableLLM, Image, LLMRequest, LLMResponse, Message
-from connectagent.errors import OutputError, ProviderError
+from connectagent.errors import ConfigError, OutputError, ProviderError
 from connectagent.frame import Frame
 from connectagent.loop.model_call import Call
 from connectagent.models.content import parts_of
-from connectagent.models.json_schema import json_in, with_instruction
+from connectagent.models.json_schema import json_alone, json_in, with_instruction
 from connectagent.session.state import clone
 from connectagent.tools.registry import ToolRegistry
 
@@ -91,14 +91,40 @@ def llm_do(
         from connectagent.models.create import create_llm
 
         llm = create_llm(model, api_key=api_key, base_url=base_url, options=options)
-    here, send = frame.current(), Sending(output)
-    complete = partial(send, llm)
-    if here is not None and not here.turn.over:
-        complete = partial(_in_turn, here, llm, send)
-    messages = _messages(prompt, system_prompt)
+    complete, messages = _completing(llm, output), _messages(prompt, system_prompt)
     if output is None:
         return complete(messages).content or ""
     return _structured(llm, messages, output, complete)
+
+
+def verdict(prompt: str, output: type[Output], system_prompt: str, llm: LLM) -> Output:
+    """As `llm_do`, for a decision: the answer must be the object and nothing else, and no rule may have made it.
+
+    Raises:
+        ProviderError: the call failed.
+        OutputError: the second answer is not the object alone either.
+        ConfigError: the offline model answered, which judges nothing.
+    """
+    messages = _messages(prompt, system_prompt)
+    return _structured(llm, messages, output, _completing(llm, output), _alone)
+
+
+def _completing(llm: LLM, output: type[Any] | None) -> Callable[[list[Message]], LLMResponse]:
+    """What asks a model: as an operation of the turn that is running, or outside of one."""
+    here, send = frame.current(), Sending(output)
+    if here is not None and not here.turn.over:
+        return partial(_in_turn, here, llm, send)
+    return partial(send, llm)
+
+
+def _inside(response: LLMResponse) -> str:
+    return json_in(response.content or "")
+
+
+def _alone(response: LLMResponse) -> str:
+    if response.model == "offline":
+        raise ConfigError("the offline model answers by rule and judges nothing; name a model")
+    return json_alone(response.content or "")
 
 
 def ask(
@@ -201,7 +227,11 @@ def _schemas(tools: Any) -> list[dict[str, Any]]:
 
 
 def _structured(
-    llm: Any, messages: list[Message], output: type[Output], complete: Callable[[list[Message]], LLMResponse]
+    llm: Any,
+    messages: list[Message],
+    output: type[Output],
+    complete: Callable[[list[Message]], LLMResponse],
+    read: Callable[[LLMResponse], str] = _inside,
 ) -> Output:
     from pydantic import ValidationError
 
@@ -213,7 +243,7 @@ def _structured(
             raise ProviderError(told, kind="refusal", provider=provider, model=llm.model)
         text = response.content or ""
         try:
-            return output.model_validate_json(json_in(text))
+            return output.model_validate_json(read(response))
         except ValidationError as error:
             wrong = _wrong(error)
         messages = [
