@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from connectagent import frame
 from connectagent.agents.agent_tool import agent_tool
-from connectagent.agents.links import Links
+from connectagent.agents.closing import Closable, watch
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in, repeats
 from connectagent.data import LLM, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
@@ -46,7 +46,7 @@ STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
-class Agent(Links):
+class Agent(Closable):
     """A model with tools, a conversation, and plugins that see and steer each moment of it.
 
     Args:
@@ -128,8 +128,7 @@ class Agent(Links):
         self.system_prompt = read_prompt(system_prompt)
         self.max_iterations = _limit(max_iterations)
         self.tools = ToolRegistry(tools, agent_tool=agent_tool)
-        self.streaming = stream
-        self._executed = 0
+        self.streaming, self._executed = stream, 0
         if plugin_errors not in ("raise", "warn"):
             raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
@@ -149,6 +148,7 @@ class Agent(Links):
             self.llm = llm if llm is not None and not named else self.create_llm(asked)
         self.hooks.observe("on_agent_ready", agent=self)
         self.take_in()
+        watch(self)
 
     # -- turns ---------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ from connectagent.agents.agent_tool import AskAgent
 from connectagent.agents.handoff import HandoffRequest, delegate
 from connectagent.agents.tree import Node, parameters_of
 from connectagent.data import LLM, Log, Session, ToolCall, TraceEntry
+from connectagent.errors import PluginError, did_you_mean
+from connectagent.hooks.entry_points import normalized
 from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.operations import Ending
 from connectagent.loop.turn import Turn
@@ -32,6 +34,7 @@ class Links(Node):
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
     current_session: Session | None
+    closed = False  # whether its life is over
 
     @property
     def conversation(self) -> Conversation:
@@ -52,6 +55,39 @@ class Links(Node):
             self._conversation.labels = labels
 
     # -- for handlers and tools ----------------------------------------------------------------
+
+    @property
+    def session(self) -> Session:
+        """`current_session`, for code that runs while there is one.
+
+        Raises:
+            RuntimeError: there is none before the first `input()`.
+        """
+        if self.current_session is None:
+            raise RuntimeError(f"agent {self.name!r} has no session before its first input()")
+        return self.current_session
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The session's state, as the code that asks for it sees it.
+
+        Raises:
+            RuntimeError: there is none before the first `input()`.
+        """
+        return self.session["state"] if self.turn is None else self.turn.state
+
+    def plugin(self, name: str) -> Any:
+        """The object, module or function of a plugin that acts in this agent.
+
+        Raises:
+            PluginError: there is none of that name; the message lists those that there are.
+        """
+        found = {handler.plugin: handler.thing for handler in reversed(self.hooks.loaded) if not handler.builtin}
+        for known, thing in found.items():
+            if normalized(known) == normalized(name):
+                return thing
+        listed = ", ".join(sorted(found)) or "none"
+        raise PluginError(f"agent {self.name!r} has no plugin {name!r}.{did_you_mean(name, found)} It has: {listed}")
 
     def ask(
         self,
@@ -91,8 +127,10 @@ class Links(Node):
         """Refuse what is for between turns.
 
         Raises:
-            RuntimeError: a turn is running.
+            RuntimeError: a turn is running, or the agent is closed.
         """
+        if self.closed:
+            raise RuntimeError(f"agent {self.name!r} is closed; {what} comes too late: make a new agent")
         if self.turning.locked():
             raise RuntimeError(
                 f"agent {self.name!r} is in a turn; {what} is for between turns, and was called by its own handler or "

@@ -45,7 +45,7 @@ class Turn(Operations):
     def __init__(
         self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
     ) -> None:
-        self.agent, self.host, self.boundary = agent, agent.hooks, agent.boundary
+        self.agent, self.conversation, self.host, self.boundary = agent, agent.conversation, agent.hooks, agent.boundary
         self.id, self.log, self.past = id, log, past
         self.message, self.prompt, self.limit = given
         self.asked = asked
@@ -76,11 +76,6 @@ class Turn(Operations):
         self.listeners: list[Any] = [] if self.parent is None else list(self.parent.listeners)  # see `loop.stream`
         if own is not None and own.is_own_thread() and not any(own is one for one in self.listeners):
             self.listeners.append(own)
-
-    @property
-    def conversation(self) -> Any:
-        """The agent's conversation."""
-        return self.agent.conversation
 
     @property
     def iteration(self) -> int:
@@ -142,6 +137,7 @@ class Turn(Operations):
         Raises:
             ConfigError: the system prompt names state that there is none.
         """
+        self.conversation = self.agent.conversation  # another one, where the agent went back to its beginning
         known = self.past.own(self.id, self.branch) if self.past is not None else []
         self.conversation.repeat(known)
         self.conversation.begin_turn(self.prompt)
