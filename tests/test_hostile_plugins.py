@@ -146,9 +146,9 @@ def test_the_doctor_tells_what_becomes_of_each(folder: Path) -> None:
     assert time.monotonic() - started < 60
     assert done.returncode == 1 and done.stderr == ""
     found = {part.split()[0]: part for part in done.stdout.replace("\n    ", " | ").splitlines()}
-    assert "  ok  on_complete" in found["good"] and "  ok  register_commands" in found["greets"]
+    assert found["good"] == "good (connectagent-good 1.0): ok" and found["greets"].endswith("): ok")
     for name, (_, told) in {**IMPORTED, **DECLARED, "kills": IMPORTED["crashes"]}.items():
-        assert "  broken  " in found[name] and told in found[name], found[name]
+        assert "): broken | " in found[name] and told in found[name], found[name]
     assert "\x1b" not in done.stdout
     last = done.stdout.splitlines()[-1]
     broken = len(IMPORTED) + len(DECLARED) + 1

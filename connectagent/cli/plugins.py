@@ -124,7 +124,7 @@ def doctor(as_json: bool, timeout: float) -> None:
         click.echo(json.dumps([status.shown() for status in found], indent=2))
         raise SystemExit(1 if broken or problems else 0)
     for status in found:
-        click.echo(plain(f"{_line(status)} (from {status.distribution})"))
+        click.echo(plain(f"{status.name} ({status.distribution} {status.version}): {status.status}"))
         if status.error:
             click.echo(plain(f"    {status.error}\n    {status.way_out}"))
     for problem in problems:
