@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, cast
 from connectagent import frame
 from connectagent.agents.agent_tool import AskAgent
 from connectagent.agents.handoff import HandoffRequest, delegate
-from connectagent.agents.tree import Node, parameters_of
+from connectagent.agents.runtime import Runtime
+from connectagent.agents.tree import Node, parameters_of, repeats
 from connectagent.data import LLM, Log, Session, ToolCall, TraceEntry
 from connectagent.errors import PluginError, did_you_mean
+from connectagent.hooks.discovery import model_handlers
 from connectagent.hooks.entry_points import normalized
 from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.operations import Ending
 from connectagent.loop.turn import Turn
+from connectagent.models.create import connected
+from connectagent.models.names import parse_model
 from connectagent.session.conversation import Conversation
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
@@ -23,17 +27,23 @@ if TYPE_CHECKING:  # it is loaded where a turn goes on
     from connectagent.session.history import History
 
 
+SCOPES = ("agent", "loop", "turn")
+STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running", "between_turns")
+
+
 class Links(Node):
     """An agent as the loop and the conversation see it; `Agent` adds what people see."""
 
     boundary: DryRunBoundary
     llm: LLM
+    runtime: Runtime
     _connection: Any  # the key, address and options that code gave
     listener: Any  # who streams this agent's next turn
     _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
     current_session: Session | None
+    form: Any = None  # of each result; None for text
     closed = False  # whether its life is over
 
     @property
@@ -75,6 +85,34 @@ class Links(Node):
             RuntimeError: there is none before the first `input()`.
         """
         return self.session["state"] if self.turn is None else self.turn.state
+
+    def end_turn(self, result: str | None = None, *, scope: str = "agent", outcome: str = "ended") -> None:
+        """End the turn before the next call of a model or tool; `on_complete` still fires.
+
+        Args:
+            result: what `input()` returns; without it, the last text of the model.
+            scope: where agents work inside each other: `"agent"`, this agent's turn only; `"loop"`, those up to
+                the next `Loop`; `"turn"`, all of them.
+            outcome: one word that tells why, for `on_complete` and the record.
+
+        Raises:
+            RuntimeError: no turn is running, or no `Loop`.
+            ValueError: the scope is not one of the three, or the outcome is not a word of your own.
+        """
+        turn = self.turn
+        if turn is None:
+            raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
+        if result is not None and not isinstance(result, str):
+            raise TypeError(f"end_turn() takes the turn's result, a str or None, not {type(result).__name__}")
+        if scope not in SCOPES:
+            raise ValueError(f"end_turn(scope=...) is 'agent', 'loop' or 'turn', not {scope!r}")
+        if not isinstance(outcome, str) or not outcome.isidentifier() or outcome in STATUSES:
+            taken = ", ".join(STATUSES)
+            raise ValueError(f"end_turn(outcome=...) is one word, and none of {taken}, not {outcome!r}")
+        loops = (one for one in turn.callers() if one.agent.body is not None and repeats(one.agent.body.function))
+        if scope == "loop" and next(loops, None) is None:
+            raise RuntimeError(f"agent {self.name!r} is not in a Loop: end_turn(scope='loop') ends one")
+        turn.end(Ending(result, outcome, self.boundary.running() or {"plugin": "(program)"}), scope)
 
     def plugin(self, name: str) -> Any:
         """The object, module or function of a plugin that acts in this agent.
@@ -120,6 +158,25 @@ class Links(Node):
         from connectagent.loop.ask import ask  # with what reads answers as data, which few programs need
 
         return ask(self, prompt, output, system_prompt, model, tools)
+
+    def create_llm(self, model: str) -> LLM:
+        """Another model, with this agent's plugins.
+
+        It has this agent's key, address and options if it is of the provider for which they were given.
+        """
+        if self.runtime.create_model is not None:
+            return self.runtime.create_model(model)
+        brought = self.hooks.collect("register_models")
+        known = {normalized(handler.plugin) for handler in self.hooks.handlers("register_models")}
+        brought += [handler({}) or {} for handler in model_handlers(model, known, parse_model)]
+        factories = {prefix: factory for models in brought for prefix, factory in models.items()}
+        return connected(model, self._connection, factories)
+
+    def form_for(self, output: Any) -> Any:
+        """The form of a result that `output` asks for; None for text."""
+        from connectagent.loop.output import form_of  # with pydantic, which few programs need
+
+        return form_of(output)
 
     # -- what the loop asks of it --------------------------------------------------------------
 
@@ -245,7 +302,8 @@ class Links(Node):
 
     def delegate(self, turn: Turn) -> Ending | None:
         """The ending of a turn that another agent, or a function, takes in place of the model."""
-        return delegate(turn)
+        lone = self.body is None and not turn.conversation.labels
+        return None if lone else delegate(turn)
 
     def asked_by(self, call: ToolCall) -> Node | None:
         """The agent of the tree that a tool call asks, or None."""

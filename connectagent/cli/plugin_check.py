@@ -88,7 +88,7 @@ def main(file: str, group: str, name: str, distribution: str, value: str) -> Non
     wanted = (group, name, distribution, value)
     for plugin in everything():
         if (plugin.entry.group, plugin.name, plugin.distribution, plugin.entry.value) == wanted:
-            text = json.dumps(status_of(plugin).shown())
+            text = json.dumps(status_of(plugin).data())
             Path(file).write_text(text, encoding="utf-8")
             break
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What there is to tell about installed plugins: as they are declared, or as they turn out when they are loaded."""
+"""The status of installed plugins: as they are declared, or as they turn out when they are loaded."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Status:
     load_ms: float = 0.0
     handlers: list[Handler] = field(default_factory=list, repr=False)
 
-    def shown(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """The status as data, for `--json`."""
         return {key: value for key, value in vars(self).items() if key != "handlers"}
 
@@ -89,7 +89,7 @@ def declared(plugin: Installed) -> Status:
 
 
 def status_of(plugin: Installed) -> Status:
-    """Load a plugin and tell what came of it; what it prints meanwhile is not shown."""
+    """Load a plugin, without showing what it prints, and return its status."""
     status = declared(plugin)
     started = time.perf_counter()
     try:
@@ -128,7 +128,7 @@ def _named_by(plugin: Installed) -> list[str]:
     try:
         listed = [(name.removeprefix("shadow:"), place) for name, place in named_plugins()]
         return [place for name, place in listed if not name.endswith(".py") and plugin in named(name)]
-    except ConnectAgentError:  # of the project's file, which `doctor` tells
+    except ConnectAgentError:  # of the project's file, which `doctor` reports
         return []
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from connectagent.cli import installer, script
-from connectagent.cli.failure import plain
+from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.new import new
-from connectagent.cli.plan import plan_of, shown, text_of
+from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_check import LIMIT_S, check
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
 
@@ -26,7 +26,7 @@ def list_(as_json: bool) -> None:
     """Print every installed plugin: name, version and where it is from. No plugin is loaded: `doctor` tries them."""
     found = [declared(plugin) for plugin in everything()]
     if as_json:
-        click.echo(json.dumps([status.shown() for status in found], indent=2))
+        click.echo(json.dumps([status.data() for status in found], indent=2))
     elif not found:
         click.echo("no plugin is installed; write one: connectagent plugins new NAME")
     for status in found if not as_json else ():
@@ -55,7 +55,7 @@ def inspect(name: str) -> None:
     if status.error:
         raise SystemExit(f"error: {status.error}\nway out: {status.way_out}")
     for handler, place in _placed(status):
-        click.echo(f"{handler.hook}: {shown(handler)}, {place}")
+        click.echo(f"{handler.hook}: {handler_text(handler)}, {place}")
     given = options_of(plugin)
     known = {name: f"set to {given[name]!r}" if name in given else how for name, how in _options(plugin)}
     click.echo(f"options: {', '.join(f'{name} ({how})' for name, how in known.items()) or 'none'}")
@@ -104,7 +104,7 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
     else:
         agent = script.agent_of(module)
         if agent is None:
-            raise click.UsageError(f"{script.shown(module)} has no agent", click.get_current_context())
+            raise usage_error(f"{script.shown(module)} has no agent")
     click.echo(text_of(plan_of(agent)))
 
 
@@ -121,7 +121,7 @@ def doctor(as_json: bool, timeout: float) -> None:
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
     problems = [*project_problems(), *shared_names()]
     if as_json:
-        click.echo(json.dumps([status.shown() for status in found], indent=2))
+        click.echo(json.dumps([status.data() for status in found], indent=2))
         raise SystemExit(1 if broken or problems else 0)
     for status in found:
         click.echo(plain(f"{status.name} ({status.distribution} {status.version}): {status.status}"))

@@ -10,8 +10,8 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import Continue, LLMResponse, ToolCall, TraceEntry
-from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejected, Waiting
-from connectagent.hooks.handler import Handler, short, who
+from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejected, Waiting, short
+from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import value_problem
 from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same

@@ -38,11 +38,13 @@ class Given(NamedTuple):
         message: the user's message.
         prompt: its text.
         limit: how many iterations the turn may take.
+        output: the form of its result; None for text.
     """
 
     message: Message
     prompt: str
     limit: int
+    output: Any = None
 
 
 class Operations:
