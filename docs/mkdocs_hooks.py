@@ -10,7 +10,12 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
-ELSEWHERE = {"README.md": "index.md", "plugins/README.md": "tutorial.md", "CHANGELOG.md": "changelog.md"}
+ELSEWHERE = {
+    "README.md": "index.md",
+    "plugins/README.md": "tutorial.md",
+    "SECURITY.md": "security.md",
+    "CHANGELOG.md": "changelog.md",
+}
 """Files of the repository outside of docs/, each with the page that it becomes."""
 
 _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")

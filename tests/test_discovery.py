@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from allowing import allow_here
 
 from connectagent import Agent, ConfigError, PluginError, Retry, on_complete, on_error, use
 from connectagent.settings import overrides
@@ -87,6 +88,7 @@ def test_the_project_and_the_environment_name_plugins_for_every_agent(site, monk
 def test_a_file_that_the_project_names_is_found_from_the_project_s_folder(site, monkeypatch, tmp_path):
     Path("pyproject.toml").write_text("[tool.connectagent]\nplugins = ['./marks.py']\n")
     Path("marks.py").write_text(MARK)
+    allow_here(monkeypatch, tmp_path / "state")
     (tmp_path / "deeper").mkdir()
     monkeypatch.chdir(tmp_path / "deeper")
     assert said() == "hello!"

@@ -38,6 +38,7 @@ LATER = (
     *("asyncio", "csv", "datetime", "difflib", "email", "hashlib", "importlib.metadata", "platform"),
     *("random", "secrets", "shutil", "socket", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
     *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "testing")),
+    *("connectagent.hooks.distributions", "connectagent.settings.allowed"),
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),
     *(f"connectagent.records.{name}" for name in ("find", "follow", "history", "lines", "read", "retention")),
     "connectagent.records.summary",

@@ -31,7 +31,8 @@ def generator():
 
 GENERATE = generator()
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in GENERATE.pages()}
-LINKING = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "CHANGELOG.md")}}
+OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+LINKING = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in OTHERS}}
 
 
 def blocks(language):
@@ -172,7 +173,7 @@ def test_each_page_is_listed_once_in_the_index_and_in_the_site():
     index = re.findall(r"^\| \[[^\]]+\]\(([\w-]+\.md)\)", PAGES["docs/README.md"], re.MULTILINE)
     site = re.findall(r"^- .*: ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(index) == names
-    assert sorted(site) == sorted([*names, "index.md", "tutorial.md", "changelog.md"])
+    assert sorted(site) == sorted([*names, "index.md", "tutorial.md", "security.md", "changelog.md"])
 
 
 @pytest.mark.parametrize("name", LINKING)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from allowing import allow_here
 from conversation_faults import ACTS
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -458,7 +459,7 @@ def shadowed_results(**options: Any) -> tuple[Any, str]:
 
 
 def test_a_file_is_shadowed_by_code_by_setting_by_project_and_by_the_command_line(
-    guard_file: Path, monkeypatch: pytest.MonkeyPatch
+    guard_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = [{"return": "mine"}]
     assert shadowed_results(plugins=["shadow:./guard.py"])[0] == mine
@@ -473,6 +474,7 @@ def test_a_file_is_shadowed_by_code_by_setting_by_project_and_by_the_command_lin
     assert shadowed_results()[0] == mine
     monkeypatch.delenv("CONNECTAGENT_PLUGINS")
     Path("pyproject.toml").write_text('[tool.connectagent]\nplugins = ["shadow:./guard.py"]\n')
+    allow_here(monkeypatch, tmp_path / "state")
     Path("deeper").mkdir()
     monkeypatch.chdir("deeper")
     assert shadowed_results()[0] == mine

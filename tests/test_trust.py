@@ -15,7 +15,17 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, ConfigError, LLMResponse, ProviderError, ToolCall, before_each_tool, tool
+from connectagent import (
+    Agent,
+    ConfigError,
+    LLMResponse,
+    ProviderError,
+    Retry,
+    ToolCall,
+    before_each_tool,
+    on_error,
+    tool,
+)
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
@@ -106,6 +116,9 @@ def test_what_the_policy_allows_runs() -> None:
         ['{"allowed": "true", "reason": "x"}', '{"allowed": 1, "reason": "x"}'],
         ['{"reason": "x"}', ""],
         [LLMResponse(judge(True), finish_reason="refusal")],
+        [f"I cannot say {judge(True)} here.", f"```json\n{judge(True)}\n``` is what they want."],
+        [f"{judge(True)}\n{judge(False)}", f"{judge(False)}{judge(True)}"],
+        [LLMResponse(judge(True), model="offline")],
     ],
 )
 def test_a_judge_that_fails_or_is_unclear_means_no(answers: list[Any]) -> None:
@@ -122,6 +135,17 @@ def test_the_offline_model_never_judges(judge: str | None) -> None:
     entry = agent.execute_tool("delete", {"path": "a"})
     assert ran == [] and entry["status"] == "rejected"
     assert "the offline model answers by rule and judges nothing" in entry["result"]
+
+
+def test_a_handler_cannot_let_the_offline_model_judge() -> None:
+    @on_error
+    def elsewhere(request: Any) -> Any:
+        return Retry(model="offline")
+
+    llm = ScriptedLLM([call("delete", path="a")], ProviderError("down", kind="server", provider="test"), "done")
+    policy, agents = "All is fine.", {"plugins": [elsewhere], "log": False, "quiet": True}
+    Agent("h", [delete], llm=llm, trust=policy, **agents).input("delete allowed true")  # type: ignore[arg-type]
+    assert ran == []
 
 
 def test_arguments_reach_the_judge_as_data_on_one_line() -> None:
@@ -146,8 +170,9 @@ def test_arguments_that_are_too_long_to_be_judged_whole_are_refused() -> None:
     [
         (judge(True), "success"),
         (f"```json\n{judge(True)}\n```", "success"),
-        ("Yes.", "success"),
-        ("ALLOWED\nIt is harmless.", "success"),
+        (f"```\n{judge(True)}\n```", "success"),
+        ("Yes.", "rejected"),
+        ("ALLOWED\nIt is harmless.", "rejected"),
         (judge(False, "no"), "rejected"),
         ("No: it deletes.", "rejected"),
         ("Yes, if you are sure", "rejected"),
@@ -157,7 +182,7 @@ def test_arguments_that_are_too_long_to_be_judged_whole_are_refused() -> None:
         (RuntimeError("broken"), "rejected"),
     ],
 )
-def test_an_agent_judges_and_only_a_plain_yes_is_one(answer: Any, status: str) -> None:
+def test_an_agent_judges_and_only_json_is_a_verdict(answer: Any, status: str) -> None:
     guard = Agent("guard", llm=ScriptedLLM(answer), log=False, quiet=True)
     assert [one for one, _ in results(guard, BOTH, "done")] == ["success", status]
 
@@ -184,7 +209,7 @@ def test_an_agent_that_judges_itself_says_no() -> None:
         def input(self, prompt: str) -> str:
             return self.agent.input(prompt)
 
-    myself = Myself("judge", llm=ScriptedLLM("yes"), log=False, quiet=True)
+    myself = Myself("judge", llm=ScriptedLLM(judge(True)), log=False, quiet=True)
     myself.agent = Agent("h", [delete], llm=ScriptedLLM(BOTH[1:], "done"), trust=myself, log=False, quiet=True)
     assert myself.agent.input("x") == "done"
     assert ran == []

@@ -214,11 +214,13 @@ class Links(Node):
     def runs_again(self, call: ToolCall) -> bool:
         """Whether a person at the terminal says that a call in doubt is to be run again; no where there is none."""
         from connectagent.output.rows import call_text
+        from connectagent.output.typed import forget_typed
 
         files = (sys.stdin, sys.stderr)
         if not all(file is not None and not file.closed and file.isatty() for file in files):
             return False
         print(f"{self.name}: the process ended while {call_text(call.name, call.arguments)} ran.", file=sys.stderr)
+        forget_typed()
         print("It may have taken effect. Run it again? [y]es, [N]o: ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
 

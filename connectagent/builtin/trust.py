@@ -26,7 +26,6 @@ _FILE = re.compile(r"[/\\]|\.(md|txt|prompt|policy)$", re.IGNORECASE)  # a text 
 _LONGEST = 50_000  # characters of arguments that a judge reads; what it cannot read whole it cannot allow
 _SHOWN = 10_000  # characters of an argument that the user is asked about
 _BUSY_S = 300  # how long a call waits for a judge that several agents share
-_YES = ("yes", "allow", "allowed")
 
 _JUDGE = """You decide whether one tool call of an AI agent may run. Decide by this policy and nothing else:
 
@@ -120,7 +119,7 @@ class Trust:
             if len(call) > _LONGEST:
                 return False, f"its arguments are too long to be judged ({len(call)} characters, at most {_LONGEST})"
             judge = agent.llm if self._judge is None else self._judge.llm
-            if judge.model == "offline":
+            if "offline" in (judge.model, getattr(judge, "provider", None)):
                 return False, "the offline model answers by rule and judges nothing; name a model"
             if self._judge is None:
                 return _ask_model(agent.llm, self._text, call)
@@ -167,6 +166,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     """
     from connectagent.output.rows import Row
     from connectagent.output.terminal import Terminal
+    from connectagent.output.typed import forget_typed
 
     terminal = Terminal()
     if not terminal.interactive or not _interactive(sys.stdin):
@@ -177,6 +177,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
         rows.append(Row(2, ((f"{name}: {first}", ""),), wrap=True))
         rows += [Row(2, ((f"| {line}", ""),), wrap=True) for line in rest]
     terminal.show(rows)
+    forget_typed()
     terminal.stream(rows, "Run it? [y]es, [N]o, [a]lways in this session: ", force=True)
     answer = ""
     try:
@@ -223,10 +224,10 @@ def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
 
 
 def _ask_model(llm: Any, policy: str, call: str) -> tuple[bool, str]:
-    from connectagent.loop.ask import llm_do
+    from connectagent.loop.ask import verdict
 
-    verdict: Any = llm_do(call, output=_verdict(), system_prompt=_JUDGE.format(policy=policy), llm=llm)
-    return verdict.allowed, verdict.reason
+    found: Any = verdict(call, _verdict(), _JUDGE.format(policy=policy), llm)
+    return found.allowed, found.reason
 
 
 @lru_cache(maxsize=1)
@@ -260,15 +261,11 @@ def _ask_judge(judge: Any, question: str) -> str:
 
 
 def _read_verdict(answer: str) -> tuple[bool, str]:
-    """An agent's verdict: JSON and nothing else, or a first line of one word.
+    """An agent's verdict: JSON and nothing else.
 
-    A search for a yes inside the answer would find the one that the arguments brought along.
+    A search for a yes inside a text would find the one that the arguments brought along, or that a refusal quotes.
     """
-    text = answer.strip()
-    fenced = re.fullmatch(r"```(?:json)?\s*(\{.*\})\s*```", text, re.DOTALL)
-    text = fenced[1] if fenced else text
-    if text.startswith("{"):
-        verdict: Any = _verdict().model_validate_json(text)
-        return verdict.allowed, verdict.reason
-    first, _, rest = text.partition("\n")
-    return first.strip(" .!:*").casefold() in _YES, rest.strip() or text[:500] or "the judge gave no answer"
+    from connectagent.models.json_schema import json_alone
+
+    verdict: Any = _verdict().model_validate_json(json_alone(answer))
+    return verdict.allowed, verdict.reason

@@ -17,5 +17,10 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"connectagent {__version__}")
         return 0
     from connectagent.cli.group import invoke
+    from connectagent.settings import overrides
 
-    return invoke(given)
+    overrides["program"] = None  # until a script is named: the command itself is no program of the project
+    try:
+        return invoke(given)
+    finally:
+        overrides.pop("program", None)

@@ -11,5 +11,6 @@ COMMANDS = {
     "resume": "connectagent.cli.resume",
     "replay": "connectagent.cli.replay",
     "plugins": "connectagent.cli.plugins",
+    "allow": "connectagent.cli.allow",
 }
 """The own commands, each with the module that holds a click command of the same name."""

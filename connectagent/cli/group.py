@@ -20,7 +20,8 @@ from connectagent.output.masking import current
 class LazyGroup(click.Group):
     """The own commands by name, and those that installed plugins bring by `register_commands`.
 
-    A plugin's command cannot take the place of an own one.
+    A plugin's command cannot take the place of an own one. To list commands loads no plugin: the list tells those that
+    their distributions declare.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -28,8 +29,15 @@ class LazyGroup(click.Group):
         self._loaded: set[object] = set()  # the plugins whose commands were loaded
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        self._bring(None)
-        return [*COMMANDS, *sorted(name for name in self.commands if name not in COMMANDS)]
+        return [*COMMANDS, *sorted({*self.commands, *_declared()} - {*COMMANDS})]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands; of a plugin's command it tells the distribution."""
+        others = {name: f"Of {plugin}." for name, plugin in _declared().items() if name not in COMMANDS}
+        own = [(name, self.get_command(ctx, name)) for name in [*COMMANDS, *sorted(self.commands.keys() - {*others})]]
+        rows = [(name, command.get_short_help_str(80)) for name, command in own if command is not None]
+        with formatter.section("Commands"):
+            formatter.write_dl([*rows, *((plain(name), plain(text)) for name, text in sorted(others.items()))])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in COMMANDS:
@@ -51,9 +59,10 @@ class LazyGroup(click.Group):
                 hint = f" Did you mean 'connectagent run {args[0]}'?"
             raise click.UsageError(f"no command {args[0]!r}.{hint} Commands: {', '.join(names)}", ctx) from error
 
-    def _bring(self, name: str | None) -> None:
-        """Let installed plugins add one command, or all; a broken one is reported, and the others stay."""
-        from connectagent.hooks.discovery import command_plugins, handlers_of
+    def _bring(self, name: str) -> None:
+        """Let installed plugins add a command; a broken one is reported, and the others stay."""
+        from connectagent.hooks.discovery import handlers_of
+        from connectagent.hooks.entry_points import command_plugins
 
         for plugin in command_plugins(name):
             if plugin.entry in self._loaded:
@@ -63,9 +72,19 @@ class LazyGroup(click.Group):
                 for handler in handlers_of(plugin):
                     if handler.hook == "register_commands":
                         handler({"cli": self})
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 text = f"plugin {plugin.name!r} brings no commands: {type(error).__name__}: {error}"
                 click.echo(plain(text)[:300], err=True)
+
+
+def _declared() -> dict[str, Any]:
+    """The commands that distributions declare, each with its plugin."""
+    from connectagent.hooks.entry_points import COMMANDS as GROUP
+    from connectagent.hooks.entry_points import installed
+
+    return {plugin.name: plugin for plugin in installed(GROUP)}
 
 
 @click.group(

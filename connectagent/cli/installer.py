@@ -22,7 +22,7 @@ def install(requirements: tuple[str, ...]) -> None:
     """Install REQUIREMENTS (whatever pip takes), and check in a fresh process that their plugins load."""
     before = {(row["distribution"], row["version"], row["name"]) for row in _listed()}
     _call("install", *requirements)
-    rows = _listed()
+    rows = _listed(tried=True)
     fresh = [row for row in rows if (row["distribution"], row["version"], row["name"]) not in before]
     if not fresh:
         names = " ".join(requirements)
@@ -91,11 +91,15 @@ def _call(action: str, *names: str) -> None:
         raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n" + "\n".join(said[-3:]))
 
 
-def _listed() -> list[dict[str, Any]]:
-    """What a fresh process lists: this one has the old files in its caches."""
-    command = [sys.executable, "-m", "connectagent", "plugins", "list", "--json"]
+def _listed(tried: bool = False) -> list[dict[str, Any]]:
+    """What a fresh process tells of the plugins: this one has the old files in its caches.
+
+    Args:
+        tried: whether each plugin is loaded.
+    """
+    command = [sys.executable, "-m", "connectagent", "plugins", "doctor" if tried else "list", "--json"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode:
+    if done.returncode not in ((0, 1) if tried else (0,)) or not done.stdout.startswith("["):
         raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr.strip()}")
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows

@@ -1,4 +1,4 @@
-"""The status of installed plugins: loads each, and keeps what goes wrong with it."""
+"""The status of installed plugins: as they are declared, or as they turn out when they are loaded."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from connectagent.hooks.entry_points import (
     Installed,
     clash,
     guarded,
+    imported,
     installed,
     is_factory,
     missing_options,
@@ -29,16 +30,16 @@ from connectagent.hooks.entry_points import (
 from connectagent.hooks.handler import Handler
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.specs import HOOKS, PROJECT
-from connectagent.settings import named_plugins, project_file, project_settings
+from connectagent.settings import named_plugins, project_file, project_settings, refusal
 
 
 @dataclass
 class Status:
-    """One plugin as `plugins list` prints it.
+    """One plugin as `plugins list` and `plugins doctor` tell it.
 
     Args:
-        status: `ok`, `broken`, `needs options` (it loads, and cannot be made without them), or `not checked`
-            (the project's settings cannot be read).
+        status: `installed` (it was not loaded), `ok`, `broken`, `needs options` (it loads, and cannot be made
+            without them), or `not checked` (the project's settings cannot be read).
         hooks: the hooks that it has handlers for.
         source: the entry point's value and the folder of the distribution.
         named_by: where it is named for every agent.
@@ -72,29 +73,44 @@ def everything() -> list[Installed]:
     return list(found.values())
 
 
+def declared(plugin: Installed) -> Status:
+    """A plugin as its distribution declares it; nothing of it is loaded."""
+    try:
+        folder: Any = plugin.entry.dist.locate_file("") if plugin.entry.dist else "?"
+    except Exception:
+        folder = "?"
+    source, named_by = f"{plugin.entry.value} in {folder}", _named_by(plugin)
+    status = Status(plugin.name, plugin.distribution, plugin.version, "installed", [], source, named_by)
+    if plugin.problem:
+        _break(status, PluginError(f"{plugin.problem}\n{way_out(plugin, PluginError())}"), plugin)
+    elif plugin.rivals:
+        _break(status, PluginError(clash(plugin)), plugin)
+    return status
+
+
 def status_of(plugin: Installed) -> Status:
     """Load a plugin, without showing what it prints, and return its status."""
-    folder = plugin.entry.dist.locate_file("") if plugin.entry.dist else "?"
-    source, named_by = f"{plugin.entry.value} in {folder}", _named_by(plugin)
-    status = Status(plugin.name, plugin.distribution, plugin.version, "ok", [], source, named_by)
+    status = declared(plugin)
     started = time.perf_counter()
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             _look(plugin, status)
-        if plugin.rivals:
-            raise PluginError(clash(plugin))
     except ConfigError as error:  # of the project's file, which is no plugin's fault
         status.status, status.error, status.way_out = "not checked", str(error), "repair that file"
     except ConnectAgentError as error:
-        text, _, hint = str(error).rpartition("\n")
-        status.status, status.error = "broken", text or hint
-        status.way_out = hint if text else way_out(plugin, error)
+        _break(status, error, plugin)
     status.load_ms = round(1000 * (time.perf_counter() - started), 2)
     return status
 
 
+def _break(status: Status, error: ConnectAgentError, plugin: Installed) -> None:
+    told, _, hint = str(error).rpartition("\n")
+    status.status, status.error = "broken", told or hint
+    status.way_out = hint if told else way_out(plugin, error)
+
+
 def _look(plugin: Installed, status: Status) -> None:
-    options, thing = options_of(plugin), guarded(plugin, plugin.entry.load)
+    options, thing = options_of(plugin), guarded(plugin, lambda: imported(plugin))
     if is_factory(thing) and guarded(plugin, lambda: missing_options(thing, options)):
         members = [member for cls in getattr(thing, "__mro__", ()) for member in vars(cls).values()]
         hooks = {hook for member in members for hook in marks_of(member)}
@@ -102,6 +118,8 @@ def _look(plugin: Installed, status: Status) -> None:
             status.status, status.hooks = "needs options", [hook for hook in HOOKS if hook in hooks]
             return
     status.handlers = list(handlers_of(plugin))
+    if status.status == "installed":
+        status.status = "ok"
     hooks = {handler.hook for handler in status.handlers}
     status.hooks = [hook for hook in HOOKS if hook in hooks]
 
@@ -120,7 +138,8 @@ def project_problems() -> list[str]:
         listed, tables = named_plugins(), project_settings()
     except ConnectAgentError as error:
         return [str(error)]
-    problems = []
+    not_allowed = refusal()
+    problems = [not_allowed] if not_allowed else []
     for name, place in listed:
         bare = name.removeprefix("no:").removeprefix("shadow:")
         if bare.endswith(".py"):

@@ -8,10 +8,11 @@ from typing import Any
 import click
 
 from connectagent.cli import installer, script
-from connectagent.cli.failure import usage_error
+from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
-from connectagent.cli.plugin_status import Status, everything, project_problems, shared_names, status_of
+from connectagent.cli.plugin_check import LIMIT_S, check
+from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
 from connectagent.output.rows import many
 
 
@@ -20,22 +21,22 @@ def plugins() -> None:
     """List, inspect, install, write and repair plugins."""
 
 
-@plugins.command(name="list", short_help="Every installed plugin, broken ones too.")
+@plugins.command(name="list", short_help="Every installed plugin, without loading it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(as_json: bool) -> None:
-    """Print every installed plugin: name, version, status, hooks, and where it is from."""
-    found = [status_of(plugin) for plugin in everything()]
+    """Print every installed plugin: name, version and where it is from. No plugin is loaded: `doctor` tries them."""
+    found = [declared(plugin) for plugin in everything()]
     if as_json:
         click.echo(json.dumps([status.data() for status in found], indent=2))
     elif not found:
         click.echo("no plugin is installed; write one: connectagent plugins new NAME")
     for status in found if not as_json else ():
-        click.echo(_line(status))
-        click.echo(f"    from {status.distribution}, {status.source}")
+        click.echo(plain(f"{status.name} {status.version}  {status.status}"))
+        click.echo(plain(f"    from {status.distribution}, {status.source}"))
         if status.named_by:
-            click.echo(f"    named by {', '.join(status.named_by)}")
+            click.echo(plain(f"    named by {', '.join(status.named_by)}"))
         if status.error:
-            click.echo(f"    error: {status.error}\n    way out: {status.way_out}")
+            click.echo(plain(f"    error: {status.error}\n    way out: {status.way_out}"))
 
 
 def _line(status: Status) -> str:
@@ -83,7 +84,7 @@ def _options(plugin: Any) -> list[tuple[str, str]]:
 
     from connectagent.hooks.entry_points import is_factory
 
-    thing = plugin.entry.load()
+    thing = plugin.entry.load()  # which `status_of` has loaded
     if not is_factory(thing):
         return []
     parameters = python_inspect.signature(thing).parameters.values()
@@ -109,22 +110,31 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
 
 
 @plugins.command(short_help="Everything that is wrong with the installation.")
-def doctor() -> None:
-    """Look for everything that is wrong; the last line and the exit code sum it up."""
-    found = [status_of(plugin) for plugin in everything()]
-    for status in found:
-        click.echo(f"{status.name} ({status.distribution} {status.version}): {status.status}")
-        if status.error:
-            click.echo(f"    {status.error}\n    {status.way_out}")
-    problems = [*project_problems(), *shared_names()]
-    for problem in problems:
-        click.echo(problem)
+@click.option("--json", "as_json", is_flag=True, help="Print the plugins as a JSON list.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=LIMIT_S, show_default=True,
+              metavar="SECONDS", help="How long one plugin may take to load.")  # fmt: skip
+def doctor(as_json: bool, timeout: float) -> None:
+    """Look for everything that is wrong; the last line and the exit code sum it up.
+
+    Each plugin is loaded in a process of its own, so that one that hangs or crashes is told like any other.
+    """
+    found = check(everything(), timeout)
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
+    problems = [*project_problems(), *shared_names()]
+    if as_json:
+        click.echo(json.dumps([status.data() for status in found], indent=2))
+        raise SystemExit(1 if broken or problems else 0)
+    for status in found:
+        click.echo(plain(f"{status.name} ({status.distribution} {status.version}): {status.status}"))
+        if status.error:
+            click.echo(plain(f"    {status.error}\n    {status.way_out}"))
+    for problem in problems:
+        click.echo(plain(problem))
     count = many(len(found), "plugin")
     if broken or problems:
         what = [f"{len(broken)} broken: {', '.join(broken)}"] if broken else []
         what += [f"{len(problems)} wrong in the setup"] if problems else []
-        click.echo(f"not well: {count}, {'; '.join(what)}")
+        click.echo(plain(f"not well: {count}, {'; '.join(what)}"))
         raise SystemExit(1)
     click.echo(f"all well: {count}")
 

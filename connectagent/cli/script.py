@@ -83,6 +83,7 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
     sys.modules[NAME] = module  # dataclasses and type hints look their module up by its name
     sys.path.insert(0, str(file.absolute().parent))
     sys.argv = [path]
+    overrides["program"] = str(file.absolute())
     exec(code, module.__dict__)
     return module
 

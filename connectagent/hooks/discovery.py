@@ -19,7 +19,6 @@ from connectagent.hooks.connectonion import CONNECTONION, adapted
 from connectagent.hooks.entry_points import (
     BY_DEFAULT,
     CODE,
-    COMMANDS,
     IN_CODE,
     MODELS,
     PERSON,
@@ -43,7 +42,7 @@ from connectagent.hooks.entry_points import (
 from connectagent.hooks.handler import Handler, event_of, name_of, where
 from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.specs import HOOKS
-from connectagent.settings import named_plugins, overrides, setting
+from connectagent.settings import check_file, named_plugins, overrides, setting
 
 BUILT_IN = ("record", "textlog", "console", "xray", "trust")
 SHADOW = "shadow:"
@@ -140,7 +139,7 @@ def find_handlers(
     ]
     found += [(one, place) for item, place in _wanted(everything, out) for one in _loaded(item, place, sources[1])]
     known = {normalized(handler.plugin) for handler, _ in found} | set(map(normalized, BUILT_IN))
-    out.check(known)
+    out.check(known | {normalized(name) for item, _ in everything if (name := _name(item)) and not leaves_out(item)})
     found += [(handler, BY_DEFAULT) for handler in model_handlers(model or setting("model"), known, provider_of)]
     switched_off = _switched_off(everything, found, out)
     _announce(switched_off)
@@ -168,8 +167,7 @@ def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, 
     """What is to be loaded, and where it is named."""
     _check_shadows([item for item, _ in everything])
     # What is left out is not even loaded: this is the way out for those who have a broken plugin.
-    items = [(item, place) for item, place in everything if not leaves_out(item)]
-    items = [(item, place) for item, place in items if isinstance(_key(item), int) or not out(_key(item), place)]
+    items = [(item, place) for item, place in everything if not leaves_out(item) and not out(_name(item), place)]
     own = [(item, place) for item, place in items if place == CODE]
     mine = [_key(item) for item, _ in own]
     _check_named_once([item for item, _ in own], mine)
@@ -177,7 +175,7 @@ def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, 
     for item, place in items:
         if place != CODE and _key(item) not in mine:  # to name it for all and here is no mistake
             first, before = wide.setdefault(_key(item), (item, place))
-            wide[_key(item)] = (first, place if place in IN_CODE else before)
+            wide[_key(item)] = (first, before if before in IN_CODE else place)
     return [*wide.values(), *own]
 
 
@@ -186,9 +184,13 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
 
     Raises:
         PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard of code.
+        ConfigError: the project's file names code that the person has not allowed.
     """
-    bare = item.plugin if isinstance(item, shadow) else item
-    plugin = find(bare, told_place(place)) if isinstance(bare, str) and not bare.endswith(".py") else None
+    bare, plugin = item.plugin if isinstance(item, shadow) else item, None
+    if isinstance(bare, str) and bare.endswith(".py"):
+        check_file(bare, place)
+    elif isinstance(bare, str):
+        plugin = find(bare, told_place(place))
     handlers = list(handlers_of(item))
     for handler in handlers:
         handler.local = _key(item) in map(_key, _flat(on_events))
@@ -238,6 +240,12 @@ def _key(item: Any) -> Any:
     return normalized(found[0].name) if len(found) == 1 else normalized(item)
 
 
+def _name(item: Any) -> str:
+    """The name by which something that is named can be left out before it is loaded; "" for an object."""
+    key = _key(item)
+    return "" if isinstance(key, int) else Path(key).stem if key.endswith(".py") else key
+
+
 def model_handlers(model: Any, known: set[str], provider_of: Callable[[str], Any]) -> list[Handler]:
     """The handlers of the installed plugin that brings a model; [] for a model of a provider that is known.
 
@@ -267,12 +275,6 @@ def model_handlers(model: Any, known: set[str], provider_of: Callable[[str], Any
 
 def _begins(model: str, prefix: str) -> bool:
     return model == prefix or model.startswith(prefix if prefix[-1:] in ("-", ":", "/") else f"{prefix}/")
-
-
-def command_plugins(name: str | None) -> list[Installed]:
-    """The installed plugins that may bring a command; without a name, all of them."""
-    declared = [plugin for plugin in installed(COMMANDS) if name is None or plugin.name == name]
-    return declared if declared and name is not None else [*declared, *undeclared(COMMANDS)]
 
 
 def _flat(things: Any) -> Iterator[Any]:
@@ -389,9 +391,9 @@ def module_from_path(path: str) -> ModuleType:
     token = _loading.set((*_loading.get(), real))
     try:
         spec.loader.exec_module(module)
-    except _LoadsItself:
+    except (_LoadsItself, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise PluginError(f"plugin {path!r} cannot be loaded: {type(error).__name__}: {error}") from error
     finally:
         _loading.reset(token)

@@ -17,14 +17,14 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import PluginError, did_you_mean, nearest
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.specs import PROJECT
-from connectagent.settings import project_file, project_settings
+from connectagent.settings import check_allowed, project_file, project_settings
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -50,26 +50,22 @@ class Installed:
 
     Args:
         entry: the entry point.
+        distribution: the distribution's name, as it writes it.
+        version: the distribution's version.
+        problem: why it cannot be loaded, where that is known without loading it.
         rivals: the other distributions that declare the same name, which is then nobody's.
     """
 
     entry: EntryPoint
+    distribution: str
+    version: str | None = None
+    problem: str | None = None
     rivals: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
         """The entry point's name."""
         return self.entry.name
-
-    @property
-    def distribution(self) -> str:
-        """The distribution's name, as it writes it."""
-        return self.entry.dist.name if self.entry.dist else self.entry.value
-
-    @property
-    def version(self) -> str | None:
-        """The distribution's version."""
-        return self.entry.dist.version if self.entry.dist else None
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version or ''}".rstrip()
@@ -82,23 +78,34 @@ def installed(group: str = PROJECT) -> tuple[Installed, ...]:
 
 @lru_cache(maxsize=16)
 def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
-    from importlib.metadata import entry_points  # it takes a third of the time of importing all of this package
-
-    by_name: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=group):
-        by_name.setdefault(normalized(entry.name), []).append(entry)
+    by_name: dict[str, list[Installed]] = {}
+    for plugin in _declared(path):
+        if plugin.entry.group == group:
+            by_name.setdefault(normalized(plugin.name), []).append(plugin)
     found = []
-    for _, entries in sorted(by_name.items()):
-        for entry in entries:
-            rivals = [str(Installed(other)) for other in entries if other is not entry]
-            found.append(Installed(entry, tuple(rivals)))
+    for _, plugins in sorted(by_name.items()):
+        for plugin in plugins:
+            rivals = [str(other) for other in plugins if other is not plugin]
+            found.append(replace(plugin, rivals=tuple(rivals)))
     return tuple(found)
+
+
+@lru_cache(maxsize=4)
+def _declared(path: tuple[str, ...]) -> list[Installed]:
+    from connectagent.hooks.distributions import declared  # which takes a third of the time of importing this package
+
+    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS))]
 
 
 def undeclared(group: str) -> list[Installed]:
     """The plugins whose distributions declare nothing in a group, and that may bring something all the same."""
     declared = {plugin.distribution for plugin in installed(group)}
     return [plugin for plugin in installed() if plugin.distribution not in declared and not plugin.rivals]
+
+
+def command_plugins(name: str) -> list[Installed]:
+    """The installed plugins that may bring a command: those that declare it, else those that declare none."""
+    return [plugin for plugin in installed(COMMANDS) if plugin.name == name] or undeclared(COMMANDS)
 
 
 def own_name(plugin: Installed) -> str:
@@ -163,11 +170,13 @@ def guarded(plugin: Installed, step: Callable[[], Any]) -> Any:
     """Run one step of a plugin's loading; whatever it raises is told as that plugin's error.
 
     Raises:
-        PluginError: the step failed, or called `sys.exit`.
+        PluginError: the step failed, with whatever it raised but Ctrl-C.
     """
     try:
         return step()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         said = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         raise PluginError(
             f"plugin {plugin.name!r} ({plugin}) cannot be loaded: {said}\n{way_out(plugin, error)}"
@@ -183,7 +192,7 @@ def load(plugin: Installed) -> Any:
     Raises:
         PluginError: it cannot be loaded, or its options or its scope do not fit.
     """
-    thing = guarded(plugin, plugin.entry.load)
+    thing = guarded(plugin, lambda: imported(plugin))
     options = options_of(plugin)
     if not is_factory(thing):
         if options:
@@ -210,16 +219,35 @@ _process_wide: dict[Any, Any] = {}  # plugins of which all agents of the process
 _process_wide_lock = threading.RLock()
 
 
+def imported(plugin: Installed) -> Any:
+    """What a plugin's entry point names.
+
+    Raises:
+        PluginError: it is known that it cannot be loaded.
+        BaseException: whatever its code raises.
+    """
+    if plugin.problem:
+        raise PluginError(plugin.problem)
+    return plugin.entry.load()
+
+
 def is_factory(thing: Any) -> bool:
     """Whether a plugin is a class, or a function that makes one, rather than the plugin itself."""
     return isinstance(thing, type) or (inspect.isroutine(thing) and not marks_of(thing))
 
 
 def options_of(plugin: Installed) -> dict[str, Any]:
-    """`[tool.connectagent.<plugin>]` of the project; {} without one."""
-    names = table_names(plugin)
-    tables = {key: value for key, value in project_settings().items() if isinstance(value, dict)}
-    return {name: value for key, table in tables.items() if normalized(key) in names for name, value in table.items()}
+    """`[tool.connectagent.<plugin>]` of the project; {} without one.
+
+    Raises:
+        ConfigError: they hold an address, code or a path that the person has not allowed.
+    """
+    names, found = table_names(plugin), {}
+    for key, table in project_settings().items():
+        if isinstance(table, dict) and normalized(key) in names:
+            check_allowed(key)
+            found.update(table)
+    return found
 
 
 def table_names(plugin: Installed) -> tuple[str, str, str]:
@@ -271,7 +299,7 @@ def missing_options(factory: Callable[..., Any], options: dict[str, Any]) -> lis
 def way_out(plugin: Installed, error: BaseException) -> str:
     """What somebody can do about a plugin that cannot be loaded."""
     remove = f"leave it out: -p no:{plugin.name}; or remove it: connectagent plugins uninstall {plugin.name}"
-    own = plugin.entry.module.partition(".")[0]
+    own = re.split(r"[.:]", plugin.entry.value)[0].strip()
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in (own, PROJECT):
         return f"Install what it needs: pip install {error.name.partition('.')[0]}; or {remove}"
     return f"Install a version that works: pip install -U {plugin.distribution}; or {remove}"

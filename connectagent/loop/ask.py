@@ -79,14 +79,31 @@ def llm_do(
         from connectagent.models.create import create_llm
 
         llm = create_llm(model, api_key=api_key, base_url=base_url, options=options)
-    here, form = frame.current(), form_of(output)
-    complete = partial(_send, form, llm)
-    if here is not None and not here.turn.over:
-        complete = partial(_in_turn, here, llm, form)
-    messages = _messages(prompt, system_prompt)
+    form, messages = form_of(output), _messages(prompt, system_prompt)
+    complete = _completing(llm, form)
     if form is None:
         return complete(messages).content or ""
     return _structured(form, llm, messages, complete)  # type: ignore[no-any-return]
+
+
+def verdict(prompt: str, output: type[Any], system_prompt: str, llm: LLM) -> Any:
+    """As `llm_do`, for a decision: the answer must be the object and nothing else, and no rule may have made it.
+
+    Raises:
+        ProviderError: the call failed.
+        OutputError: the second answer is not the object alone either.
+        ConfigError: the offline model answered, which judges nothing.
+    """
+    form = Form(output, alone=True)
+    return _structured(form, llm, _messages(prompt, system_prompt), _completing(llm, form))
+
+
+def _completing(llm: LLM, form: Form | None) -> Callable[[list[Message]], LLMResponse]:
+    """What asks a model: as an operation of the turn that is running, or outside of one."""
+    here = frame.current()
+    if here is not None and not here.turn.over:
+        return partial(_in_turn, here, llm, form)
+    return partial(_send, form, llm)
 
 
 def ask(

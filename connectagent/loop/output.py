@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_origin
 
 from connectagent.data import LLMResponse, Message
 from connectagent.errors import ConfigError, OutputError, ProviderError
-from connectagent.models.json_schema import json_in, with_instruction
+from connectagent.models.json_schema import json_alone, json_in, with_instruction
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -24,6 +24,7 @@ class Form:
 
     Args:
         output: a pydantic model, a dataclass, a TypedDict, or a type such as `list[int]`.
+        alone: whether an answer may hold nothing else, and no rule may have made it: of a decision.
 
     Attributes:
         model: a pydantic model that stands for it on the wire, where an answer is always an object.
@@ -32,7 +33,8 @@ class Form:
         ConfigError: pydantic cannot read such a type from JSON.
     """
 
-    def __init__(self, output: Any) -> None:
+    def __init__(self, output: Any, alone: bool = False) -> None:
+        self._alone = alone
         self.output, self.name = output, str(getattr(output, "__name__", output))
         self.model, self._field = _model_of(output)
         self._in_words: set[str] = set()  # the models that take no schema
@@ -63,7 +65,7 @@ class Form:
         Raises:
             pydantic.ValidationError: the text does not fit.
         """
-        found = self.model.model_validate_json(json_in(text))
+        found = self.model.model_validate_json(json_alone(text) if self._alone else json_in(text))
         return found if self._field is None else getattr(found, self._field)
 
     def problem(self, response: LLMResponse, llm: Any) -> str | None:
@@ -71,12 +73,15 @@ class Form:
 
         Raises:
             ProviderError: the model refused to answer.
+            ConfigError: the offline model answered where something is to be decided.
         """
         from pydantic import ValidationError
 
         if response.finish_reason == "refusal":
             told, provider = f"the model refused to answer: {response.content}", getattr(llm, "provider", llm.model)
             raise ProviderError(f"{llm.model}: {told}", kind="refusal", provider=provider, model=llm.model)
+        if self._alone and response.model == "offline":
+            raise ConfigError("the offline model answers by rule and judges nothing; name a model")
         try:
             self.read(response.content or "")
         except ValidationError as error:

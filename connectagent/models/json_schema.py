@@ -107,3 +107,10 @@ def json_in(text: str) -> str:
         return fenced.group(1)
     begin, end = text.find("{"), text.rfind("}")
     return text[begin : end + 1] if 0 <= begin < end else text
+
+
+def json_alone(text: str) -> str:
+    """A text that is a JSON object and nothing else, out of its code fence if it stands in one; any other as it is."""
+    text = text.strip()
+    fenced = re.fullmatch(r"```(?:json)?\s*(\{.*\})\s*```", text, re.DOTALL)
+    return fenced[1] if fenced else text

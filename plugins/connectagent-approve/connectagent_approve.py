@@ -13,12 +13,12 @@ import shutil
 import sys
 import threading
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from connectagent import ConfigError, ToolCall, ToolRejected, after_each_tool, before_each_tool
+from connectagent.output.typed import forget_typed
 
 if TYPE_CHECKING:
     from connectagent import Agent, Tool
@@ -291,10 +291,7 @@ def _json(value: Any) -> str:
 
 def _read(question: str) -> str | None:
     """What the user types, stripped; None at the end of input. Ctrl-C goes its own way."""
-    with suppress(ImportError, OSError, ValueError):  # lines pasted into the prompt before are no answers
-        import termios
-
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    forget_typed()
     _say(question, end="")
     line = sys.stdin.readline()
     return line.strip() if line else None

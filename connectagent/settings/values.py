@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from connectagent.settings.allowed import Asked
 
 SETTINGS: dict[str, str] = {
     "model": "the model of agents that name none, for example `claude-sonnet-4-5`",
@@ -31,6 +35,9 @@ SETTINGS: dict[str, str] = {
 # a context variable would not reach the agents that a script makes in threads of its own.
 overrides: dict[str, Any] = {}
 
+# The settings that need the person's word where they come from a project's file: `settings/allowed.py` tells when.
+_NEED_A_WORD = ("gateway_url", "gateway_key", "dir", "mask")
+
 
 def setting(name: str, overridden: bool = True) -> Any:
     """The value of one of `SETTINGS`, or None where it is not set.
@@ -40,14 +47,18 @@ def setting(name: str, overridden: bool = True) -> Any:
         overridden: whether the command line's value wins.
 
     Raises:
-        ConfigError: the project's pyproject.toml cannot be read, or names a setting that there is none.
+        ConfigError: the project's pyproject.toml cannot be read, names a setting that there is none, or asks for
+            what the person has not allowed.
     """
     if overridden and name in overrides:
         return overrides[name]
     value = os.environ.get(f"CONNECTAGENT_{name.upper()}")
     if value:
         return value
-    return project_settings().get(name)
+    value = project_settings().get(name)
+    if value is not None and name in _NEED_A_WORD:
+        check_allowed(name)
+    return value
 
 
 def enabled(name: str) -> bool:
@@ -69,12 +80,12 @@ def project_settings() -> dict[str, Any]:
         return {}
 
 
-def project_file() -> Path | None:
-    """The nearest pyproject.toml, from the current folder up to the repository's root.
+def project_file(start: Path | None = None) -> Path | None:
+    """The nearest pyproject.toml, from the current folder, or another one, up to the repository's root.
 
     A stranger's is not read: it must be the user's or root's, as the folders of `_own_folders` are.
     """
-    for folder in _own_folders():
+    for folder in _own_folders(start):
         path = folder / "pyproject.toml"
         with contextlib.suppress(OSError):
             return path if path.stat().st_uid in _trusted() else None
@@ -89,14 +100,14 @@ def project_folder() -> Path:
     return file.parent if file else Path.cwd()
 
 
-def _own_folders() -> list[Path]:
-    """The current folder and those above, up to the repository's root, as far as they have one owner.
+def _own_folders(start: Path | None = None) -> list[Path]:
+    """The current folder, or another one, and those above, up to the repository's root, as far as they have one owner.
 
     None where that owner is neither the user nor root.
     """
     found: list[Path] = []
     with contextlib.suppress(OSError):  # the current folder was removed, or one above may not be looked into
-        folder = Path.cwd()
+        folder = start or Path.cwd()
         owner = folder.stat().st_uid
         for parent in (folder, *folder.parents) if owner in _trusted() else ():
             if parent.stat().st_uid != owner:
@@ -110,6 +121,84 @@ def _own_folders() -> list[Path]:
 def _trusted() -> tuple[int, int]:
     """The owners whose files count: the user and root; on Windows each owner is 0."""
     return getattr(os, "geteuid", lambda: 0)(), 0
+
+
+# -- what needs the person's word ------------------------------------------------------------------
+
+
+def check_allowed(key: str) -> None:
+    """Refuse what the project's file asks for under a key, until the person has said `connectagent allow`.
+
+    Args:
+        key: a setting, or the name of a plugin's table of options.
+
+    Raises:
+        ConfigError: it needs the person's word, and there is none for what the file asks for now.
+    """
+    told = refusal(key)
+    if told is not None:
+        raise ConfigError(told)
+
+
+def check_file(file: str, place: str) -> None:
+    """Refuse a file of code that the project's file names.
+
+    A program that lies in the project itself may load it: whoever runs that program runs code of the folder.
+
+    Args:
+        file: the file of code.
+        place: where it is named.
+
+    Raises:
+        ConfigError: the project's file names it, and the person has not allowed it.
+    """
+    path = project_file()
+    if path is not None and place == str(path) and not _runs_program_of(path.parent):
+        check_allowed("plugins")
+
+
+def asked_by(file: Path) -> list[Asked]:
+    """What a project's file asks for that needs the person's word.
+
+    Raises:
+        ConfigError: the file cannot be read.
+    """
+    from connectagent.settings.allowed import asked_for
+
+    return asked_for(_read(file, file.stat().st_mtime_ns), file.parent)
+
+
+def refusal(key: str | None = None) -> str | None:
+    """What is said where the project's file asks for something that is not allowed; None where all is.
+
+    Args:
+        key: as `check_allowed` takes it; without it, all that the file asks for.
+    """
+    path = project_file()
+    if path is None or not project_settings():
+        return None
+    from connectagent.settings.allowed import digest, word_for
+
+    asked = asked_by(path)
+    if not [one for one in asked if key in (None, one.key)]:
+        return None
+    word = word_for(path.parent)
+    if word is not None and word["digest"] == digest(asked):
+        return None
+    asked.sort(key=lambda one: one.key != key)
+    since = "has changed since you allowed it; it" if word else "is not allowed yet; it"
+    more = [f"  and {len(asked) - 1} more: connectagent allow --show {path.parent}"] if len(asked) > 1 else []
+    lines = [f"{path} {since} asks for", f"  {asked[0].text}", *more]
+    return "\n".join([*lines, f"Look at it. If you trust it: connectagent allow {path.parent}"])
+
+
+def _runs_program_of(folder: Path) -> bool:
+    """Whether the script that the person runs lies in a folder, and not in this Python's own environment."""
+    named = overrides.get("program", getattr(sys.modules.get("__main__"), "__file__", None))
+    if not named:
+        return False
+    above = Path(os.path.abspath(named)).resolve().parents
+    return folder.resolve() in above and Path(sys.prefix).resolve() not in above
 
 
 def named_plugins() -> list[tuple[str, str]]:

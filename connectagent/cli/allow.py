@@ -1,0 +1,107 @@
+"""`connectagent allow`: the person's word for what a project's file asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from connectagent.cli.failure import plain
+from connectagent.errors import ConfigError
+from connectagent.settings import asked_by, project_file
+
+
+@click.command(short_help="Allow what the settings of a project ask for.")
+@click.argument("path", required=False, metavar="[PATH]")
+@click.option("--show", is_flag=True, help="Print what the project asks for, and allow nothing.")
+@click.option("--list", "listed", is_flag=True, help="Print the projects that you allowed.")
+@click.option("--revoke", is_flag=True, help="Take back what you allowed for the project.")
+def allow(path: str | None, show: bool, listed: bool, revoke: bool) -> None:
+    """Allow the addresses, code and paths that the settings of a project ask for.
+
+    PATH is a folder of the project; without it, the current folder. What you allow is for the settings and code as
+    they are now: after a change you are asked anew. It is kept in your state folder, not in the project.
+    """
+    if show + listed + revoke > 1 or (listed and path is not None):
+        raise click.UsageError("give one of --show, --list and --revoke; --list takes no path")
+    if listed:
+        _list()
+        return
+    folder = Path(path or ".").absolute()
+    if folder.name == "pyproject.toml" and folder.is_file():
+        folder = folder.parent
+    if revoke:
+        _revoke(folder)
+    else:
+        _allow(folder, show)
+
+
+def _allow(folder: Path, show: bool) -> None:
+    from connectagent.settings import allowed
+
+    if not folder.is_dir():
+        raise click.UsageError(f"{str(folder)!r} is no folder")
+    file = project_file(folder)
+    if file is None:
+        raise ConfigError(f"{folder} has no pyproject.toml that is read: none up to the repository's root is yours")
+    asked = asked_by(file)
+    if not asked:
+        click.echo(plain(f"{file} asks for nothing that you would have to allow"))
+        return
+    if not show:
+        _kept(allowed.allow, file.parent, asked)
+    click.echo(plain(f"{file} {'asks for' if show else 'is allowed'}:"))
+    for one in asked:
+        click.echo(plain(f"  {one.text}"))
+
+
+def _revoke(folder: Path) -> None:
+    """Take a word back; the folder, and its settings, need not be there any more."""
+    from connectagent.settings import allowed
+
+    file = project_file(folder) if folder.is_dir() else None
+    project = file.parent if file else folder
+    if not _kept(allowed.revoke, project):
+        raise ConfigError(f"you have not allowed {project}; see: connectagent allow --list")
+    click.echo(plain(f"{project} is not allowed any more"))
+
+
+def _kept(action: Any, *given: Any) -> Any:
+    """Do something in the user's state folder.
+
+    Raises:
+        ConfigError: it cannot be written.
+    """
+    from connectagent.settings import allowed
+
+    try:
+        return action(*given)
+    except RuntimeError as error:
+        raise ConfigError(f"nothing can be kept: {error}; set XDG_STATE_HOME") from error
+    except OSError as error:
+        raise ConfigError(f"{allowed.store()} cannot be written: {error.strerror}; set XDG_STATE_HOME") from error
+
+
+def _list() -> None:
+    from connectagent.settings import allowed
+
+    words = allowed.words()
+    if not words:
+        click.echo("you have allowed nothing")
+    for word in words:
+        click.echo(plain(f"{word['folder']}  {word['when']}  {_state(word)}"))
+        for text in word["asked"]:
+            click.echo(plain(f"  {text}"))
+
+
+def _state(word: dict[str, Any]) -> str:
+    from connectagent.settings import allowed
+
+    file = Path(word["folder"]) / "pyproject.toml"
+    if not file.is_file():
+        return "gone"
+    try:
+        return "allowed" if allowed.digest(asked_by(file)) == word["digest"] else "changed since"
+    except ConfigError:
+        return "changed since"

@@ -1,0 +1,72 @@
+"""What installed distributions declare as entry points, read so that a broken one costs nobody else's.
+
+`importlib.metadata.entry_points()` fails as a whole where one distribution has no METADATA, or entry points that are
+not UTF-8. Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from contextlib import suppress
+from importlib.metadata import Distribution, EntryPoint, distributions
+
+Declared = tuple[EntryPoint, str, str | None, str | None]
+"""An entry point, its distribution's name and version, and why it cannot be loaded, if that is known."""
+
+
+def declared(groups: Collection[str]) -> list[Declared]:
+    """The entry points of all distributions on `sys.path` in some groups.
+
+    Args:
+        groups: the groups. What cannot be read is told as an entry of the first one, if its text names that group.
+    """
+    found: list[Declared] = []
+    seen: set[str] = set()
+    for distribution in distributions():
+        name = str(getattr(distribution, "_normalized_name", "") or _named(distribution)[0])
+        if name not in seen:  # of two in different folders, Python imports the first
+            seen.add(name)
+            found += _declared_by(distribution, groups)
+    return found
+
+
+def _declared_by(distribution: Distribution, groups: Collection[str]) -> list[Declared]:
+    try:
+        entries = [entry for entry in distribution.entry_points if entry.group in groups]
+    except Exception as error:
+        return _unreadable(distribution, next(iter(groups)), error)
+    if not entries:
+        return []
+    name, version, problem = _named(distribution)
+    return [(entry, name, version, problem or _wrong_value(entry)) for entry in entries]
+
+
+def _unreadable(distribution: Distribution, group: str, error: Exception) -> list[Declared]:
+    try:
+        raw = distribution._path.joinpath("entry_points.txt").read_bytes()  # type: ignore[attr-defined]
+    except Exception:
+        raw = b""
+    name, version, _ = _named(distribution)
+    if group.encode() not in raw:
+        return []
+    bare = re.sub(r"[-_.]+", "-", name).lower().removeprefix(f"{group}-")
+    problem = f"its entry_points.txt cannot be read: {type(error).__name__}: {error}"
+    return [(EntryPoint(bare, "?", group), name, version, problem)]
+
+
+def _named(distribution: Distribution) -> tuple[str, str | None, str | None]:
+    """The distribution's name and version, from its folder's name where its METADATA tells none, which is a problem."""
+    with suppress(Exception):  # there is no METADATA, or it cannot be read
+        if name := distribution.metadata["Name"]:
+            return str(name), distribution.metadata["Version"], None
+    folder = str(getattr(getattr(distribution, "_path", None), "name", "") or "a distribution without a name")
+    bare, _, version = folder.rpartition(".")[0].partition("-")
+    return bare or folder, version or None, f"{folder} has no METADATA that names it"
+
+
+def _wrong_value(entry: EntryPoint) -> str | None:
+    with suppress(Exception):  # what is no `module:object` has no module
+        if entry.module:
+            return None
+    return f"its entry point {entry.name} = {entry.value!r:.80} names no module"

@@ -1,0 +1,189 @@
+"""What a project's file asks for beyond its own folder, and the word that the person gave for it.
+
+The word is for one folder and one content, as with direnv: a changed address, or changed code, needs a new one. It is
+kept in the user's own state folder, one file for each project, which nobody else may write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+OFF = ("0", "off", "false", "no")
+_SHOWN = 200  # characters of a value
+
+
+class Asked(NamedTuple):
+    """One thing that a project's file asks for.
+
+    Args:
+        key: the setting, or the table of a plugin's options.
+        text: how the person is told of it; a key's value is not in it.
+        content: what the person's word is for: the value, and for code a hash of the file.
+    """
+
+    key: str
+    text: str
+    content: str
+
+
+def asked_for(table: dict[str, Any], folder: Path) -> list[Asked]:
+    """What `[tool.connectagent]` asks for that needs the person's word.
+
+    Addresses, keys, code, files outside of the project's folder, and `mask = "off"`.
+
+    Args:
+        table: the settings.
+        folder: the project's folder.
+    """
+    return [one for key, value in table.items() for one in _asked_by(key, value, folder)]
+
+
+def _asked_by(key: str, value: Any, folder: Path) -> list[Asked]:
+    """What one setting, or one table of options, asks for."""
+    if isinstance(value, dict):
+        return [_asked(key, f"{key}.{name}", text, folder) for name, text in _texts(value) if _reaches_out(text)]
+    if key == "plugins":
+        return [_asked(key, "the code of plugin", name, folder) for name in _files(value)]
+    text = str(value)
+    if key == "gateway_key":
+        return [Asked(key, f"{key} (its value is not shown)", text)]
+    if key == "mask" and text.strip().lower() in OFF:
+        return [Asked(key, "mask = off: secrets are written and shown", "off")]
+    asks = key == "gateway_url" or (key == "dir" and _reaches_out(text))
+    return [_asked(key, key, text, folder)] if asks else []
+
+
+def _files(names: Any) -> list[str]:
+    """The files of code among the plugins that are named."""
+    listed = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+    return [name.removeprefix("shadow:").strip() for name in listed if _is_code(name) and not name.startswith("no:")]
+
+
+def digest(asked: list[Asked]) -> str:
+    """The hash over all that is asked for."""
+    return hashlib.sha256(json.dumps(sorted(asked)).encode()).hexdigest()
+
+
+def _asked(key: str, name: str, value: str, folder: Path) -> Asked:
+    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
+    text = f"{name} {shown!r}" if name.startswith("the code") else f"{name} = {shown!r}"
+    return Asked(key, text, value + (_hash_of(folder / value.strip()) if _is_code(value) else ""))
+
+
+def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """The texts inside an option's value, each with its place."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _texts(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, name)
+    elif isinstance(value, str):
+        yield name, value
+
+
+def _reaches_out(text: str) -> bool:
+    """Whether a text is an address, a file of code, or a path that leads out of the folder."""
+    parts = text.replace("\\", "/").split("/")
+    return "://" in text or _is_code(text) or text.startswith(("/", "~")) or os.path.isabs(text) or ".." in parts
+
+
+def _is_code(text: str) -> bool:
+    return text.strip().endswith(".py")
+
+
+def _hash_of(path: Path) -> str:
+    try:
+        return f" {hashlib.sha256(path.read_bytes()).hexdigest()}"
+    except (OSError, ValueError):
+        return " missing"
+
+
+# -- the person's word ---------------------------------------------------------------------------
+
+
+def store() -> Path:
+    """The folder in which the words of this user are.
+
+    Raises:
+        RuntimeError: the user has no home.
+    """
+    given = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    return root / "connectagent" / "allowed"
+
+
+def word_for(folder: Path) -> dict[str, Any] | None:
+    """What the person allowed for a folder: `folder`, `digest`, `asked` and `when`; None where there is no word."""
+    with contextlib.suppress(RuntimeError):
+        return _read(_file(folder))
+    return None
+
+
+def words() -> list[dict[str, Any]]:
+    """All words of this user, by folder."""
+    with contextlib.suppress(RuntimeError, OSError):
+        found = [word for path in store().glob("*.json") if (word := _read(path)) is not None]
+        return sorted(found, key=lambda word: str(word["folder"]))
+    return []
+
+
+def allow(folder: Path, asked: list[Asked]) -> None:
+    """Keep the person's word for a folder, for what it asks for now.
+
+    Raises:
+        OSError: it cannot be written.
+        RuntimeError: the user has no home.
+    """
+    path = _file(folder)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    word = {"folder": str(folder.resolve()), "digest": digest(asked), "asked": [one.text for one in asked]}
+    word["when"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):  # of a process that was killed and had the same number
+        new.unlink()
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(word, file)
+    os.replace(new, path)
+
+
+def revoke(folder: Path) -> bool:
+    """Take the word for a folder back; whether there was one.
+
+    Raises:
+        OSError: it cannot be removed.
+        RuntimeError: the user has no home.
+    """
+    try:
+        _file(folder).unlink()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _file(folder: Path) -> Path:
+    return store() / f"{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()}.json"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A word from its file. One that somebody else could have written, or that git could have brought, is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            strange = hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o077)
+            if strange or not stat.S_ISREG(status.st_mode):
+                return None
+            word = json.loads(file.read(1_000_000))
+    except (OSError, ValueError):
+        return None
+    fits = isinstance(word, dict) and isinstance(word.get("asked"), list)
+    return word if fits and all(isinstance(word.get(key), str) for key in ("folder", "digest", "when")) else None
