@@ -23,6 +23,14 @@ _REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
 
 
+def openai_client(key: str | None, base_url: str) -> Any:
+    """A client of the SDK."""
+    import openai
+
+    http_client = openai.DefaultHttpxClient(event_hooks=attempt_hooks())
+    return closed_with(openai.OpenAI(api_key=key, base_url=base_url, http_client=http_client), http_client)
+
+
 class OpenAILLM(WireLLM):
     """A model behind OpenAI's chat completions or an endpoint that is compatible with them.
 
@@ -51,14 +59,11 @@ class OpenAILLM(WireLLM):
         super().__init__(model, provider=provider, api_key=api_key, base_url=base_url, options=options)
 
     def _make_client(self, key: str | None, base_url: str) -> Any:
-        import openai
-
-        http_client = openai.DefaultHttpxClient(event_hooks=attempt_hooks())
-        client = openai.OpenAI(api_key=key, base_url=base_url, http_client=http_client)
+        client = openai_client(key, base_url)
         if self.provider != "openai":  # the SDK sends what these variables of OpenAI's hold to every address
             client.organization = client.project = None
             client._custom_headers = {}
-        return closed_with(client, http_client)
+        return client
 
     def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
         if on_text is None:

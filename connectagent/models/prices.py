@@ -12,6 +12,7 @@ from connectagent.data import TokenUsage
 
 # genai-prices' names, where they differ from ours; None where a call has no public price.
 _PRICED_AS: dict[str, str | None] = {
+    "openai-responses": "openai",
     "gemini": "google",
     "xai": "x-ai",
     "ollama": None,
