@@ -341,9 +341,9 @@ class WireLLM(ABC):
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.provider, self.model, self.base_url, self._key(), self._key_variable)
 
-    def _priced(self, usage: TokenUsage) -> TokenUsage:
+    def _priced(self, usage: TokenUsage, **more: int) -> TokenUsage:
         if usage.cost is None:
-            usage.cost = price(self.provider, self.wire_model, usage)
+            usage.cost = price(self.provider, self.wire_model, usage, **more)
         return usage
 
 
