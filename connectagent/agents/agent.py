@@ -14,7 +14,7 @@ from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.links import Links
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in, repeats
-from connectagent.data import LLM, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, File, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError, Pause, Waiting
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out, model_handlers
 from connectagent.hooks.entry_points import normalized
@@ -153,12 +153,12 @@ class Agent(Links):
     # -- turns ---------------------------------------------------------------------------------
 
     def input(
-        self, prompt: str | Image | list[Any], max_iterations: int | None = None, *, key: str | None = None
+        self, prompt: str | Image | File | list[Any], max_iterations: int | None = None, *, key: str | None = None
     ) -> str:
         """Give the agent a user's message and return the turn's result.
 
         Args:
-            prompt: text, an `Image`, or a list of text and images.
+            prompt: text, an `Image`, a `File`, or a list of text, images and files.
             max_iterations: how many model calls this turn may take, instead of the agent's own number.
             key: tells this turn apart from others that are asked for inside another agent's turn, in place of
                 the prompt, for example where the prompt holds the time.
@@ -174,7 +174,7 @@ class Agent(Links):
         turn = partial(take_turn, self, Given(message, text_of(message["content"]), limit), key)
         return str(self.runtime.run(self, "input", turn))
 
-    def stream(self, prompt: str | Image | list[Any], max_iterations: int | None = None) -> Events:
+    def stream(self, prompt: str | Image | File | list[Any], max_iterations: int | None = None) -> Events:
         """Take a turn as `input()` does, as an iterator of what happens in it.
 
         Yields:

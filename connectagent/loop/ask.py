@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from connectagent import frame
-from connectagent.data import LLM, ConfigurableLLM, Image, LLMRequest, LLMResponse, Message
+from connectagent.data import LLM, ConfigurableLLM, File, Image, LLMRequest, LLMResponse, Message
 from connectagent.errors import OutputError, ProviderError
 from connectagent.frame import Frame
 from connectagent.loop.model_call import Call
@@ -28,7 +28,7 @@ else:
 # Endpoints that know no schema, or not for this model, say so in many words.
 _REFUSES_FORMAT = re.compile(r"response.?format|json.?schema", re.IGNORECASE)
 
-Prompt = str | list[str | Image | dict[str, Any]]
+Prompt = str | Image | File | list[str | Image | File | dict[str, Any]]
 
 
 @overload
@@ -73,7 +73,7 @@ def llm_do(
     """The answer of one model call, as text or as an object.
 
     Args:
-        prompt: text, or a list of texts, `Image`s and parts of a message.
+        prompt: text, an `Image`, a `File`, or a list of texts, images, files and parts of a message.
         output: a pydantic model; an instance of it is returned. An answer that does not fit is sent back
             once with what was wrong.
         system_prompt: what the model is told first.

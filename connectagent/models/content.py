@@ -9,11 +9,15 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from connectagent.data import Image, ToolCall
+from connectagent.data import File, Image, ToolCall
 
 Part = dict[str, Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class CannotSend(ValueError):
+    """A message has something that the provider does not take."""
 
 
 def parts_of(content: object) -> list[Part]:
@@ -31,7 +35,7 @@ def parts_of(content: object) -> list[Part]:
 def _part(item: object) -> Part | None:
     if isinstance(item, str):
         return {"type": "text", "text": item} if item else None
-    if isinstance(item, Image):
+    if isinstance(item, Image | File):
         return item.part()
     if not isinstance(item, dict) or not isinstance(item.get("type"), str):
         return {"type": "text", "text": as_json(item)}

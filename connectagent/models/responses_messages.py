@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.files import for_responses
 from connectagent.models.sdk import Messages
 
 Item = dict[str, Any]
@@ -84,6 +85,8 @@ def _part(part: dict[str, Any]) -> Item:
         image = part.get("image_url")
         image = image if isinstance(image, dict) else {"url": image}
         return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
+    if kind == "file":
+        return for_responses(part)
     if kind in ("input_text", "input_image", "input_file"):  # its own
         return part
     return {"type": "input_text", "text": f"[a part of type {kind!r} is left out]"}

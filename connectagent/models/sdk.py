@@ -230,7 +230,7 @@ class WireLLM(ABC):
     def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
         received = Received()
         try:
-            response = self._answered(self._body(messages, tools, output), on_text, output, received)
+            response = self._answered(self._checked_body(messages, tools, output), on_text, output, received)
         except ProviderError as error:
             usages = [*received.usages, *([] if received.begun is None else [received.begun])]
             if usages:
@@ -240,6 +240,14 @@ class WireLLM(ABC):
             raise
         response.usage = self._usage(received.usages)
         return response
+
+    def _checked_body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+        from connectagent.models.content import CannotSend
+
+        try:
+            return self._body(messages, tools, output)
+        except CannotSend as error:
+            raise self._failure(str(error), "bad_request") from None
 
     @property
     def base_url(self) -> str:
