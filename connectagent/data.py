@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 Status = Literal["success", "error", "not_found", "rejected", "stand_in", "recovered", "skipped", "interrupted"]
-Outcome = Literal["answered", "ended", "max_iterations", "transferred"]
+Outcome = Literal["answered", "truncated", "ended", "max_iterations", "transferred"]
 
 
 class AgentBase:
@@ -83,6 +83,15 @@ class LLMResponse:
     model: str | None = None
     provider_data: dict[str, Any] | None = None
     retries: list[dict[str, Any]] | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit of tokens has cut the answer off."""
+        return (self.finish_reason or "").lower() in _TRUNCATED
+
+
+# The providers' words for it: OpenAI's, Anthropic's two, the Responses API's and Mistral's.
+_TRUNCATED = {"length", "max_tokens", "model_context_window_exceeded", "max_output_tokens", "model_length"}
 
 
 @dataclass(slots=True)

@@ -218,6 +218,10 @@ class Turn(Operations):
             listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
         self.host.observe("on_text", agent=self.agent, text=text)
 
+    def retrying(self, told: dict[str, Any]) -> None:
+        """Trace that a provider's SDK waits, and makes a request again that has failed."""
+        self.conversation.trace({"type": "retrying", **{key: told[key] for key in told if told[key] is not None}})
+
     # -- turns inside this one -----------------------------------------------------------------
 
     def take_closing(self, line: TraceEntry, change: dict[str, Any], known: bool = False) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.anthropic_cache import EPHEMERAL, mark
 from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
+from connectagent.models.attempts import attempt_hooks
 from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import instruction, output_tool
 from connectagent.models.names import NO_KEY
-from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, attempt_hooks, closed_with, count
+from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
 
 Block = dict[str, Any]
 

@@ -8,11 +8,12 @@ from functools import cache
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.models.attempts import attempt_hooks
 from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format, with_instruction
 from connectagent.models.openai_messages import to_wire
-from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, attempt_hooks, closed_with, count
+from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
 
 # Mistral refuses the parameter, and tells the usage without it.
 _NO_STREAM_OPTIONS = {"mistral"}
