@@ -53,6 +53,8 @@ class ToolCall:
         arguments: keyword arguments by name. Handlers of `before_each_tool` may edit them.
         error: why the model's arguments could not be read, or None. Such a call is not run.
         approved: whether the turn was paused at this call, and it was approved since.
+        raw: the arguments as the provider sent them. They go back so, unless a handler has changed `arguments`:
+            a byte that differs is a miss in the provider's cache.
     """
 
     id: str
@@ -60,6 +62,7 @@ class ToolCall:
     arguments: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     approved: bool = False
+    raw: str | None = None
 
 
 @dataclass(slots=True)

@@ -84,6 +84,7 @@ def llm_do(
         options: parameters of the provider's API.
 
     Raises:
+        ValueError: the prompt is empty.
         ProviderError: the call failed.
         OutputError: the second answer does not fit `output` either.
     """
@@ -113,6 +114,7 @@ def ask(
 
     Raises:
         RuntimeError: no turn is running.
+        ValueError: the prompt is empty.
     """
     here = frame.current()
     if here is None or here.turn.over:
@@ -184,7 +186,13 @@ class Sending:
 
 
 def _messages(prompt: Any, system_prompt: str | None) -> list[Message]:
-    """What is sent: messages as they were given, or a user's message; what the model is told first stands above."""
+    """What is sent: messages as they were given, or a user's message; what the model is told first stands above.
+
+    Raises:
+        ValueError: there is nothing to send.
+    """
+    if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+        raise ValueError("the prompt is empty: give a text, an Image, a File, or a list of them")
     messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
     if isinstance(prompt, list) and prompt and all(isinstance(one, dict) and "role" in one for one in prompt):
         return [*messages, *clone(prompt)]

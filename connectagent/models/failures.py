@@ -50,6 +50,8 @@ _STATUSES = {
     504: "timeout",
     529: "overloaded",
 }
+# These say it all, whatever a gateway writes into the body.
+_FIRM = {401, 503, 529}
 _HINTS = {
     "context_length": "The conversation is longer than the model takes: shorten it in a before_llm handler.",
     "not_found": "Check the model's name, and the base URL if you set one.",
@@ -59,6 +61,8 @@ _HINTS = {
 
 def kind_of(status: int | None, body: object) -> str:
     """The kind of a failed response, by what its body says, else by its status."""
+    if status in _FIRM:
+        return _STATUSES[status]
     parts = [str(body.get(key) or "") for key in ("type", "code")] if isinstance(body, dict) else []
     inner = body.get("error") if isinstance(body, dict) else None
     if isinstance(inner, dict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
@@ -13,6 +12,7 @@ from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format, with_instruction
 from connectagent.models.openai_messages import to_wire
+from connectagent.models.openai_stream import joined_content, stream_class, thinks
 from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
 
 # Mistral refuses the parameter, and tells the usage without it.
@@ -73,7 +73,7 @@ class OpenAILLM(WireLLM):
             body["stream"] = True
             if self.provider not in _NO_STREAM_OPTIONS:
                 body.setdefault("stream_options", {"include_usage": True})
-            stream, retries = self._post(body, stream=True, stream_cls=_stream_class())
+            stream, retries = self._post(body, stream=True, stream_cls=stream_class())
             with stream:
                 answer = self._collected(stream, on_text, received)
         usage = _told_usage(answer)
@@ -161,32 +161,36 @@ class OpenAILLM(WireLLM):
         """The calls of a message, told by themselves: `finish_reason` is wrong in both directions."""
         taken: set[str] = set()
         calls = []
-        for raw in message.get("tool_calls") or []:
-            if isinstance(raw, dict):
-                function = raw.get("function") or raw.get("custom") or {}
-                arguments = function.get("arguments", function.get("input"))
-                calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
+        for raw in _raw_calls(message):
+            function = raw.get("function") or {}
+            arguments = function.get("arguments", function.get("input"))
+            if raw.get("custom"):
+                function, arguments = raw["custom"], {"input": raw["custom"].get("input") or ""}
+            calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
         return calls
 
     def _kept(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
         """What this endpoint may need back: reasoning, signatures, whatever the format does not know."""
+        raw_calls = _raw_calls(message)
+        customs = [call.id for call, raw in zip(calls, raw_calls, strict=True) if raw.get("custom")]
+        kept: dict[str, Any] = {"provider": self.provider}
+        if customs:
+            kept["custom"] = customs
         if self._is_openai:
-            return None
+            return kept if customs else None
         fields = {key: value for key, value in message.items() if key not in _KNOWN_FIELDS and value not in (None, "")}
-        raw_calls = [raw for raw in message.get("tool_calls") or [] if isinstance(raw, dict)]
         extras = {
             call.id: raw["extra_content"]
             for call, raw in zip(calls, raw_calls, strict=True)
             if raw.get("extra_content")
         }
-        if not fields and not extras:
-            return None
-        kept: dict[str, Any] = {"provider": self.provider}
+        if thinks(message.get("content")):
+            kept["content"] = message["content"]
         if fields:
             kept["message"] = fields
         if extras:
             kept["extra_content"] = extras
-        return kept
+        return kept if len(kept) > 1 else None
 
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
         usage = usages[-1] if usages else None
@@ -208,6 +212,7 @@ class OpenAILLM(WireLLM):
         answer: dict[str, Any] = {}
         message: dict[str, Any] = {}
         calls: list[dict[str, Any]] = []
+        old: list[dict[str, Any]] = []
         finish = None
         for chunk in self._events(stream):
             if chunk.get("error"):
@@ -218,12 +223,15 @@ class OpenAILLM(WireLLM):
             delta = choice.get("delta") or choice.get("message") or {}
             finish = choice.get("finish_reason") or finish
             _add_calls(calls, delta.get("tool_calls"))
+            _add_calls(old, [{"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else [])
             for text in _add_fields(message, delta):
                 on_text(text)
         if finish is None and not getattr(stream, "done", False):
             raise self._failure("the stream ended before the answer was complete", "stream", status=200)
         if calls:
             message["tool_calls"] = calls
+        if old:
+            message["function_call"] = old[0]["function"]
         answer["choices"] = [{"message": message, "finish_reason": finish}]
         return answer
 
@@ -234,25 +242,11 @@ def _told_usage(answer: Any) -> Any:
     return answer.get("usage") or (answer.get("x_groq") or {}).get("usage")
 
 
-@cache
-def _stream_class() -> Any:
-    """The SDK's stream, which also notes `[DONE]` in `done`.
-
-    The SDK hides it, but it alone tells a complete stream that names no finish_reason (Kimi) from one
-    that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side.
-    """
-    import openai
-
-    class NotingStream(openai.Stream[object]):
-        done = False
-
-        def _iter_events(self) -> Iterator[Any]:
-            for event in super()._iter_events():
-                if event.data.startswith("[DONE]"):
-                    self.done = True
-                yield event
-
-    return NotingStream
+def _raw_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls of a message as they came. Where there are none, `function_call` counts, which they have replaced."""
+    old = message.get("function_call")
+    calls = [raw for raw in message.get("tool_calls") or [] if isinstance(raw, dict)]
+    return calls or ([{"function": old}] if isinstance(old, dict) and old.get("name") else [])
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
@@ -265,12 +259,13 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
 def _add_fields(message: dict[str, Any], delta: dict[str, Any]) -> Iterator[str]:
     """Add a delta to the message: text to text, list to list, else the last value. Yields what is to be shown."""
     for key, value in delta.items():
-        if value is None or key in ("tool_calls", "role"):
+        if value is None or key in ("tool_calls", "function_call", "role"):
             continue
-        if key == "content":
-            value = text_of(value)
         before = message.get(key)
-        if isinstance(value, str) and isinstance(before, str):
+        if key == "content":
+            message[key] = joined_content(before, value)
+            value = text_of(value)
+        elif isinstance(value, str) and isinstance(before, str):
             message[key] = before + value
         elif isinstance(value, list) and isinstance(before, list):
             message[key] = _joined_details(before, value)
@@ -304,8 +299,12 @@ def _add_calls(calls: list[dict[str, Any]], deltas: Any) -> None:
     for delta in deltas or []:
         if not isinstance(delta, dict):
             continue
-        function = delta.get("function") or {}
+        function = delta.get("function") or delta.get("custom") or {}
         call = _slot(calls, delta.get("index"), delta.get("id"), function.get("name"))
+        if delta.get("custom"):
+            call.setdefault("custom", {"name": None, "input": ""})
+            call["custom"]["name"] = call["custom"]["name"] or function.get("name")
+            call["custom"]["input"] += function.get("input") or ""
         call["id"] = call["id"] or delta.get("id")
         call["function"]["name"] = call["function"]["name"] or function.get("name")
         arguments = function.get("arguments")

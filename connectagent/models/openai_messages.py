@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
 from connectagent.models.files import for_chat
+from connectagent.models.openai_stream import own_content
 from connectagent.models.sdk import Messages
 
 # OpenAI takes ids of up to 40 characters; Mistral wants its own form. Others take what is not empty.
@@ -111,14 +113,16 @@ def _assistant_message(message: Any, content: Any, ids: CallIds, provider: str) 
             return message  # type: ignore[no-any-return]
         sent: dict[str, Any] = {"role": "assistant", "content": text}
     else:
-        extras = kept.get("extra_content") if kept and kept.get("provider") == provider else None
+        own = kept if kept and kept.get("provider") == provider else {}
+        extras, customs = own.get("extra_content"), own.get("custom") or ()
         sent = {
             "role": "assistant",
             "content": text or None,
-            "tool_calls": [_call(call, id, extras) for call, id in zip(calls, ids.begin(calls), strict=True)],
+            "tool_calls": [_call(call, id, extras, customs) for call, id in zip(calls, ids.begin(calls), strict=True)],
         }
     if kept and kept.get("provider") == provider:
         sent.update(kept.get("message") or {})
+        sent["content"] = own_content(kept, provider, text) or sent["content"]
     return sent
 
 
@@ -135,10 +139,13 @@ def _known_to_fit(name: str, arguments: str) -> bool:
     return wire_name(name) == name and (arguments == "{}" or bool(sent_arguments(arguments)))
 
 
-def _call(given: Any, id: str, extras: dict[str, Any] | None) -> dict[str, Any]:
+def _call(given: Any, id: str, extras: dict[str, Any] | None, customs: Sequence[str] = ()) -> dict[str, Any]:
     """A call of the history; its arguments are always a JSON object, since some servers refuse anything else."""
     call: dict[str, Any] = given if isinstance(given, dict) else {}
     function = call.get("function") or {}
+    if call.get("id") in customs:
+        told = {"name": function.get("name"), "input": sent_arguments(function.get("arguments")).get("input") or ""}
+        return {"id": id, "type": "custom", "custom": told}
     if not extras and len(call) == 3 and call.get("id") == id and call.get("type") == "function" and _fits(function):
         return call
     raw = function.get("arguments")

@@ -10,6 +10,7 @@ from connectagent.models.content import tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
 from connectagent.models.openai import openai_client
+from connectagent.models.openai_stream import stream_class
 from connectagent.models.responses_messages import (
     CALLS,
     Item,
@@ -71,10 +72,8 @@ class ResponsesLLM(WireLLM):
         if on_text is None:
             answer, retries = self._post(body)
         else:
-            import openai
-
             body["stream"] = True
-            stream, retries = self._post(body, stream=True, stream_cls=openai.Stream[object])
+            stream, retries = self._post(body, stream=True, stream_cls=stream_class())
             with stream:
                 answer = self._collected(stream, on_text, received)
         if isinstance(answer, dict) and (answer.get("usage") or answer.get("output")):

@@ -70,9 +70,12 @@ def assistant_message(response: LLMResponse) -> Message:
 def _arguments(call: ToolCall) -> str:
     """The arguments as JSON text; `{}` for those that could not be read, since some servers parse them again."""
     try:
-        return json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
+        if call.raw is not None and json.dumps(json.loads(call.raw), ensure_ascii=False) == text:
+            return call.raw
     except (TypeError, ValueError, RecursionError):
         return "{}"
+    return text
 
 
 def tidy_calls(response: LLMResponse) -> LLMResponse:
@@ -90,7 +93,7 @@ def tidy_calls(response: LLMResponse) -> LLMResponse:
         if not isinstance(arguments, dict):
             error = error or f"the arguments must be a JSON object, not {type(arguments).__name__}"
             arguments = {}
-        calls.append(ToolCall(id, str(call.name), copy_of(arguments), error))
+        calls.append(ToolCall(id, str(call.name), copy_of(arguments), error, raw=call.raw))
     return dataclasses.replace(response, tool_calls=calls)
 
 
