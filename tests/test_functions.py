@@ -18,7 +18,7 @@ COMPLEX = {
     22: "at_once",
     19: "_inherit",
     18: "_reopened",
-    17: "Encoder._short _Filler.value _llm_call kind_of",
+    17: "Encoder._short _Filler.value _llm_call",
     16: "Boundary.watched _is_simple _told remove_oldest",
 }
 LONG = {

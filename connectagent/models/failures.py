@@ -63,10 +63,7 @@ def kind_of(status: int | None, body: object) -> str:
     """The kind of a failed response, by what its body says, else by its status."""
     if status in _FIRM:
         return _STATUSES[status]
-    parts = [str(body.get(key) or "") for key in ("type", "code")] if isinstance(body, dict) else []
-    inner = body.get("error") if isinstance(body, dict) else None
-    if isinstance(inner, dict):
-        parts += [str(inner.get(key) or "") for key in ("type", "code")]
+    parts = _codes(body)
     said = " ".join([*parts, error_text(body)])
     for kind, pattern in _PATTERNS:
         if pattern.search(said):
@@ -76,6 +73,12 @@ def kind_of(status: int | None, body: object) -> str:
     if status is None:
         return "server" if _GENERIC.search(said) else "stream"
     return _STATUSES.get(status, "server" if status >= 500 else "bad_request")
+
+
+def _codes(body: object) -> list[str]:
+    """The `type` and `code` of an error body, and of the error in it."""
+    told = [body, body.get("error")] if isinstance(body, dict) else []
+    return [str(one.get(key) or "") for one in told if isinstance(one, dict) for key in ("type", "code")]
 
 
 def error_text(body: object) -> str:

@@ -107,4 +107,4 @@ def for_anthropic(part: Part) -> Part:
         source = {"type": "base64", "media_type": PDF, "data": file.data}
     else:
         raise CannotSend(f"anthropic takes PDFs and texts as files, not {file.media_type}: {file.name!r}")
-    return {"type": "document", "source": source, "title": file.name}
+    return {"type": "document", "source": source, **({"title": file.name} if told.get("filename") else {})}

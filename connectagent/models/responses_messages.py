@@ -102,14 +102,15 @@ def _assistant_items(message: Any, content: Any, ids: CallIds, provider: str, st
         if _says_the_same(own, text, calls, sent_ids):
             return _unchanged(own, stored)
     items: list[Item] = [{"role": "assistant", "content": text}] if text else []
-    for call, id in zip(calls, sent_ids, strict=True):
-        function = (call.get("function") if isinstance(call, dict) else None) or {}
-        raw = function.get("arguments")
-        # sent as it was: a byte that differs is a miss in the provider's cache
-        arguments = raw if type(raw) is str and sent_arguments(raw) else as_json(sent_arguments(raw))
-        name = wire_name(function.get("name"))
-        items.append({"type": "function_call", "call_id": id, "name": name, "arguments": arguments})
-    return items
+    return items + [_call(call, id) for call, id in zip(calls, sent_ids, strict=True)]
+
+
+def _call(call: Any, id: str) -> Item:
+    function = (call.get("function") if isinstance(call, dict) else None) or {}
+    raw = function.get("arguments")
+    # sent as it was: a byte that differs is a miss in the provider's cache
+    arguments = raw if type(raw) is str and sent_arguments(raw) else as_json(sent_arguments(raw))
+    return {"type": "function_call", "call_id": id, "name": wire_name(function.get("name")), "arguments": arguments}
 
 
 def _unchanged(own: list[Item], stored: bool) -> list[Item]:
