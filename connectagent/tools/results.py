@@ -193,6 +193,7 @@ class _Plain:
         return plain
 
 
+_FILES = (Image, File)
 _LIKE_LISTS = ("deque", "dict_keys", "dict_values", "dict_items")
 """Types with a length and an order that are no `Sequence`."""
 
@@ -241,7 +242,7 @@ def _unshowable(value: object, error: Exception) -> str:
 
 def _has_parts(items: Sequence[Any]) -> bool:
     """Whether a list is content: it holds an image or a file, or is made of nothing but content parts."""
-    return any(isinstance(item, Image | File) for item in items) or (len(items) > 0 and all(map(_is_part, items)))
+    return any(isinstance(item, _FILES) for item in items) or (len(items) > 0 and all(map(_is_part, items)))
 
 
 def _is_part(item: Any) -> bool:
