@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from connectagent.agents.agent import Agent
     from connectagent.agents.workflows import Loop, Parallel, Sequential
     from connectagent.builtin.xray import xray
-    from connectagent.data import Continue, Image, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall
+    from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall
     from connectagent.errors import (
         ConfigError,
         ConnectAgentError,
@@ -67,7 +67,7 @@ _HOME = {
     "register_commands register_models",
     "hooks.discovery": "shadow use",
     "loop.ask": "llm_do",
-    "data": "Continue Image LLMRequest LLMResponse Retry TokenUsage ToolCall",
+    "data": "Continue File Image LLMRequest LLMResponse Retry TokenUsage ToolCall",
     "tools": "Tool tool",
     "agents.workflows": "Loop Parallel Sequential",
 }
@@ -79,6 +79,7 @@ __all__ = [
     "ConnectAgentError",
     "Continue",
     "DivergenceError",
+    "File",
     "HandlerError",
     "HookResultError",
     "Image",

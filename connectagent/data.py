@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
 
 Status = Literal["success", "error", "not_found", "rejected", "stand_in", "recovered", "skipped", "interrupted"]
-Outcome = Literal["answered", "ended", "max_iterations", "transferred"]
+Outcome = Literal["answered", "truncated", "ended", "max_iterations", "transferred"]
 
 
 class AgentBase:
@@ -54,6 +54,8 @@ class ToolCall:
         arguments: keyword arguments by name. Handlers of `before_each_tool` may edit them.
         error: why the model's arguments could not be read, or None. Such a call is not run.
         approved: whether the turn was paused at this call, and it was approved since.
+        raw: the arguments as the provider sent them. They go back so, unless a handler has changed `arguments`:
+            a byte that differs is a miss in the provider's cache.
     """
 
     id: str
@@ -61,6 +63,7 @@ class ToolCall:
     arguments: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
     approved: bool = False
+    raw: str | None = None
 
 
 @dataclass(slots=True)
@@ -84,6 +87,15 @@ class LLMResponse:
     model: str | None = None
     provider_data: dict[str, Any] | None = None
     retries: list[dict[str, Any]] | None = None
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit of tokens has cut the answer off."""
+        return (self.finish_reason or "").lower() in _TRUNCATED
+
+
+# The providers' words for it: OpenAI's, Anthropic's two, the Responses API's and Mistral's.
+_TRUNCATED = {"length", "max_tokens", "model_context_window_exceeded", "max_output_tokens", "model_length"}
 
 
 @dataclass(slots=True)
@@ -163,6 +175,58 @@ def _image_type(data: bytes) -> str:
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     raise ValueError("not a PNG, JPEG, GIF or WebP image; name its media_type, for example 'image/bmp'")
+
+
+@dataclass(slots=True)
+class File:
+    """A PDF or another document for the model, in a prompt or as the result of a tool.
+
+    Args:
+        data: the bytes of the file, or a path to it.
+        media_type: for example `application/pdf`; told from the name or the first bytes where it is not given.
+        name: what the model knows it by; that of the path where it is not given.
+    """
+
+    data: bytes | str | os.PathLike[str]
+    media_type: str | None = None
+    name: str | None = None
+
+    def part(self) -> dict[str, Any]:
+        """The file as a part of a message: `{"type": "file", "file": {"filename", "file_data": "data:..."}}`.
+
+        A picture becomes the part that an `Image` is.
+
+        Raises:
+            ValueError: nothing tells what kind of file it is.
+        """
+        data, name = self.data, self.name
+        if not isinstance(data, bytes):
+            name = name or os.path.basename(data)
+            with open(data, "rb") as file:
+                data = file.read()
+        media_type = self.media_type or _file_type(data, name)
+        if media_type.startswith("image/"):
+            return Image(data, media_type).part()
+        url = f"data:{media_type};base64,{base64.b64encode(data).decode('ascii')}"
+        name = name or ("document.pdf" if media_type == "application/pdf" else "file.txt")
+        return {"type": "file", "file": {"filename": name, "file_data": url}}
+
+
+def _file_type(data: bytes, name: str | None) -> str:
+    """The media type that the first bytes of a file tell, or its name, or that it is text."""
+    if data.startswith(b"%PDF-"):
+        return "application/pdf"
+    import mimetypes
+
+    if name is not None and (found := mimetypes.guess_type(name)[0]):
+        return found
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"nothing tells what kind of file {name or 'this'} is; name its media_type, for example 'application/pdf'"
+        ) from None
+    return "text/plain"
 
 
 class Message(TypedDict, total=False):

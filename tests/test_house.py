@@ -35,11 +35,12 @@ HEAVY = ("openai", "anthropic", "pydantic", "rich", "yaml", "click")
 # What `from connectagent import Agent` leaves for those who need it: see benchmarks/imports.py.
 LATER = (
     *HEAVY,
-    *("asyncio", "csv", "datetime", "difflib", "email", "hashlib", "importlib.metadata", "platform"),
+    *("asyncio", "csv", "datetime", "difflib", "email", "hashlib", "importlib.metadata", "mimetypes", "platform"),
     *("random", "secrets", "shutil", "socket", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
     *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "testing")),
     *("connectagent.hooks.distributions", "connectagent.settings.allowed"),
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),
+    *(f"connectagent.models.{name}" for name in ("anthropic_cache", "attempts", "files", "openai_stream", "responses")),
     *(f"connectagent.records.{name}" for name in ("find", "follow", "history", "lines", "read", "retention")),
     "connectagent.records.summary",
 )

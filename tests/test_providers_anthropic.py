@@ -137,7 +137,7 @@ def test_pitfall_23_broken_arguments_are_an_empty_dict(broken: Any) -> None:
 def test_pitfall_23_tools_stay_in_the_request_while_the_history_has_calls() -> None:
     history = [*HELLO, {"role": "assistant", "tool_calls": [call("a")]}, result("a")]
     with WireServer(message("ok")) as server:
-        llm_at(server).complete(history, [])
+        llm_at(server, cache_control=False).complete(history, [])
         llm_at(server, tool_choice="auto").complete(HELLO, [])
     assert server.requests[0]["tools"] == [{"name": "add", "input_schema": {"type": "object"}}]
     assert server.requests[0]["tool_choice"] == {"type": "none"}
@@ -413,7 +413,7 @@ def test_options_of_either_format_work() -> None:
     body = server.requests[0]
     assert body["tool_choice"] == {"type": "tool", "name": "add"}
     assert [tool["name"] for tool in body["tools"]] == ["add", "web_search"]
-    assert body["system"] == "Mine."
+    assert [block["text"] for block in body["system"]] == ["Mine."]
     assert "betas" not in body and server.headers[0]["anthropic-beta"] == "one-1,two-2"
 
 

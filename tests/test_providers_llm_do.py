@@ -68,7 +68,7 @@ def test_anthropic_with_thinking_is_asked_in_words() -> None:
     with WireServer(message(block, f"Here:\n```json\n{GOOD}\n```")) as server:
         assert llm_do("Emma?", output=Book, llm=anthropic_at(server, thinking=thinking)) == EMMA
     assert "tool_choice" not in server.requests[0]
-    assert "JSON Schema" in server.requests[0]["system"]
+    assert "JSON Schema" in server.requests[0]["system"][0]["text"]
 
 
 def test_a_wrong_answer_is_sent_back_once_with_what_was_wrong() -> None:

@@ -288,7 +288,8 @@ def test_pitfall_12_odd_calls_are_read() -> None:
     calls = response.tool_calls or []
     assert [one.name for one in calls] == ["add", "add", "shell", ""]
     assert len({one.id for one in calls}) == 4 and all(one.id for one in calls)
-    assert [bool(one.error) for one in calls] == [False, False, True, True]
+    assert [bool(one.error) for one in calls] == [False, False, False, True]
+    assert calls[2].arguments == {"input": "ls"}
 
 
 @pytest.mark.parametrize("choices", [[], None])

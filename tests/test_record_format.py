@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wire_server import Answer, WireServer, chat
 
 from connectagent import (
     Agent,
@@ -42,6 +43,7 @@ from connectagent import (
     on_error,
     shadow,
 )
+from connectagent.models.openai import OpenAILLM
 from connectagent.records.read import load_record
 from connectagent.session.journal import LINES
 from connectagent.settings import overrides
@@ -203,6 +205,13 @@ def attempts_that_fail() -> None:
     one.input("Go")
     with pytest.raises(KeyboardInterrupt):
         one.input("Go")
+
+
+def a_request_that_is_made_again() -> None:
+    busy = Answer({"error": {"message": "busy"}}, 429, {"retry-after-ms": "1"})
+    with WireServer(busy, chat("Done.")) as server:
+        llm = OpenAILLM("gpt-4o", api_key="k", base_url=server.openai_url)
+        Agent("waits", llm=llm, quiet=True).input("Go.")
 
 
 def a_turn_that_ends_early_and_one_that_goes_on() -> None:
@@ -367,6 +376,7 @@ SESSIONS: list[Callable[[], None]] = [
     attempts_that_fail,
     a_turn_that_ends_early_and_one_that_goes_on,
     messages_that_are_mended,
+    a_request_that_is_made_again,
     a_handler_that_asks,
     a_shadowed_plugin,
     an_error_that_stops_the_turn,

@@ -90,7 +90,7 @@ def test_a_recorded_exchange_is_replayed_byte_for_byte(
     recording = Recording(load(path))
     monkeypatch.setenv("CONNECTAGENT_MASK", "off")  # what is masked in a record is masked in a replay
     sent: list[tuple[Path, list[str], list[str]]] = []
-    with replay_server(path) as server:
+    with replay_server(path, mode) as server:
         agent = agent_for(recording, server.base_url, mode, [], log=None)
         for turn in recording.data["drive"]["turns"]:
             if turn.get("new_conversation"):

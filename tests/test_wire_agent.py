@@ -1,4 +1,4 @@
-"""Every recorded conversation of the two wires through `Agent`, over the real SDKs, plain and streamed."""
+"""Every recorded conversation of the three wires through `Agent`, over the real SDKs, plain and streamed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_agent_drives_a_recorded_conversation_as_it_was(path: Path, mode: str
     calls: list[Any] = []
     models: list[Any] = []
     errors: list[ProviderError] = []
-    with replay_server(path) as server:
+    with replay_server(path, mode) as server:
         agent = agent_for(recording, server.base_url, mode, told)
         for turn in recording.data["drive"]["turns"]:
             if turn.get("new_conversation"):
@@ -93,4 +93,4 @@ def test_an_agent_drives_a_recorded_conversation_as_it_was(path: Path, mode: str
 
 
 def test_every_recording_is_driven() -> None:
-    assert len(recordings()) == 46
+    assert len(recordings()) == 48

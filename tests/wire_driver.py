@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wire_server import response_stream
+
 WIRE = Path(__file__).resolve().parents[2] / "shared" / "wire"
 MODES = ("plain", "stream")
 
@@ -41,13 +43,12 @@ RETRIED = {
 
 
 def recordings() -> list[Path]:
-    """The recorded conversations of the two wires; [] where there are none here."""
-    paths = sorted(WIRE.glob("*.json"))
-    return [path for path in paths if not path.name.startswith("openai-responses")]
+    """The recorded conversations; [] where there are none here."""
+    return sorted(WIRE.glob("*.json"))
 
 
-def replay_server(path: Path) -> Any:
-    """A `ReplayServer` for one recording, to be entered."""
+def replay_server(path: Path, mode: str = "plain") -> Any:
+    """A `ReplayServer` for one recording, to be entered. It cannot make a stream of a plain answer of Responses."""
     name = "connectagent_replay_server"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, WIRE / "replay_server.py")
@@ -55,7 +56,14 @@ def replay_server(path: Path) -> Any:
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         sys.modules[name] = module
-    return sys.modules[name].ReplayServer(load(path))
+    data = load(path)
+    if mode == "stream" and data["wire"] == "openai-responses":
+        for exchange in data["exchanges"]:
+            response = exchange["response"]
+            if "body" in response:
+                response["body_text"] = response_stream(response.pop("body")).text
+                response["headers"]["content-type"] = "text/event-stream"
+    return sys.modules[name].ReplayServer(data)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -75,7 +83,13 @@ class Recording:
         return bool(self.data["wire"] == "anthropic-messages")
 
     @property
+    def is_responses(self) -> bool:
+        return bool(self.data["wire"] == "openai-responses")
+
+    @property
     def provider(self) -> str:
+        if self.is_responses:
+            return "openai-responses"
         name = str(self.data["id"]).split("-")[0]
         return "openai" if name == "azure" else name
 
@@ -99,14 +113,16 @@ class Recording:
     def options(self) -> dict[str, Any]:
         """The parameters that the recording client set, its provider's own tools among them."""
         body = self.data["exchanges"][0]["request"]["body"]
-        unset = ("model", "messages", "system", "tools", "stream", "stream_options")
+        unset = ("model", "messages", "input", "system", "tools", "stream", "stream_options")
         options = {key: value for key, value in body.items() if key not in unset}
-        native = [tool for tool in body.get("tools") or [] if not {"function", "input_schema"} & tool.keys()]
+        known = {"function", "input_schema", "parameters"}
+        native = [tool for tool in body.get("tools") or [] if not known & tool.keys()]
         return {**options, "tools": native} if native else options
 
     def prompt(self, turn: dict[str, Any]) -> Any:
         """The user's message of a turn, with the image that the recorded one has."""
-        for message in reversed(self.data["exchanges"][turn["exchanges"][0]]["request"]["body"]["messages"]):
+        body = self.data["exchanges"][turn["exchanges"][0]]["request"]["body"]
+        for message in reversed(body.get("messages") or body["input"]):
             parts = message.get("content")
             if message["role"] == "user" and isinstance(parts, list):
                 images = [part for part in parts if part.get("type") == "image_url"]

@@ -205,6 +205,67 @@ def text_events(index: int, *pieces: str) -> list[dict[str, Any]]:
     return block_events(index, {"type": "text", "text": ""}, *({"type": "text_delta", "text": p} for p in pieces))
 
 
+# ------------------------------------------------------------------------- OpenAI's Responses, in words
+
+
+def response_body(*output: Any, status: str = "completed", why: str | None = None, **more: Any) -> dict[str, Any]:
+    """The body of an answer; a text stands for a message, `(id, name, arguments)` for a call."""
+    items = [_item(number, item) for number, item in enumerate(output)]
+    usage = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "model": "model-as-served",
+        "status": status,
+        "error": None,
+        "incomplete_details": None if why is None else {"reason": why},
+        "output": items,
+        "usage": usage,
+        **more,
+    }
+
+
+def _item(number: int, item: Any) -> dict[str, Any]:
+    if isinstance(item, str):
+        part = {"type": "output_text", "text": item, "annotations": []}
+        return {"type": "message", "id": f"msg_{number}", "role": "assistant", "status": "completed", "content": [part]}
+    if isinstance(item, tuple):
+        id, name, arguments = item
+        told = {"call_id": id, "name": name, "arguments": arguments}
+        return {"type": "function_call", "id": f"fc_{number}", "status": "completed", **told}
+    return dict(item)
+
+
+def reasoning(id: str = "rs_1", encrypted: str | None = "gAAAAA-secret") -> dict[str, Any]:
+    """A reasoning item."""
+    return {"type": "reasoning", "id": id, "summary": [], "encrypted_content": encrypted}
+
+
+def response(*output: Any, **more: Any) -> Answer:
+    """A plain answer of the Responses API."""
+    return Answer(response_body(*output, **more))
+
+
+def response_stream(body: dict[str, Any], whole: bool = True, cut: bool = False) -> Answer:
+    """The same answer as a stream; `whole`: its last event comes too."""
+    events: list[dict[str, Any]] = [{"type": "response.created", "response": {**body, "output": [], "usage": None}}]
+    for index, item in enumerate(body["output"]):
+        events.append({"type": "response.output_item.added", "output_index": index, "item": {**item, "content": []}})
+        for part in item.get("content") or []:
+            kind = {"output_text": "response.output_text.delta", "refusal": "response.refusal.delta"}[part["type"]]
+            text = part.get("text") or part.get("refusal") or ""
+            pieces = [text[: len(text) // 2], text[len(text) // 2 :]]
+            events += [{"type": kind, "output_index": index, "delta": piece} for piece in pieces]
+        if item["type"] == "function_call":
+            kind = "response.function_call_arguments.delta"
+            events.append({"type": kind, "output_index": index, "delta": item["arguments"]})
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    if whole:
+        events.append({"type": f"response.{body['status']}", "response": body})
+    text = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events)
+    return Answer(text=text, cut=cut)
+
+
 def conversation(name: str) -> dict[str, Any]:
     """A whole conversation of `wire_fixtures`: `provider`, `model`, `tools`, `results`, `answers`, `expect`."""
     found: dict[str, Any] = json.loads((FIXTURES / f"{name}.json").read_text("utf-8"))

@@ -14,7 +14,7 @@ from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.closing import Closable, watch
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
-from connectagent.data import LLM, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, File, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError, Pause, Waiting
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
@@ -42,7 +42,7 @@ CONNECTAGENT = "connectagent"
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
-Prompt = str | Image | list[Any]
+Prompt = str | Image | File | list[Any]
 Output = TypeVar("Output")
 
 
@@ -168,7 +168,7 @@ class Agent(Closable):
         """Give the agent a user's message and return the turn's result.
 
         Args:
-            prompt: text, an `Image`, or a list of text and images.
+            prompt: text, an `Image`, a `File`, or a list of text, images and files.
             max_iterations: how many model calls this turn may take, instead of the agent's own number.
             key: tells this turn apart from others that are asked for inside another agent's turn, in place of
                 the prompt, for example where the prompt holds the time.

@@ -117,7 +117,7 @@ class Console:
         outcome, style = str(session.get("outcome") or "answered"), "dim"
         if error is not None:
             outcome, style = stopped(error)
-        elif outcome == "max_iterations":
+        elif outcome in ("max_iterations", "truncated"):
             style = "yellow"
         parts = [many(session.get("iteration") or 0, "iteration"), many(turn.tools, "tool") if turn.tools else ""]
         ms, spent = agent.turn.sums()

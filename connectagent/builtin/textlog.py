@@ -136,6 +136,7 @@ _LINES: dict[str, Callable[[TraceEntry], str]] = {
     "llm_call": _llm_call,
     "tool_execution": _tool_execution,
     "error": lambda entry: "error" + _error(entry),
+    "retrying": lambda entry: f"{entry['model']}: HTTP {entry['status']}, tries again",
     "log": lambda entry: f"log: {shortened(entry.get('text'), PROMPT)}",
     "paused": lambda entry: f"paused: {shortened(entry.get('reason') or 'no reason was given', PROMPT)}",
     "resumed": lambda entry: f"resumed from {shortened(entry['record'], PROMPT)}",

@@ -205,7 +205,8 @@ def on_complete(agent: AgentAPI, result: str, outcome: str) -> str | Continue | 
     Args:
         agent: the agent.
         result: what `input()` will return, as the handlers before this one left it.
-        outcome: `answered`, `ended`, `max_iterations`, or `transferred` to another agent.
+        outcome: `answered`, `truncated` where a limit of tokens has cut the answer, `ended`, `max_iterations`, or
+            `transferred` to another agent.
 
     Returns:
         None: the result stays.

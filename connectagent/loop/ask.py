@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 from connectagent import frame
-from connectagent.data import LLM, ConfigurableLLM, Image, LLMRequest, LLMResponse, Message
+from connectagent.data import LLM, ConfigurableLLM, File, Image, LLMRequest, LLMResponse, Message
 from connectagent.frame import Frame
 from connectagent.loop.model_call import Call
 from connectagent.loop.output import Form, form_of
@@ -16,7 +16,7 @@ from connectagent.session.state import clone
 from connectagent.tools.registry import ToolRegistry
 
 Output = TypeVar("Output")
-Prompt = str | list[str | Image | dict[str, Any]]
+Prompt = str | Image | File | list[str | Image | File | dict[str, Any]]
 
 
 @overload
@@ -61,7 +61,7 @@ def llm_do(
     """The answer of one model call, as text or as an object.
 
     Args:
-        prompt: text, or a list of texts, `Image`s and parts of a message.
+        prompt: text, an `Image`, a `File`, or a list of texts, images, files and parts of a message.
         output: a pydantic model, a dataclass, a TypedDict, or a type such as `list[int]`; an instance of it is
             returned. An answer that does not fit is sent back once with what was wrong.
         system_prompt: what the model is told first.
@@ -72,6 +72,7 @@ def llm_do(
         options: parameters of the provider's API.
 
     Raises:
+        ValueError: the prompt is empty.
         ProviderError: the call failed.
         OutputError: the second answer does not fit `output` either.
     """
@@ -118,6 +119,7 @@ def ask(
 
     Raises:
         RuntimeError: no turn is running.
+        ValueError: the prompt is empty.
     """
     here = frame.current()
     if here is None or here.turn.over:
@@ -161,7 +163,13 @@ def _in_turn(
 
 
 def _messages(prompt: Any, system_prompt: str | None) -> list[Message]:
-    """What is sent: messages as they were given, or a user's message; what the model is told first stands above."""
+    """What is sent: messages as they were given, or a user's message; what the model is told first stands above.
+
+    Raises:
+        ValueError: there is nothing to send.
+    """
+    if not prompt or (isinstance(prompt, str) and not prompt.strip()):
+        raise ValueError("the prompt is empty: give a text, an Image, a File, or a list of them")
     messages: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
     if isinstance(prompt, list) and prompt and all(isinstance(one, dict) and "role" in one for one in prompt):
         return [*messages, *clone(prompt)]

@@ -397,4 +397,6 @@ def shown_call(call: ToolCall) -> dict[str, Any]:
     told = {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
     if call.error:
         told["error"] = call.error
+    if call.raw is not None:
+        told["raw"] = call.raw
     return {**told, "approved": True} if call.approved else told

@@ -245,6 +245,10 @@ class Turn(Operations):
         before.include(self.spent)
         return ms + time_in(self.past.lines, self.id), before
 
+    def retrying(self, told: dict[str, Any]) -> None:
+        """Trace that a provider's SDK waits, and makes a request again that has failed."""
+        self.conversation.trace({"type": "retrying", **{key: told[key] for key in told if told[key] is not None}})
+
     # -- turns inside this one -----------------------------------------------------------------
 
     def take_closing(self, line: TraceEntry, change: dict[str, Any], known: bool = False) -> None:

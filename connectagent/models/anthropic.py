@@ -7,12 +7,14 @@ import re
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.models.anthropic_cache import EPHEMERAL, mark
 from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
+from connectagent.models.attempts import attempt_hooks
 from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import instruction, output_tool
 from connectagent.models.names import NO_KEY
-from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, attempt_hooks, closed_with, count
+from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
 
 Block = dict[str, Any]
 
@@ -39,7 +41,8 @@ class AnthropicLLM(WireLLM):
         api_key: the key; without it the SDK finds its own (`ANTHROPIC_API_KEY`, `ANTHROPIC_AUTH_TOKEN`, a profile).
         base_url: another address of the same API.
         options: parameters of the API that are sent with every request, for example `thinking`;
-            `betas` is sent as a header, `system` replaces the conversation's system messages.
+            `betas` is sent as a header, `system` replaces the conversation's system messages. `cache_control` is
+            the mark by which requests are cached, `{"type": "ephemeral"}` by default; False caches nothing.
     """
 
     default_provider = "anthropic"
@@ -113,6 +116,7 @@ class AnthropicLLM(WireLLM):
 
     def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
         options = self._body_options()
+        cache = options.pop("cache_control", EPHEMERAL)
         system, sent, used_tools = to_wire(messages, self.provider)
         wire_tools = [*tools_to_wire(tools or []), *(self.options.get("tools") or [])]
         thinking = options.get("thinking")
@@ -136,6 +140,8 @@ class AnthropicLLM(WireLLM):
         body.update(options)
         if "tool_choice" in body:
             body["tool_choice"] = tool_choice(body["tool_choice"])
+        if cache:
+            mark(body, cache)
         return body
 
     def _max_tokens(self, thinking: dict[str, Any]) -> int:
@@ -184,14 +190,15 @@ class AnthropicLLM(WireLLM):
         """The usage of one answer, which may have taken several calls; input tokens here exclude cached ones."""
         if not any(usages):
             return None
-        total = TokenUsage()
+        total, hour = TokenUsage(), 0
         for usage in usages:
             read, written = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
             total.input_tokens += count(usage, "input_tokens") + read + written
             total.output_tokens += count(usage, "output_tokens")
             total.cached_tokens += read
             total.cache_write_tokens += written
-        return self._priced(total)
+            hour += count(usage, "cache_creation", "ephemeral_1h_input_tokens")
+        return self._priced(total, **({"cache_write_1h_tokens": hour} if hour else {}))
 
     def _collected(self, stream: Any, on_text: OnText, received: Received) -> dict[str, Any]:
         """A stream put together as one plain answer; it is whole when `message_stop` came."""

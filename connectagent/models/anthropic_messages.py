@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.files import for_anthropic
 from connectagent.models.json_schema import object_schema
 from connectagent.models.sdk import Messages
 
@@ -118,23 +119,23 @@ def _block(part: dict[str, Any]) -> Block | None:
         return {key: part[key] for key in ("type", "text", "cache_control") if key in part}
     if kind == "image_url":
         image = part.get("image_url")
-        return _source("image", (image.get("url") if isinstance(image, dict) else image) or "")
-    if kind == "file" and isinstance(part.get("file"), dict):
-        return _source("document", part["file"].get("file_data") or "")
+        return _image((image.get("url") if isinstance(image, dict) else image) or "")
+    if kind == "file":
+        return for_anthropic(part)
     if kind in ("document", "search_result"):  # Anthropic's own
         return part
     return {"type": "text", "text": f"[a part of type {kind!r} is left out]"}
 
 
-def _source(kind: str, url: str) -> Block:
+def _image(url: str) -> Block:
     found = _DATA_URL.match(url)
     if found:
         source = {"type": "base64", "media_type": found.group(1), "data": url[found.end() :]}
     elif url.startswith(("https://", "http://")):
         source = {"type": "url", "url": url}
     else:
-        return {"type": "text", "text": f"[an {kind} that is neither a data: nor an https: URL is left out]"}
-    return {"type": kind, "source": source}
+        return {"type": "text", "text": "[an image that is neither a data: nor an https: URL is left out]"}
+    return {"type": "image", "source": source}
 
 
 def _assistant_blocks(

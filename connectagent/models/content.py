@@ -9,12 +9,16 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from connectagent.data import Image, ToolCall
+from connectagent.data import File, Image, ToolCall
 from connectagent.errors import cut
 
 Part = dict[str, Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+
+class CannotSend(ValueError):
+    """A message has something that the provider does not take."""
 
 
 def parts_of(content: object) -> list[Part]:
@@ -32,7 +36,7 @@ def parts_of(content: object) -> list[Part]:
 def _part(item: object) -> Part | None:
     if isinstance(item, str):
         return {"type": "text", "text": item} if item else None
-    if isinstance(item, Image):
+    if isinstance(item, Image | File):
         return item.part()
     if not isinstance(item, dict) or not isinstance(item.get("type"), str):
         return {"type": "text", "text": as_json(item)}
@@ -58,6 +62,11 @@ def as_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
+def json_text(arguments: dict[str, Any]) -> str:
+    """Arguments in the form in which messages have those that connectagent writes."""
+    return json.dumps(arguments, ensure_ascii=False)
+
+
 def wire_name(name: object) -> str:
     """A tool's name as every provider takes it back: `^[a-zA-Z0-9_-]{1,64}$`."""
     text = str(name or "tool")
@@ -79,6 +88,7 @@ def read_arguments(raw: object) -> tuple[dict[str, Any], str | None]:
         return {}, None
     if not isinstance(raw, str):
         return {}, f"the arguments must be a JSON object, not {type(raw).__name__}"
+    raw = raw.removeprefix("\ufeff")  # a byte order mark, which JSON does not know
     try:
         value = json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -121,7 +131,8 @@ def tool_call(id: object, name: object, raw: object, taken: set[str], provider: 
     arguments, error = read_arguments(raw)
     if not name:
         error = error or "the call names no tool"
-    return ToolCall(text, str(name or ""), arguments, error)
+    plain = raw if isinstance(raw, str) and error is None and arguments and raw != json_text(arguments) else None
+    return ToolCall(text, str(name or ""), arguments, error, raw=plain)
 
 
 def new_id(provider: str) -> str:

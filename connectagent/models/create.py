@@ -78,10 +78,15 @@ def connected(name: str, connection: Connection, factories: Mapping[str, Factory
 
 def _adapter(provider: str) -> type[WireLLM]:
     """The adapter of a provider's wire, which is imported when a model needs it."""
-    if PROVIDERS[provider].wire == "anthropic":
+    wire = PROVIDERS[provider].wire
+    if wire == "anthropic":
         from connectagent.models.anthropic import AnthropicLLM
 
         return AnthropicLLM
+    if wire == "responses":
+        from connectagent.models.responses import ResponsesLLM
+
+        return ResponsesLLM
     from connectagent.models.openai import OpenAILLM
 
     return OpenAILLM

@@ -57,6 +57,8 @@ _CLASSES = {
     "bad_response": {"APIResponseValidationError", "JSONDecodeError", "UnicodeDecodeError"},
     "auth": {"OpenAIError", "AnthropicError"},  # the SDK has no way to sign in
 }
+# These say it all, whatever a gateway writes into the body.
+_FIRM = {401, 503, 529}
 _HINTS = {
     "context_length": "The conversation is longer than the model takes: shorten it in a before_llm handler.",
     "not_found": "Check the model's name, and the base URL if you set one.",
@@ -66,9 +68,9 @@ _HINTS = {
 
 def kind_of(status: int | None, body: object) -> str:
     """The kind of a failed response, by what its body says, else by its status."""
-    outer = body if isinstance(body, dict) else {}
-    levels = [level for level in (outer, outer.get("error")) if isinstance(level, dict)]
-    codes = [str(level.get(key)) for level in levels for key in ("type", "code")]
+    if status in _FIRM:
+        return _STATUSES[status]
+    codes = _codes(body)
     said = " ".join([*codes, error_text(body)])
     by_text = next((kind for kind, pattern in _PATTERNS if pattern.search(said)), None)
     if status is None or status < 400:  # an error inside a response that began well: its code may be a status
@@ -78,6 +80,12 @@ def kind_of(status: int | None, body: object) -> str:
 
 def _kind_of_status(status: int | None) -> str | None:
     return None if status is None else _STATUSES.get(status, "server" if status >= 500 else "bad_request")
+
+
+def _codes(body: object) -> list[str]:
+    """The `type` and `code` of an error body, and of the error in it."""
+    told = [body, body.get("error")] if isinstance(body, dict) else []
+    return [str(one.get(key) or "") for one in told if isinstance(one, dict) for key in ("type", "code")]
 
 
 def error_text(body: object) -> str:

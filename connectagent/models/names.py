@@ -15,7 +15,7 @@ class Provider:
 
     Args:
         name: the prefix in `provider/model`.
-        wire: `openai` (chat completions) or `anthropic` (messages).
+        wire: `openai` (chat completions), `responses` (OpenAI's other API) or `anthropic` (messages).
         base_url: None where the SDK knows it.
         key_variable: the environment variable of the key, or None where no key is needed.
         models: the beginnings of model names that mean this provider without a prefix.
@@ -37,6 +37,7 @@ PROVIDERS: dict[str, Provider] = {
         Provider(
             "openai", "openai", None, "OPENAI_API_KEY", ("gpt-", "o1", "o3", "o4", "chatgpt-"), "gpt-5-mini"
         ),
+        Provider("openai-responses", "responses", None, "OPENAI_API_KEY"),
         Provider("anthropic", "anthropic", None, "ANTHROPIC_API_KEY", ("claude-",), "claude-sonnet-4-5"),
         Provider(
             "gemini",

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.models.attempts import attempt_hooks
 from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format, with_instruction
 from connectagent.models.openai_messages import to_wire
-from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, attempt_hooks, closed_with, count
+from connectagent.models.openai_stream import joined_content, stream_class, thinks
+from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
 
 # Mistral refuses the parameter, and sends the usage without it.
 _NO_STREAM_OPTIONS = {"mistral"}
@@ -21,6 +22,14 @@ _NO_SCHEMA = {"deepseek"}
 _REASONING_MODEL = re.compile(r"(gpt-5|o\d)")
 # What every answer may carry and none needs back; the rest of an assistant message is its provider's.
 _KNOWN_FIELDS = {"role", "content", "tool_calls", "refusal", "annotations", "audio", "function_call"}
+
+
+def openai_client(key: str | None, base_url: str) -> Any:
+    """A client of the SDK."""
+    import openai
+
+    http_client = openai.DefaultHttpxClient(event_hooks=attempt_hooks())
+    return closed_with(openai.OpenAI(api_key=key, base_url=base_url, http_client=http_client), http_client)
 
 
 class OpenAILLM(WireLLM):
@@ -41,14 +50,11 @@ class OpenAILLM(WireLLM):
     client_variables = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
 
     def _make_client(self, key: str | None, base_url: str) -> Any:
-        import openai
-
-        http_client = openai.DefaultHttpxClient(event_hooks=attempt_hooks())
-        client = openai.OpenAI(api_key=key, base_url=base_url, http_client=http_client)
+        client = openai_client(key, base_url)
         if self.provider != "openai":  # the SDK sends what these variables of OpenAI's hold to every address
             client.organization = client.project = None
             client._custom_headers = {}
-        return closed_with(client, http_client)
+        return client
 
     def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
         if on_text is None:
@@ -57,7 +63,7 @@ class OpenAILLM(WireLLM):
             body["stream"] = True
             if self.provider not in _NO_STREAM_OPTIONS:
                 body.setdefault("stream_options", {"include_usage": True})
-            stream, retries = self._post(body, stream=True, stream_cls=_stream_class())
+            stream, retries = self._post(body, stream=True, stream_cls=stream_class())
             with stream:
                 answer = self._collected(stream, on_text, received)
         usage = _sent_usage(answer)
@@ -145,32 +151,36 @@ class OpenAILLM(WireLLM):
         """The calls of a message, whatever `finish_reason` says: it is wrong in both directions."""
         taken: set[str] = set()
         calls = []
-        for raw in message.get("tool_calls") or []:
-            if isinstance(raw, dict):
-                function = raw.get("function") or raw.get("custom") or {}
-                arguments = function.get("arguments", function.get("input"))
-                calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
+        for raw in _raw_calls(message):
+            function = raw.get("function") or {}
+            arguments = function.get("arguments", function.get("input"))
+            if raw.get("custom"):
+                function, arguments = raw["custom"], {"input": raw["custom"].get("input") or ""}
+            calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
         return calls
 
     def _provider_data(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
         """What this endpoint may need back: reasoning, signatures, whatever the format does not know."""
+        raw_calls = _raw_calls(message)
+        customs = [call.id for call, raw in zip(calls, raw_calls, strict=True) if raw.get("custom")]
+        kept: dict[str, Any] = {"provider": self.provider}
+        if customs:
+            kept["custom"] = customs
         if self._is_openai:
-            return None
+            return kept if customs else None
         fields = {key: value for key, value in message.items() if key not in _KNOWN_FIELDS and value not in (None, "")}
-        raw_calls = [raw for raw in message.get("tool_calls") or [] if isinstance(raw, dict)]
         extras = {
             call.id: raw["extra_content"]
             for call, raw in zip(calls, raw_calls, strict=True)
             if raw.get("extra_content")
         }
-        if not fields and not extras:
-            return None
-        kept: dict[str, Any] = {"provider": self.provider}
+        if thinks(message.get("content")):
+            kept["content"] = message["content"]
         if fields:
             kept["message"] = fields
         if extras:
             kept["extra_content"] = extras
-        return kept
+        return kept if len(kept) > 1 else None
 
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None:
         usage = usages[-1] if usages else None
@@ -192,6 +202,7 @@ class OpenAILLM(WireLLM):
         answer: dict[str, Any] = {}
         message: dict[str, Any] = {}
         calls: list[dict[str, Any]] = []
+        old: list[dict[str, Any]] = []
         finish = None
         for chunk in self._events(stream):
             if chunk.get("error"):
@@ -202,12 +213,15 @@ class OpenAILLM(WireLLM):
             delta = choice.get("delta") or choice.get("message") or {}
             finish = choice.get("finish_reason") or finish
             _add_calls(calls, delta.get("tool_calls"))
+            _add_calls(old, [{"index": 0, "function": delta["function_call"]}] if delta.get("function_call") else [])
             for text in _add_fields(message, delta):
                 on_text(text)
         if finish is None and not getattr(stream, "done", False):
             raise self._failure("the stream ended before the answer was complete", "stream", status=200)
         if calls:
             message["tool_calls"] = calls
+        if old:
+            message["function_call"] = old[0]["function"]
         answer["choices"] = [{"message": message, "finish_reason": finish}]
         return answer
 
@@ -218,25 +232,11 @@ def _sent_usage(answer: Any) -> Any:
     return answer.get("usage") or (answer.get("x_groq") or {}).get("usage")
 
 
-@cache
-def _stream_class() -> Any:
-    """The SDK's stream, which also notes `[DONE]` in `done`.
-
-    The SDK hides it, but it alone distinguishes a complete stream without a finish_reason (Kimi) from one
-    that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side.
-    """
-    import openai
-
-    class NotingStream(openai.Stream[object]):
-        done = False
-
-        def _iter_events(self) -> Iterator[Any]:
-            for event in super()._iter_events():
-                if event.data.startswith("[DONE]"):
-                    self.done = True
-                yield event
-
-    return NotingStream
+def _raw_calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The calls of a message as they came. Where there are none, `function_call` counts, which they have replaced."""
+    old = message.get("function_call")
+    calls = [raw for raw in message.get("tool_calls") or [] if isinstance(raw, dict)]
+    return calls or ([{"function": old}] if isinstance(old, dict) and old.get("name") else [])
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
@@ -249,12 +249,13 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
 def _add_fields(message: dict[str, Any], delta: dict[str, Any]) -> Iterator[str]:
     """Add a delta to the message: text to text, list to list, else the last value. Yields the new text."""
     for key, value in delta.items():
-        if value is None or key in ("tool_calls", "role"):
+        if value is None or key in ("tool_calls", "function_call", "role"):
             continue
-        if key == "content":
-            value = text_of(value)
         before = message.get(key)
-        if isinstance(value, str) and isinstance(before, str):
+        if key == "content":
+            message[key] = joined_content(before, value)
+            value = text_of(value)
+        elif isinstance(value, str) and isinstance(before, str):
             message[key] = before + value
         elif isinstance(value, list) and isinstance(before, list):
             message[key] = _joined_details(before, value)
@@ -288,8 +289,12 @@ def _add_calls(calls: list[dict[str, Any]], deltas: Any) -> None:
     for delta in deltas or []:
         if not isinstance(delta, dict):
             continue
-        function = delta.get("function") or {}
+        function = delta.get("function") or delta.get("custom") or {}
         call = _slot(calls, delta.get("index"), delta.get("id"), function.get("name"))
+        if delta.get("custom"):
+            call.setdefault("custom", {"name": None, "input": ""})
+            call["custom"]["name"] = call["custom"]["name"] or function.get("name")
+            call["custom"]["input"] += function.get("input") or ""
         call["id"] = call["id"] or delta.get("id")
         call["function"]["name"] = call["function"]["name"] or function.get("name")
         arguments = function.get("arguments")

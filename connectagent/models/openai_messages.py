@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.files import for_chat
+from connectagent.models.openai_stream import own_content
 from connectagent.models.sdk import Messages
 
 # OpenAI takes ids of up to 40 characters; Mistral wants its own form. Others take what is not empty.
 _ID_PATTERNS = {"openai": re.compile(r".{1,40}", re.DOTALL), "mistral": re.compile(r"[a-zA-Z0-9]{9}")}
 _ROLES = {"user", "system", "developer"}
 _USER_PARTS = {"text", "image_url", "input_audio", "file", "video_url", "document_url"}
-_IMAGE_NOTE = "(The image is in the next user message.)"
+_APART = ("image_url", "file")  # the parts of a result that stand in a user message
+_NOTES = {"image_url": "(The image is in the next user message.)", "file": "(The file is in the next user message.)"}
 
 
 def to_wire(messages: Messages, provider: str) -> list[dict[str, Any]]:
@@ -31,7 +35,7 @@ def to_wire(messages: Messages, provider: str) -> list[dict[str, Any]]:
         if role == "tool":
             id = ids.result(message.get("tool_call_id"))
             if id is not None:
-                wire.append(_tool_message(message, content, id, images))
+                wire.append(_tool_message(message, content, id, images, provider))
             continue
         if images:  # all images of a round in one message, behind its last result
             wire.append({"role": "user", "content": images})
@@ -43,7 +47,7 @@ def to_wire(messages: Messages, provider: str) -> list[dict[str, Any]]:
         elif type(content) is str and len(message) == 2 and role in _ROLES:
             wire.append(message)  # type: ignore[arg-type]
         else:
-            wire.append(_other_message(role, content, message.get("name")))
+            wire.append(_other_message(role, content, message.get("name"), provider))
     if images:
         wire.append({"role": "user", "content": images})
     return _never_user_after_tool(wire) if provider == "mistral" else wire
@@ -59,38 +63,42 @@ def _never_user_after_tool(wire: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return fixed
 
 
-def _other_message(role: Any, content: Any, name: Any) -> dict[str, Any]:
+def _other_message(role: Any, content: Any, name: Any, provider: str) -> dict[str, Any]:
     role = role if role in _ROLES else "user"
     if isinstance(content, str):
         sent: Any = content
     elif role == "user":
-        sent = [_clean(part) for part in parts_of(content) if part["type"] in _USER_PARTS] or ""
+        sent = [_clean(part, provider) for part in parts_of(content) if part["type"] in _USER_PARTS] or ""
     else:
         sent = text_of(content)
     return {"role": role, "content": sent, **({"name": wire_name(name)} if name else {})}
 
 
-def _clean(part: dict[str, Any]) -> dict[str, Any]:
+def _clean(part: dict[str, Any], provider: str) -> dict[str, Any]:
+    if part["type"] == "file":
+        return for_chat(part, provider)
     return {"type": "text", "text": part["text"]} if part["type"] == "text" and len(part) > 2 else part
 
 
-def _tool_message(message: Any, content: Any, id: str, images: list[dict[str, Any]]) -> dict[str, Any]:
-    """A result: its text. Its images, which this role may not hold, are added to `images`."""
+def _tool_message(
+    message: Any, content: Any, id: str, images: list[dict[str, Any]], provider: str
+) -> dict[str, Any]:  # fmt: skip
+    """A result: its text. Its images and files, which this role may not hold, are added to `images`."""
     if type(content) is str and len(message) == 3 and message.get("tool_call_id") == id:
         return message  # type: ignore[no-any-return]
     parts = parts_of(content) if isinstance(content, list | tuple) else []
-    found = [part for part in parts if part["type"] == "image_url"]
-    images.extend(found)
+    found = [part for part in parts if part["type"] in _APART]
+    images.extend(_clean(part, provider) for part in found)
     if content is None or isinstance(content, str):
         text = content or ""
     else:
         text = _text_without_images(parts) if parts else as_json(content)
-    return {"role": "tool", "tool_call_id": id, "content": text or (_IMAGE_NOTE if found else "")}
+    return {"role": "tool", "tool_call_id": id, "content": text or (_NOTES[found[0]["type"]] if found else "")}
 
 
 def _text_without_images(parts: list[dict[str, Any]]) -> str:
-    """The parts of a result that are no images, one a line; what is no text as JSON."""
-    rest = (part for part in parts if part["type"] != "image_url")
+    """The parts of a result that are no images or files, one a line; what is no text as JSON."""
+    rest = (part for part in parts if part["type"] not in _APART)
     return "\n".join(part["text"] if part["type"] == "text" else as_json(part) for part in rest)
 
 
@@ -105,14 +113,16 @@ def _assistant_message(message: Any, content: Any, ids: CallIds, provider: str) 
             return message  # type: ignore[no-any-return]
         sent: dict[str, Any] = {"role": "assistant", "content": text}
     else:
-        extras = kept.get("extra_content") if kept and kept.get("provider") == provider else None
+        own = kept if kept and kept.get("provider") == provider else {}
+        extras, customs = own.get("extra_content"), own.get("custom") or ()
         sent = {
             "role": "assistant",
             "content": text or None,
-            "tool_calls": [_call(call, id, extras) for call, id in zip(calls, ids.begin(calls), strict=True)],
+            "tool_calls": [_call(call, id, extras, customs) for call, id in zip(calls, ids.begin(calls), strict=True)],
         }
     if kept and kept.get("provider") == provider:
         sent.update(kept.get("message") or {})
+        sent["content"] = own_content(kept, provider, text) or sent["content"]
     return sent
 
 
@@ -129,10 +139,13 @@ def _known_to_fit(name: str, arguments: str) -> bool:
     return wire_name(name) == name and (arguments == "{}" or bool(sent_arguments(arguments)))
 
 
-def _call(given: Any, id: str, extras: dict[str, Any] | None) -> dict[str, Any]:
+def _call(given: Any, id: str, extras: dict[str, Any] | None, customs: Sequence[str] = ()) -> dict[str, Any]:
     """A call of the history; its arguments are always a JSON object, since some servers refuse anything else."""
     call: dict[str, Any] = given if isinstance(given, dict) else {}
     function = call.get("function") or {}
+    if call.get("id") in customs:
+        told = {"name": function.get("name"), "input": sent_arguments(function.get("arguments")).get("input") or ""}
+        return {"id": id, "type": "custom", "custom": told}
     if not extras and len(call) == 3 and call.get("id") == id and call.get("type") == "function" and _fits(function):
         return call
     raw = function.get("arguments")

@@ -12,6 +12,7 @@ from connectagent.data import TokenUsage
 
 # genai-prices' names, where they differ from ours; None where a call has no public price.
 _PRICED_AS: dict[str, str | None] = {
+    "openai-responses": "openai",
     "gemini": "google",
     "xai": "x-ai",
     "ollama": None,
@@ -21,28 +22,30 @@ _PRICED_AS: dict[str, str | None] = {
 }
 
 
-def price(provider: str, model: str, usage: TokenUsage) -> float | None:
+def price(provider: str, model: str, usage: TokenUsage, **more: int) -> float | None:
     """The cost of a call in USD, or None where the table does not know the model: never a guess.
 
     Args:
         provider: the name of the provider that answered.
         model: the model's bare name, as that provider knows it.
         usage: the tokens of the call.
+        more: parts of them that have prices of their own, as genai-prices calls them.
     """
     provider_id = _PRICED_AS.get(provider, provider)
     if provider_id is None:
         return None
     from genai_prices import Usage, calc_price
 
-    tokens = Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cached_tokens,
-        cache_write_tokens=usage.cache_write_tokens,
-    )
+    counts = {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.cached_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        **more,
+    }
     try:
-        return float(calc_price(tokens, model, provider_id=provider_id).total_price)
-    except (LookupError, ValueError):  # unknown provider or model; counts that contradict each other
+        return float(calc_price(Usage(**counts), model, provider_id=provider_id).total_price)
+    except (LookupError, ValueError, TypeError):  # unknown provider or model, or kind of token; contradicting counts
         return None
 
 

@@ -12,16 +12,15 @@ import copy
 import json
 import os
 import threading
-import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextvars import ContextVar
 from typing import Any, ClassVar, NoReturn, Self
 
 from connectagent.data import LLMResponse, Message, TokenUsage
 from connectagent.errors import ProviderError
-from connectagent.models.failures import Endpoint, failure, from_sdk, retry_after
+from connectagent.models.attempts import Attempts, Raised
+from connectagent.models.failures import Endpoint, failure, from_sdk
 from connectagent.models.names import NO_KEY, PROVIDERS
 from connectagent.models.prices import price
 
@@ -70,46 +69,6 @@ def closed_with(client: Any, http_client: Any) -> Any:
     """The SDK client, whose connections are closed when nobody holds it any more, and at exit."""
     weakref.finalize(client, http_client.close)
     return client
-
-
-# ------------------------------------------------------------------------------------- attempts, retries
-
-_attempts: ContextVar[list[dict[str, Any]] | None] = ContextVar("connectagent_attempts", default=None)
-
-
-def attempt_hooks() -> dict[str, list[Callable[[Any], None]]]:
-    """Event hooks for an SDK's HTTP client, which note each attempt of the current call."""
-    return {"request": [_note_request], "response": [_note_response]}
-
-
-def _note_request(request: Any) -> None:
-    attempts = _attempts.get()
-    if attempts is not None:
-        attempts.append({"status": None, "began": time.perf_counter()})
-
-
-def _note_response(response: Any) -> None:
-    attempts = _attempts.get()
-    if attempts:
-        attempts[-1]["status"] = response.status_code
-        attempts[-1]["retry_after_s"] = retry_after(response.headers)
-
-
-def _failed(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The attempts that failed, as they are stored: `status` (None: no answer), `duration_ms`, `retry_after_s`.
-
-    `duration_ms` reaches to the next attempt, so that the SDK's wait is in it.
-    """
-    ends = [attempt["began"] for attempt in attempts[1:]] + [time.perf_counter()]
-    return [
-        {
-            "status": attempt["status"],
-            "duration_ms": round((end - attempt["began"]) * 1000, 1),
-            "retry_after_s": attempt.get("retry_after_s"),
-        }
-        for attempt, end in zip(attempts, ends, strict=True)
-        if attempt["status"] is None or attempt["status"] >= 400
-    ]
 
 
 # ------------------------------------------------------------------------------------------- the adapter
@@ -231,7 +190,7 @@ class WireLLM(ABC):
     def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
         received = Received()
         try:
-            response = self._answered(self._body(messages, tools, output), on_text, output, received)
+            response = self._answered(self._checked_body(messages, tools, output), on_text, output, received)
         except ProviderError as error:
             usages = [*received.usages, *([] if received.begun is None else [received.begun])]
             if usages:
@@ -241,6 +200,14 @@ class WireLLM(ABC):
             raise
         response.usage = self._usage(received.usages)
         return response
+
+    def _checked_body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
+        from connectagent.models.content import CannotSend
+
+        try:
+            return self._body(messages, tools, output)
+        except CannotSend as error:
+            raise self._failure(str(error), "bad_request") from None
 
     @property
     def base_url(self) -> str:
@@ -288,15 +255,14 @@ class WireLLM(ABC):
         """Send one request by the SDK; returns what it answers and the attempts that failed before."""
         client = self._client()
         content = encoded(body)
-        attempts: list[dict[str, Any]] = []
-        token = _attempts.set(attempts)
         try:
-            answer = client.post(self.path, content=content, cast_to=object, options=self._request_options(), **how)
+            with Attempts(self.model, self.options.get("max_retries")) as attempts:
+                answer = client.post(self.path, content=content, cast_to=object, options=self._request_options(), **how)
+        except Raised as raised:
+            raise raised.error from None
         except Exception as error:
-            self._raise(error, retries=_failed(attempts))
-        finally:
-            _attempts.reset(token)
-        return answer, _failed(attempts) if len(attempts) > 1 else []
+            self._raise(error, retries=attempts.failed())
+        return answer, attempts.failed()
 
     def _request_options(self) -> dict[str, Any]:
         headers = {"Content-Type": "application/json", **(self.options.get("extra_headers") or {})}
@@ -342,9 +308,9 @@ class WireLLM(ABC):
     def _endpoint(self) -> Endpoint:
         return Endpoint(self.provider, self.model, self.base_url, self._key(), self._key_variable)
 
-    def _priced(self, usage: TokenUsage) -> TokenUsage:
+    def _priced(self, usage: TokenUsage, **more: int) -> TokenUsage:
         if usage.cost is None:
-            usage.cost = price(self.provider, self.wire_model, usage)
+            usage.cost = price(self.provider, self.wire_model, usage, **more)
         return usage
 
 

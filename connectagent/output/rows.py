@@ -21,6 +21,8 @@ Span = tuple[str, str]
 _CUT = {
     "length": "at the limit of output tokens",
     "max_tokens": "at the limit of output tokens",
+    "max_output_tokens": "at the limit of output tokens",
+    "model_length": "at the limit of output tokens",
     "model_context_window_exceeded": "at the end of the context window",
     "refusal": "as the model refused",
     "content_filter": "by the provider's content filter",
@@ -282,6 +284,14 @@ def _log(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     return [Row(4, ((str(entry.get("text")), "dim"),), wrap=True)]
 
 
+def _retrying(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    """What the model call above waits for, told at the time."""
+    status, wait = entry.get("status"), entry.get("retry_after_s")
+    reason = "the rate limit is reached" if status == 429 else "the request failed"
+    waits = f"waits {duration(wait * 1000)} and tries again" if wait else "tries again"
+    return [Row(4, ((f"{glyphs.warn} {entry.get('model')}: {reason} (HTTP {status}): {waits}", "yellow"),), wrap=True)]
+
+
 def _mended(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     text = "the conversation had calls without results, or results without calls: it was mended"
     return [Row(4, ((f"{glyphs.warn} {text}", "yellow"),), wrap=True)]
@@ -323,6 +333,7 @@ _ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {
     "error": _failure,
     "log": _log,
     "mended": _mended,
+    "retrying": _retrying,
     "shadow": _shadow,
     "paused": _paused,
     "resumed": _resumed,

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from connectagent.data import Continue, Image, LLMRequest, LLMResponse, Message, ToolCall
+from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Message, ToolCall
 from connectagent.session.state import copy_of
 
 NOT_RUN = "not run: {reason}"
@@ -21,7 +21,7 @@ _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def user_message(prompt: Any) -> Message:
-    """A user's message from text, an `Image`, or a list of text, images and parts.
+    """A user's message from text, an `Image`, a `File`, or a list of text, images, files and parts.
 
     Raises:
         TypeError: the prompt is none of these.
@@ -30,18 +30,18 @@ def user_message(prompt: Any) -> Message:
         return {"role": "user", "content": prompt}
     parts = [_part(part) for part in (prompt if isinstance(prompt, (list, tuple)) else [prompt])]
     if not parts:
-        raise TypeError("the prompt is empty: give a str, an Image, or a list of them")
+        raise TypeError("the prompt is empty: give a str, an Image, a File, or a list of them")
     return {"role": "user", "content": parts}
 
 
 def _part(part: Any) -> dict[str, Any]:
     if isinstance(part, str):
         return {"type": "text", "text": part}
-    if isinstance(part, Image):
+    if isinstance(part, Image | File):
         return part.part()
     if isinstance(part, dict) and isinstance(part.get("type"), str):
         return part
-    raise TypeError(f"a prompt is a str, an Image, or a list of them, not {type(part).__name__}: {part!r}")
+    raise TypeError(f"a prompt is a str, an Image, a File, or a list of them, not {type(part).__name__}: {part!r}")
 
 
 def text_of(content: Any) -> str:
@@ -70,9 +70,12 @@ def assistant_message(response: LLMResponse) -> Message:
 def _arguments(call: ToolCall) -> str:
     """The arguments as JSON text; `{}` for those that could not be read, since some servers parse them again."""
     try:
-        return json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
+        if call.raw is not None and json.dumps(json.loads(call.raw), ensure_ascii=False) == text:
+            return call.raw
     except (TypeError, ValueError, RecursionError):
         return "{}"
+    return text
 
 
 def tidy_calls(response: LLMResponse) -> LLMResponse:
@@ -90,7 +93,7 @@ def tidy_calls(response: LLMResponse) -> LLMResponse:
         if not isinstance(arguments, dict):
             error = error or f"the arguments must be a JSON object, not {type(arguments).__name__}"
             arguments = {}
-        calls.append(ToolCall(id, str(call.name), copy_of(arguments), error))
+        calls.append(ToolCall(id, str(call.name), copy_of(arguments), error, raw=call.raw))
     return dataclasses.replace(response, tool_calls=calls)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from connectagent.data import Image
+from connectagent.data import File, Image
 from connectagent.errors import ToolArgumentsError, ToolNotFound, ToolRejected
 
 NOTHING = "(no output)"
@@ -26,15 +26,15 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 def result_content(value: object, *, limit: int = 100_000) -> str | list[dict[str, Any]]:
     """What a tool returned, as the content of a message: never empty, valid UTF-8, without terminal escapes.
 
-    Text stays as it is; numbers, lists, dicts, dataclasses and pydantic models become JSON; images, alone or
+    Text stays as it is; numbers, lists, dicts, dataclasses and pydantic models become JSON; images and files, alone or
     in a list, and lists of `{"type": "text" | "image_url"}` become content parts; everything else `str(value)`.
 
     Args:
         limit: characters of text. Of a longer one, the first two thirds and the last third are left, with a
             note between them.
     """
-    if isinstance(value, Image):
-        return [_image_part(value)]
+    if isinstance(value, Image | File):
+        return [_file_part(value)]
     if isinstance(value, list | tuple) and _has_parts(value):
         return _parts(value, limit)
     return _text(value, limit)
@@ -193,6 +193,7 @@ class _Plain:
         return plain
 
 
+_FILES = (Image, File)
 _LIKE_LISTS = ("deque", "dict_keys", "dict_values", "dict_items")
 """Types with a length and an order that are no `Sequence`."""
 
@@ -204,6 +205,7 @@ _CONVERSIONS: tuple[tuple[tuple[type, ...], Callable[[Any], Any]], ...] = (
     ((bytes, bytearray, memoryview), lambda value: _bytes_text(bytes(value))),
     ((BaseException,), error_content),
     ((Image,), lambda value: "(an image: return it by itself or in a list to show it)"),
+    ((File,), lambda value: "(a file: return it by itself or in a list to show it)"),
 )
 
 
@@ -239,8 +241,8 @@ def _unshowable(value: object, error: Exception) -> str:
 
 
 def _has_parts(items: Sequence[Any]) -> bool:
-    """Whether a list is content: it holds an image, or is made of nothing but content parts."""
-    return any(isinstance(item, Image) for item in items) or (len(items) > 0 and all(map(_is_part, items)))
+    """Whether a list is content: it holds an image or a file, or is made of nothing but content parts."""
+    return any(isinstance(item, _FILES) for item in items) or (len(items) > 0 and all(map(_is_part, items)))
 
 
 def _is_part(item: Any) -> bool:
@@ -255,8 +257,8 @@ def _is_part(item: Any) -> bool:
 def _parts(items: Sequence[Any], limit: int) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for item in items:
-        if isinstance(item, Image):
-            part = _image_part(item)
+        if isinstance(item, Image | File):
+            part = _file_part(item)
         elif _is_part(item) and item["type"] == "image_url":
             part = item
         else:
@@ -266,11 +268,12 @@ def _parts(items: Sequence[Any], limit: int) -> list[dict[str, Any]]:
     return parts
 
 
-def _image_part(image: Image) -> dict[str, Any]:
+def _file_part(file: Image | File) -> dict[str, Any]:
     try:
-        return image.part()
+        return file.part()
     except Exception as error:  # a file that is missing, bytes that are no picture: the model should know, and go on
-        return {"type": "text", "text": f"(an image that cannot be read: {error_content(error)})"}
+        kind = "an image" if isinstance(file, Image) else "a file"
+        return {"type": "text", "text": f"({kind} that cannot be read: {error_content(error)})"}
 
 
 def failure(error: Exception) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from connectagent.cli.log.reading import (
 from connectagent.records.find import all_records
 from connectagent.records.summary import Summary, summarise
 
-_STYLES = {"error": "red", "crashed": "red", "interrupted": "yellow", "max_iterations": "yellow"}
+_STYLES = {"error": "red", "crashed": "red", "interrupted": "yellow", "max_iterations": "yellow", "truncated": "yellow"}
 _STYLES |= {"running": "cyan", "paused": "cyan"}
 
 

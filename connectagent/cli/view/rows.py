@@ -14,7 +14,7 @@ MOST_IN_ROW = 240  # characters of a text in a row
 MOST_IN_DETAIL = 4_000  # characters of a text that is opened, before "more" is asked for
 
 _FAILED = ("error", "not_found", "interrupted")
-_WEAK = ("rejected", "recovered", "skipped", "stand_in", "ended", "max_iterations", "paused")
+_WEAK = ("rejected", "recovered", "skipped", "stand_in", "ended", "max_iterations", "truncated", "paused")
 _OWN_KEYS = ("type", "by", "timestamp", "status", "call_id", "iteration", "turn", "index", "hook", "of")
 
 

@@ -1,0 +1,99 @@
+"""The attempts of one request: an SDK makes it again by itself, and here is noted what became of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+from connectagent import frame
+from connectagent.models.failures import retry_after
+
+_MAX_RETRIES = 2  # of both SDKs, where the options name no other number
+_LONGEST_WAIT_S = 120  # what asks for more is given up by OpenAI's SDK
+_current: ContextVar[Attempts | None] = ContextVar("connectagent_attempts", default=None)
+
+
+class Raised(BaseException):
+    """On its way through an SDK: what a handler raised. An Exception would be taken for a lost connection."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class Attempts:
+    """The attempts of a request: `with Attempts(model, max_retries) as attempts:` around the SDK's call.
+
+    Args:
+        model: whom it is made to.
+        max_retries: how often the SDK makes it again; None for its own number.
+    """
+
+    def __init__(self, model: str, max_retries: int | None) -> None:
+        self.model, self.max_retries = model, _MAX_RETRIES if max_retries is None else max_retries
+        self._made: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Attempts:
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        _current.reset(self._token)
+
+    def begin(self) -> None:
+        """Another attempt is made."""
+        self._made.append({"status": None, "began": time.perf_counter()})
+
+    def answered(self, status: int, headers: Mapping[str, str]) -> None:
+        """The attempt has an answer; whoever runs here is told if the SDK waits now, to try again."""
+        if not self._made:
+            return
+        told = {"status": status, "retry_after_s": retry_after(headers)}
+        self._made[-1].update(told)
+        here = frame.current()
+        if here is None or here.turn.over or not self._will_retry(status, told["retry_after_s"], headers):
+            return
+        try:
+            here.turn.retrying({"model": self.model, **told, "attempt": len(self._made)})
+        except Exception as error:
+            raise Raised(error) from None
+
+    def _will_retry(self, status: int, wait_s: float | None, headers: Mapping[str, str]) -> bool:
+        """Whether the SDK will make the request again. It does not tell; these are its documented rules."""
+        if len(self._made) > self.max_retries or (wait_s or 0) > _LONGEST_WAIT_S:
+            return False
+        asked = headers.get("x-should-retry")
+        return asked == "true" or (asked != "false" and (status in (408, 409, 429) or status >= 500))
+
+    def failed(self) -> list[dict[str, Any]]:
+        """The attempts that failed, as they are stored: `status` (None: no answer), `duration_ms`, `retry_after_s`.
+
+        `duration_ms` reaches to the next attempt, so that the SDK's wait is in it.
+        """
+        ends = [attempt["began"] for attempt in self._made[1:]] + [time.perf_counter()]
+        return [
+            {
+                "status": attempt["status"],
+                "duration_ms": round((end - attempt["began"]) * 1000, 1),
+                "retry_after_s": attempt.get("retry_after_s"),
+            }
+            for attempt, end in zip(self._made, ends, strict=True)
+            if attempt["status"] is None or attempt["status"] >= 400
+        ]
+
+
+def attempt_hooks() -> dict[str, list[Callable[[Any], None]]]:
+    """Event hooks for an SDK's HTTP client, which note each attempt of the current request."""
+    return {"request": [_note_request], "response": [_note_response]}
+
+
+def _note_request(request: Any) -> None:
+    if (attempts := _current.get()) is not None:
+        attempts.begin()
+
+
+def _note_response(response: Any) -> None:
+    if (attempts := _current.get()) is not None:
+        attempts.answered(response.status_code, response.headers)

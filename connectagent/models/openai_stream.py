@@ -1,0 +1,88 @@
+"""OpenAI's streams: what the SDK hides of them, and answers in parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from connectagent.models.content import parts_of, text_of
+
+_MARK = b"\xef\xbb\xbf"  # a byte order mark: the SDK does not know the line behind it
+
+
+@cache
+def stream_class() -> Any:
+    """The SDK's stream, which also notes `[DONE]` in `done`, and drops a byte order mark at the beginning.
+
+    The SDK hides `[DONE]`, but it alone tells a complete stream that names no finish_reason (Kimi) from one
+    that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side. Should `_decoder`
+    be, the first event behind a mark is lost.
+    """
+    import openai
+
+    class NotingStream(openai.Stream[object]):
+        done = False
+
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**given)
+            if hasattr(getattr(self, "_decoder", None), "iter_bytes"):
+                self._decoder = _Decoder(self._decoder)  # type: ignore[assignment]
+
+        def _iter_events(self) -> Iterator[Any]:
+            for event in super()._iter_events():
+                if event.data.startswith("[DONE]"):
+                    self.done = True
+                yield event
+
+    return NotingStream
+
+
+class _Decoder:
+    """The SDK's decoder of events, for bytes that may begin with a mark."""
+
+    def __init__(self, decoder: Any) -> None:
+        self._decoder = decoder
+
+    def iter_bytes(self, pieces: Iterator[bytes]) -> Iterator[Any]:
+        return self._decoder.iter_bytes(_without_mark(pieces))  # type: ignore[no-any-return]
+
+
+def _without_mark(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    begin = b""
+    for piece in pieces:
+        begin += piece
+        if len(begin) >= len(_MARK):
+            yield begin.removeprefix(_MARK)
+            break
+    else:
+        yield begin
+    yield from pieces
+
+
+def joined_content(before: Any, more: Any) -> str | list[dict[str, Any]]:
+    """The content of a message with a piece more: a text, until a piece comes as a list of parts (as Mistral's do)."""
+    if isinstance(before or "", str) and isinstance(more, str):
+        return (before or "") + more
+    joined = list(before) if isinstance(before, list) else parts_of(before)
+    for part in parts_of(more):
+        last = joined[-1] if joined and joined[-1]["type"] == part["type"] else None
+        if last is not None and part["type"] == "text":
+            joined[-1] = {**last, **part, "text": last["text"] + part["text"]}
+        elif last is not None and part["type"] == "thinking":
+            thought = joined_content(last.get("thinking"), part.get("thinking"))
+            joined[-1] = {**last, **part, "thinking": thought}
+        else:
+            joined.append(part)
+    return joined
+
+
+def thinks(content: Any) -> bool:
+    """Whether a message's content has parts that are not its text, and that the provider may need back."""
+    return isinstance(content, list) and any(part["type"] != "text" for part in parts_of(content))
+
+
+def own_content(kept: dict[str, Any] | None, provider: str, text: str) -> Any:
+    """The content as the provider gave it, with its thinking; None where there is none, or the text was changed."""
+    content = kept.get("content") if kept and kept.get("provider") == provider else None
+    return content if content and text_of(content) == text else None

@@ -1,0 +1,167 @@
+"""A conversation in OpenAI's chat format as the Responses API takes it: a list of items."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.files import for_responses
+from connectagent.models.sdk import Messages
+
+Item = dict[str, Any]
+
+CALLS = ("function_call", "custom_tool_call")
+_ID_PATTERN = re.compile(r".{1,64}", re.DOTALL)
+_ROLES = {"user", "system", "developer"}
+
+
+def tools_to_wire(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tool schemas of chat completions as this API takes them; what is in its own form already is passed on.
+
+    `strict` is on here where it is not named, and refuses most schemas.
+    """
+    return [
+        {"type": "function", "strict": False, **tool["function"]} if isinstance(tool.get("function"), dict) else tool
+        for tool in tools
+    ]
+
+
+def tool_choice(choice: Any) -> Any:
+    """The `tool_choice` of chat completions as this API takes it, so that one option works with both."""
+    if isinstance(choice, dict) and isinstance(choice.get("function"), dict):
+        return {"type": "function", "name": choice["function"].get("name")}
+    return choice
+
+
+def to_wire(messages: Messages, provider: str, stored: bool) -> list[Item]:
+    """The conversation as items. Orphaned results and messages that say nothing are left out.
+
+    Args:
+        messages: the conversation.
+        provider: whose `provider_data` is sent back.
+        stored: whether the provider has stored its answers, so that it knows its items by their ids.
+    """
+    ids = CallIds(_ID_PATTERN, unique=True)
+    customs: set[str] = set()
+    wire: list[Item] = []
+    for message in messages:
+        role, content = message.get("role"), message.get("content")
+        if role == "tool":
+            id = ids.result(message.get("tool_call_id"))
+            if id is not None:
+                kind = "custom_tool_call_output" if id in customs else "function_call_output"
+                wire.append({"type": kind, "call_id": id, "output": _output(content)})
+        elif role == "assistant":
+            items = _assistant_items(message, content, ids, provider, stored)
+            customs.update(item["call_id"] for item in items if item.get("type") == "custom_tool_call")
+            wire += items
+        else:
+            wire.append({"role": role if role in _ROLES else "user", "content": _said(content)})
+    return wire
+
+
+def _said(content: Any) -> str | list[Item]:
+    return content if isinstance(content, str) else [_part(part) for part in parts_of(content)] or ""
+
+
+def _output(content: Any) -> str | list[Item]:
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list | tuple):
+        return as_json(content)
+    parts = parts_of(content)
+    if all(part["type"] == "text" for part in parts):
+        return "\n".join(part["text"] for part in parts)
+    return [_part(part) for part in parts]
+
+
+def _part(part: dict[str, Any]) -> Item:
+    """One part of a message in this API's form; a part that it has no form for is named in words."""
+    kind = part["type"]
+    if kind == "text":
+        return {"type": "input_text", "text": part["text"]}
+    if kind == "image_url":
+        image = part.get("image_url")
+        image = image if isinstance(image, dict) else {"url": image}
+        return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
+    if kind == "file":
+        return for_responses(part)
+    if kind in ("input_text", "input_image", "input_file"):  # its own
+        return part
+    return {"type": "input_text", "text": f"[a part of type {kind!r} is left out]"}
+
+
+def _assistant_items(message: Any, content: Any, ids: CallIds, provider: str, stored: bool) -> list[Item]:
+    calls = message.get("tool_calls") or []
+    text = content if type(content) is str else text_of(content)
+    sent_ids = ids.begin(calls) if calls else []
+    kept = message.get("provider_data")
+    if kept and kept.get("provider") == provider:
+        own = [item for item in kept.get("items") or [] if isinstance(item, dict)]
+        if _says_the_same(own, text, calls, sent_ids):
+            return _unchanged(own, stored)
+    items: list[Item] = [{"role": "assistant", "content": text}] if text else []
+    return items + [_call(call, id) for call, id in zip(calls, sent_ids, strict=True)]
+
+
+def _call(call: Any, id: str) -> Item:
+    function = (call.get("function") if isinstance(call, dict) else None) or {}
+    raw = function.get("arguments")
+    # sent as it was: a byte that differs is a miss in the provider's cache
+    arguments = raw if type(raw) is str and sent_arguments(raw) else as_json(sent_arguments(raw))
+    return {"type": "function_call", "call_id": id, "name": wire_name(function.get("name")), "arguments": arguments}
+
+
+def _unchanged(own: list[Item], stored: bool) -> list[Item]:
+    """The provider's own items, without what it would refuse.
+
+    Reasoning that nobody can read any more, neither encrypted nor stored, is one; reasoning with nothing behind
+    it another.
+    """
+    items = [
+        {key: value for key, value in item.items() if value is not None}
+        for item in own
+        if stored or item.get("type") != "reasoning" or item.get("encrypted_content")
+    ]
+    while items and items[-1].get("type") == "reasoning":
+        items.pop()
+    return items
+
+
+def _says_the_same(items: list[Item], text: str, calls: list[Any], sent_ids: list[str]) -> bool:
+    """Whether the message still says what the provider's items say."""
+    asked = [item for item in items if item.get("type") in CALLS]
+    if len(asked) != len(calls) or text != text_of_items(items) + ("" if calls else refusal_of(items)):
+        return False
+    for call, sent_id, item in zip(calls, sent_ids, asked, strict=True):
+        function = (call.get("function") if isinstance(call, dict) else None) or {}
+        said = {"input": item.get("input") or ""} if item["type"] == CALLS[1] else sent_arguments(item.get("arguments"))
+        if (
+            call.get("id") != sent_id
+            or item.get("call_id") != sent_id
+            or function.get("name") != item.get("name")
+            or sent_arguments(function.get("arguments")) != said
+        ):
+            return False
+    return True
+
+
+def text_of_items(items: list[Item]) -> str:
+    """The text of an answer."""
+    return "".join(part.get("text") or "" for part in _content(items) if part.get("type") == "output_text")
+
+
+def refusal_of(items: list[Item]) -> str:
+    """The words with which the model refused to answer; "" where it did not."""
+    return "".join(part.get("refusal") or "" for part in _content(items) if part.get("type") == "refusal")
+
+
+def _content(items: list[Item]) -> list[Item]:
+    found = (part for item in items if item.get("type") == "message" for part in item.get("content") or [])
+    return [part for part in found if isinstance(part, dict)]
+
+
+def is_plain(item: Item) -> bool:
+    """Whether an item says nothing that the message itself does not, so that it need not be kept."""
+    return item["type"] == "function_call" or (item["type"] == "message" and not item.get("phase"))
