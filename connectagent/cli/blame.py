@@ -71,6 +71,8 @@ def who(by: dict[str, Any]) -> str:
     for kind, shown in (("user", "the user"), ("model", "model {}"), ("tool", "tool {}"), ("agent", "{}")):
         if by.get(kind):
             return visible(shown.format(by[kind]), 60)
+    if by.get("plugin") == "(outside)":
+        return "outside of any handler"
     version = f" {by['version']}" if by.get("version") else ""
     handler = f" {by['handler']}" if by.get("handler") and by["handler"] != by.get("plugin") else ""
     return visible(f"{by.get('plugin') or 'unknown'}{version}{handler}", 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from connectagent.hooks.handler import Handler, short, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import value_problem
 from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same
+from connectagent.session.trace import OUTSIDE
 from connectagent.tools.tool import Tool
 
 SLOW_S = 0.005  # a handler's call that takes longer is told one by one
@@ -39,6 +41,7 @@ class Boundary:
         self.blames = 0  # how many errors were found to be a handler's
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
+        self._straying = False
         self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
@@ -202,6 +205,22 @@ class Boundary:
         by = self._running[-1] if self._running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
             self._announce_changes(self.snapshot, by)
+        elif not self._running and threading.active_count() > 1:
+            self._take_strayed()
+
+    def _take_strayed(self) -> None:
+        """Trace what a thread that code of others has left behind changed while no handler and no tool ran."""
+        snapshot = self.snapshot
+        if snapshot is None or self._straying or not snapshot.has_strayed():
+            return
+        snapshot.sync()
+        self._straying = True  # the entries of it are made as all others
+        try:
+            self._announce_changes(snapshot, OUTSIDE)
+        except HookResultError as error:  # nobody is there to whom it could be raised
+            self.announce({"type": "error", "by": OUTSIDE, "error": str(error), "error_type": type(error).__name__})
+        finally:
+            self._straying = False
 
     def _take_changes(self, handler: Handler, arguments: dict[str, Any], before: dict[str, Any] | None) -> None:
         snapshot = self.snapshot

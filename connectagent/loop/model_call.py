@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -228,6 +229,8 @@ class Attempt:
         if turn.ended is not self.call.ended:
             raise TurnEnded
         if conversation is not None:
+            if threading.active_count() > 1:  # one that a handler left behind may have changed what is sent
+                turn.boundary.settle()
             conversation.mend(self.request)  # here, as handlers about this call may have changed what is sent
             self.announced, self.tools = conversation.announced, [_tool_name(tool) for tool in self.request.tools]
         try:

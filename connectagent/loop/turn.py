@@ -264,7 +264,7 @@ class Turn(Operations):
                 self.touched.add(at)
                 if run := self._runs.get(at):
                     self._begin(run)
-            self.log.append(self.conversation.snapshot.copied(entry))
+            self.log.append(self.conversation.snapshot.traced.copied(entry))
         for listener in self.listeners:
             listener.listen(self.agent, entry)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from connectagent.data import TraceEntry, Wait
+from connectagent.data import CORE_TYPES, TraceEntry, Wait
 
 BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "left", "wait", "decided"
 TOOL_ENDED = "tool_ended"
@@ -98,7 +98,7 @@ class Journal:
 
     def _take(self, number: int, line: TraceEntry) -> None:
         kind, id = line.get("type"), line.get("id")
-        if not isinstance(id, str) or (line.get(WITHHELD) and kind != "agent_turn"):
+        if not isinstance(id, str) or kind not in CORE_TYPES or (line.get(WITHHELD) and kind != "agent_turn"):
             return
         if kind == BEGAN:
             if id in self.began:
@@ -267,7 +267,8 @@ class Journal:
 
 def place_of(line: TraceEntry) -> str:
     """The place that a line is about."""
-    return str(line.get("id") or line.get("at") or "")
+    id = line.get("id") if line.get("type") in CORE_TYPES else None  # an entry of others may have an id of its own
+    return str(id or line.get("at") or "")
 
 
 class Asked:

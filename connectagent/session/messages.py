@@ -162,6 +162,13 @@ def says_nothing(messages: Sequence[Message]) -> bool:
     )
 
 
+def sendable(messages: list[Message]) -> list[Message]:
+    """The same conversation in an order that providers take, with something to say."""
+    mended = mend(messages)
+    sent = messages if mended is None else mended
+    return [*sent, {"role": "user", "content": LEFT_OUT}] if says_nothing(sent) else sent
+
+
 def _without_calls(message: Message) -> Message:
     """A message without its empty `tool_calls`, which OpenAI refuses."""
     kept: Message = {**message, "content": message.get("content") or ""}

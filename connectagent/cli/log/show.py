@@ -145,6 +145,8 @@ def _rows(entry: Any) -> list[Row]:
 
 def by_text(by: dict[str, Any]) -> str:
     """Who did something: plugin, version, hook, handler and place, as far as they are known."""
+    if by.get("plugin") == "(outside)":
+        return "outside of any handler"
     handler, plugin = str(by.get("handler") or by.get("tool") or ""), str(by.get("plugin") or "")
     named = " ".join(str(part) for part in ("plugin", plugin, by.get("version")) if part) if plugin else ""
     place = f"{os.path.basename(str(by.get('file')))}:{by.get('line')}" if by.get("file") not in (None, "?") else ""
