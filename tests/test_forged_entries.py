@@ -1,4 +1,4 @@
-"""Whose an entry of the trace is, is what the host says: nobody adds one in another's name, or changes what was traced."""
+"""Whose an entry of the trace is, the host says: nobody adds one in another's name, or changes what was traced."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_what_was_changed_in_older_rounds_is_put_back_when_a_round_begins() -> N
     @after_llm
     def rewrite(agent: Agent) -> None:
         if session_of(agent)["iteration"] == 3:
-            next(entry for entry in session_of(agent)["trace"] if entry["type"] == "tool_execution")["result"] = "forged"
+            entries(agent, "tool_execution")[0]["result"] = "forged"
 
     agent = agent_of(rewrite, rounds=3)
     agent.input("Go.")

@@ -19,7 +19,7 @@ COMPLEX = {
     19: "_inherit",
     18: "_reopened",
     17: "Encoder._short _Filler.value _llm_call kind_of",
-    16: "Boundary.watched _is_simple _told remove_oldest",
+    16: "_is_simple _told remove_oldest",
 }
 LONG = {
     64: "Agent.__init__",

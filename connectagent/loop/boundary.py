@@ -154,8 +154,8 @@ class Boundary:
             if seconds > SLOW_S and not handler.builtin and len(self.slow_calls) < MOST_SLOW:
                 self.slow_calls.append((handler.plugin, handler.hook, time.time() - seconds, seconds))
             frame.leave(token)
-            if here is not None and not handler.builtin:
-                here.turn.ran(here.place, handler.by)
+            if here is not None:
+                here.turn.ran(here.place, handler.by, handler.builtin)
 
     def _blame_raised(self, error: BaseException, handler: Handler, since: int, decided: bool) -> None:
         if isinstance(error, Waiting) or (isinstance(error, Pause) and decided):

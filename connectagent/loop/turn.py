@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import Log, TokenUsage, TraceEntry, Wait
+from connectagent.data import Log, TokenUsage, ToolCall, TraceEntry, Wait
 from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
@@ -128,7 +128,8 @@ class Turn(Operations):
     def _paused(self, waiting: Waiting) -> Paused:
         first, by = waiting.waits[0], waiting.by
         hook = by.get("hook", "tool")
-        call = waiting.call if hook in ("tool", "before_each_tool") else None
+        shown = first.call  # the innermost, which is what is decided
+        call = None if shown is None else ToolCall(shown["id"], shown["name"], clone(shown["arguments"]))
         told = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and as_data(call)}
         told["waits"] = [wait.id for wait in waiting.waits]
         if first.agent != self.agent.name:

@@ -27,7 +27,7 @@ from connectagent.session.trace import EntryEnd, PendingEntries
 
 OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
 PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
-_REPEATED = frozenset("user_input assistant message message_edited mended state_delta session_delta".split())
+_REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
 
 
 class Conversation:

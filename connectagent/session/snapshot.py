@@ -273,9 +273,9 @@ def peek(arguments: dict[str, Any]) -> dict[str, Any]:
 def peek_one(value: Any) -> Any:
     """What is comparable of one such argument."""
     if isinstance(value, ToolCall):
-        return value.id, value.name, clone(value.arguments), value
+        return value.id, value.name, clone(value.arguments), value.approved, value
     if isinstance(value, list):
-        return [peek_one(call) or (None, None, None, call) for call in value]
+        return [peek_one(call) or (None, None, None, False, call) for call in value]
     if isinstance(value, LLMResponse):
         return value.content, peek_one(value.tool_calls), clone(value.provider_data)
     if isinstance(value, LLMRequest):
@@ -299,7 +299,7 @@ def put_back(before: dict[str, Any]) -> None:
     """Undo a handler's edits of calls, of which a result still has to find its own."""
     for then in (before.get("tool_call"), *(before.get("tool_calls") or ())):
         if isinstance(then, tuple) and isinstance(call := then[-1], ToolCall):
-            call.id, call.name = then[:2]
+            call.id, call.name, call.approved = *then[:2], then[3]
             if not same(call.arguments, then[2]):
                 call.arguments = clone(then[2])
 
@@ -308,8 +308,11 @@ def other_calls(then: Any, now: Any) -> str | None:
     """Why the calls are not those that the model made, or None: a result must find its call."""
     if not isinstance(now, ToolCall | list):
         return None
-    old, new = ([call[0] for call in (side if isinstance(side, list) else [side])] for side in (then, peek_one(now)))
-    return None if old == new else "calls keep their ids and their number; raise ToolRejected to refuse one"
+    old, new = (side if isinstance(side, list) else [side] for side in (then, peek_one(now)))
+    if {call[0]: call[3] for call in old} != {call[0]: call[3] for call in new}:
+        return "what is approved is decided by a person, with resume()"
+    kept = [call[0] for call in old] == [call[0] for call in new]
+    return None if kept else "calls keep their ids and their number; raise ToolRejected to refuse one"
 
 
 def as_data(value: Any) -> Any:

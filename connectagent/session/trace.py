@@ -110,19 +110,12 @@ class FollowedTrace:
         """
         known = {id(entry) for entry in self.newest}
         added = [entry for entry in self.entries[self.start :] if id(entry) not in known]
-        kinds = [entry.get("type") if isinstance(entry, dict) else None for entry in added]
-        self._rearranged = not self.is_anchored() or any(kind in CORE_TYPES for kind in kinds if isinstance(kind, str))
+        self._rearranged = not self.is_anchored() or any(map(_is_of_core, added))
         if self._rearranged:  # older entries may stand among the new ones, or the other way round
             known |= {id(entry) for entry in self.past}
             added = [entry for entry in self.entries if id(entry) not in known]
         for entry in added:
-            kind = entry.get("type") if isinstance(entry, dict) else None
-            if not isinstance(kind, str):
-                raise HookResultError(f"{who} left a trace entry that is not a dict with a 'type': {entry!r:.200}")
-            if kind in CORE_TYPES:
-                raise HookResultError(
-                    f"{who} added a trace entry of type {kind!r}, as only connectagent does: give it a type of its own"
-                )
+            _check(entry, who)
         return added
 
     def take(self, added: list[TraceEntry], copies: list[TraceEntry]) -> list[str]:
@@ -148,6 +141,20 @@ class FollowedTrace:
         entry.clear()
         entry.update(clone(copy))
         return True
+
+
+def _is_of_core(entry: Any) -> bool:
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    return isinstance(kind, str) and kind in CORE_TYPES
+
+
+def _check(entry: Any, who: str) -> None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
+        raise HookResultError(f"{who} left a trace entry that is not a dict with a 'type': {entry!r:.200}")
+    if _is_of_core(entry):
+        raise HookResultError(
+            f"{who} added a trace entry of type {entry['type']!r}, as only connectagent does: give it a type of its own"
+        )
 
 
 class PendingEntries(threading.local):
