@@ -249,14 +249,14 @@ class ToolRun:
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
-        if not waits[0].startswith(f"{id}/wait:"):
+        self.call.approved = past.is_approved(f"{id}/wait:{self.call.name}")
+        if self.call.approved or not waits[0].startswith(f"{id}/wait:"):
             return False
         if "reject" in decided[0]:
             raise self.turn.rejection(str(decided[0]["reject"]))
         if "answer" in decided[0]:
             entry.update(status="stand_in", result=result_content(from_stored(decided[0]["answer"])), by=RESUMED)
             return True
-        self.call.approved = True
         return False
 
     def _wait(self, id: str, pause: Pause) -> Waiting:

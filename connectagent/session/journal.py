@@ -260,6 +260,10 @@ class Journal:
         marks = marks_in(value)
         return bool(marks) and any(marks & marks_in(line) for line in self.lines if line.get(MASKED))
 
+    def is_approved(self, wait: str) -> bool:
+        """Whether a person has approved what waits."""
+        return wait in self.decided and bool(self.lines[self.decided[wait]].get("approve"))
+
     def pending(self) -> list[Wait]:
         """What waits and is not decided, in the order in which it was asked."""
         return [wait_of(self.lines[number]) for id, number in self.waits.items() if id not in self.decided]
