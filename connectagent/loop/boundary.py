@@ -15,6 +15,7 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, short, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import value_problem
+from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same
 from connectagent.session.trace import OUTSIDE
 from connectagent.tools.tool import Tool
@@ -243,7 +244,7 @@ class Boundary:
                 error = HookResultError(f"{who(handler)} left something nested too deep, or in a circle")
             raise self.blame(error, handler) from None
         for name in edited:
-            self.announce_value(handler, name, arguments)
+            self.announce_value(handler, name, arguments, (before or {})[name])
 
     def _announce_changes(self, snapshot: Snapshot, by: By) -> None:
         try:
@@ -259,9 +260,11 @@ class Boundary:
         if not snapshot.unchanged():
             snapshot.restore()
 
-    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
-        """Trace that a handler changed or replaced what its hook is about."""
+    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any], then: Any = None) -> None:
+        """Trace that a handler changed or replaced what its hook is about; `then`: what `peek_one` had given of it."""
         entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": as_data(arguments[name])}
+        if name == "request" and then is not None and (tools := changed_tools(then[2], arguments[name].tools)):
+            entry["value"]["changed_tools"] = tools
         if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
             entry["call_id"] = arguments["tool_call"].id
         self.announce(entry)

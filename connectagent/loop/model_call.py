@@ -18,9 +18,11 @@ from connectagent.output.text import describe
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.raised import model_error
+from connectagent.session.requests import name_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
 
+_GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
 MAX_RETRIES = 10  # of one call by `Retry`: a handler that always answers Retry must not hang the agent
 
 
@@ -31,8 +33,9 @@ def call_model(turn: Turn) -> LLMResponse | None:
         Exception: what the last attempt raised, where no handler recovered it.
     """
     agent, place = turn.agent, f"{turn.iteration}/"
-    messages, options = turn.conversation.session["messages"], agent.call_options()
-    request = LLMRequest(messages, agent.tools.schemas(), agent.llm.model, options)
+    messages, tools = turn.conversation.session["messages"], agent.tools.schemas()
+    tools = clone(tools) if any(map(turn.host.has_others, _GIVEN)) else tools  # agents may share them
+    request = LLMRequest(messages, tools, agent.llm.model, agent.call_options())
     call = Call(turn, request, turn.place)
     answer = turn.decide("before_llm", place, as_response, request=request)
     if turn.ended is not None:
@@ -232,7 +235,7 @@ class Attempt:
             if threading.active_count() > 1:  # one that a handler left behind may have changed what is sent
                 turn.boundary.settle()
             conversation.mend(self.request)  # here, as handlers about this call may have changed what is sent
-            self.announced, self.tools = conversation.announced, [_tool_name(tool) for tool in self.request.tools]
+            self.announced, self.tools = conversation.announced, [name_of(tool) or "?" for tool in self.request.tools]
         try:
             response = as_response(self._send())
         except BaseException as error:
@@ -248,15 +251,16 @@ class Attempt:
         return response
 
     def _send(self) -> Any:
-        turn, messages, tools = self.turn, self.request.messages, self.request.tools or None
+        turn, messages, schemas = self.turn, self.request.messages, self.turn.agent.tools.schemas()
+        tools = schemas if self.request.tools == schemas else self.request.tools  # adapters know them by identity
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         if self.call.send is not None:
-            return self.call.send(llm, messages, tools)
+            return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
         if stream is None:
-            return llm.complete(messages, tools)
-        return stream(messages, tools, on_text=turn.tell_text)
+            return llm.complete(messages, tools or None)
+        return stream(messages, tools or None, on_text=turn.tell_text)
 
     def _lost(self) -> None:
         """Trace an attempt whose answer reached nobody: a handler raised, or Ctrl-C came."""
@@ -366,11 +370,6 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
     status = own.get("status") or ("error" if "error_type" in own else "success")
     return {"status": status, **{key: own[key] for key in kept if key in own}}
-
-
-def _tool_name(tool: Any) -> str:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return str(function.get("name")) if isinstance(function, dict) else "?"
 
 
 def as_response(value: Any) -> LLMResponse:

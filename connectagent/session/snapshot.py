@@ -279,8 +279,7 @@ def peek_one(value: Any) -> Any:
     if isinstance(value, LLMResponse):
         return value.content, peek_one(value.tool_calls), clone(value.provider_data)
     if isinstance(value, LLMRequest):
-        tools = [*value.tools] if isinstance(value.tools, list) else value.tools
-        return id(value.messages), value.model, tools, clone(value.options)
+        return id(value.messages), value.model, clone(value.tools), clone(value.options)
     return None
 
 
