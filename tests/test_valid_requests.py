@@ -136,7 +136,8 @@ def image(url: Any) -> dict[str, Any]:
 def test_an_image_that_no_provider_takes_is_told_in_words(url: str) -> None:
     for sent in (to_openai([image(url)], "openai"), to_anthropic([image(url)], "anthropic")[1]):  # type: ignore[list-item]
         (part,) = sent[0]["content"]
-        assert part["type"] == "text" and part["text"].startswith("[an image ") and part["text"].endswith(" is left out]")
+        assert part["type"] == "text"
+        assert part["text"].startswith("[an image ") and part["text"].endswith(" is left out]")
 
 
 def test_images_that_they_take_are_sent() -> None:

@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any
 
+_IMAGE = re.compile(r"https?://[^/]|data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/]", re.IGNORECASE)
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
@@ -112,9 +113,16 @@ def _openai_parts(content: list[Any], role: Any) -> list[str]:
             found.append(f"part {part!r:.100}")
         elif part["type"] == "text" and not isinstance(part.get("text"), str):
             found.append(f"a text part without text {part!r:.100}")
-        elif part["type"] == "image_url" and not isinstance(part.get("image_url"), dict):
-            found.append(f"an image without a URL {part!r:.100}")
+        elif part["type"] == "image_url" and not _IMAGE.match(_url_of(part)):
+            found.append(f"an image without a URL of PNG, JPEG, GIF or WebP {part!r:.100}")
+        elif not isinstance(part.get(part["type"]), dict | str):
+            found.append(f"a part without what it is about {part!r:.100}")
     return found
+
+
+def _url_of(part: dict[str, Any]) -> str:
+    image = part.get("image_url")
+    return str(image.get("url")) if isinstance(image, dict) else ""
 
 
 def _openai_call(call: Any, provider: str) -> list[str]:
@@ -151,7 +159,7 @@ def _anthropic(system: str, wire: list[dict[str, Any]]) -> list[str]:
         found.append("the first message must be the user's")
     seen: set[str] = set()
     waiting: list[str] = []
-    before = None
+    before, marks = None, 0
     for index, message in enumerate(wire):
         role, blocks = message.get("role"), message.get("content")
         if role not in ("user", "assistant") or role == before or set(message) != {"role", "content"}:
@@ -162,8 +170,10 @@ def _anthropic(system: str, wire: list[dict[str, Any]]) -> list[str]:
             continue
         found += [f"{index}: {text}" for text in _anthropic_results(blocks, waiting)]
         waiting = [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
+        marks += sum("cache_control" in block for block in blocks)
         for block in blocks:
             found += [f"{index}: {text} in {block!r:.300}" for text in _block(block, role, seen)]
+    found += [f"a maximum of 4 blocks with cache_control may be provided, found {marks}"] if marks > 4 else []
     return found + _anthropic_end(wire, waiting)
 
 
