@@ -58,8 +58,8 @@ NAMES = [
     "delete_file", "Delete_File", "DELETE_FILE", "delete-file", "delete.file", "delete file", " delete_file",
     "delete_file ", "delete_file\n", "\tdelete_file", "delete\u200b_file", "delete\u00ad_file", "\ufeffdelete_file",
     "\uff44\uff45\uff4c\uff45\uff54\uff45_file", "d\u0435lete_file", "delete_f\u0456le", "functions.delete_file",
-    "tools/delete_file", "look.delete_file", "look\0delete_file", "look;delete_file", "look\ndelete_file", "delete_file()",
-    "delete_file#look", "deletefile", "delete__file", "\u202edelete_file", "delet\u0435_file",
+    "tools/delete_file", "look.delete_file", "look\0delete_file", "look;delete_file", "look\ndelete_file",
+    "delete_file()", "delete_file#look", "deletefile", "delete__file", "\u202edelete_file", "delet\u0435_file",
 ]  # fmt: skip
 ARGUMENTS: list[Any] = [
     {"path": "a"}, {"path": "read_only"}, {"path": "a", "read_only": True}, {"path": "a", "approved": True},

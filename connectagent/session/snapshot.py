@@ -277,9 +277,9 @@ def peek_one(value: Any) -> Any:
     if isinstance(value, list):
         return [peek_one(call) or (None, None, None, False, call) for call in value]
     if isinstance(value, LLMResponse):
-        return value.content, peek_one(value.tool_calls), clone(value.provider_data)
+        return value.content, peek_one(value.tool_calls), clone(value.provider_data), value
     if isinstance(value, LLMRequest):
-        return id(value.messages), value.model, clone(value.tools), clone(value.options)
+        return id(value.messages), value.model, clone(value.tools), clone(value.options), value.messages, value
     return None
 
 
@@ -295,12 +295,31 @@ def unless_same(given: Any) -> Callable[[Any], Any]:
 
 
 def put_back(before: dict[str, Any]) -> None:
-    """Undo a handler's edits of calls, of which a result still has to find its own."""
-    for then in (before.get("tool_call"), *(before.get("tool_calls") or ())):
-        if isinstance(then, tuple) and isinstance(call := then[-1], ToolCall):
-            call.id, call.name, call.approved = *then[:2], then[3]
-            if not same(call.arguments, then[2]):
-                call.arguments = clone(then[2])
+    """Undo a handler's edits of what its hook is about; the objects stay the same."""
+    for then in before.values():
+        value = then[-1] if isinstance(then, tuple) else None
+        if isinstance(value, ToolCall):
+            _put_call_back(then)
+        elif isinstance(value, LLMResponse):
+            value.content, value.provider_data = then[0], clone(then[2])
+            value.tool_calls = None if then[1] is None else _put_calls_back(then[1])
+        elif isinstance(value, LLMRequest):
+            value.messages, value.model, value.tools, value.options = then[4], then[1], clone(then[2]), clone(then[3])
+        elif isinstance(then, list):
+            _put_calls_back(then)
+
+
+def _put_calls_back(then: list[Any]) -> list[Any]:
+    for call in then:
+        _put_call_back(call)
+    return [call[-1] for call in then]
+
+
+def _put_call_back(then: tuple[Any, ...]) -> None:
+    if isinstance(call := then[-1], ToolCall):
+        call.id, call.name, call.approved = *then[:2], then[3]
+        if not same(call.arguments, then[2]):
+            call.arguments = clone(then[2])
 
 
 def other_calls(then: Any, now: Any) -> str | None:

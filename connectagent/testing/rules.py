@@ -159,7 +159,7 @@ def _anthropic(system: str, wire: list[dict[str, Any]]) -> list[str]:
         found.append("the first message must be the user's")
     seen: set[str] = set()
     waiting: list[str] = []
-    before, marks = None, 0
+    before = None
     for index, message in enumerate(wire):
         role, blocks = message.get("role"), message.get("content")
         if role not in ("user", "assistant") or role == before or set(message) != {"role", "content"}:
@@ -170,11 +170,9 @@ def _anthropic(system: str, wire: list[dict[str, Any]]) -> list[str]:
             continue
         found += [f"{index}: {text}" for text in _anthropic_results(blocks, waiting)]
         waiting = [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
-        marks += sum("cache_control" in block for block in blocks)
         for block in blocks:
             found += [f"{index}: {text} in {block!r:.300}" for text in _block(block, role, seen)]
-    found += [f"a maximum of 4 blocks with cache_control may be provided, found {marks}"] if marks > 4 else []
-    return found + _anthropic_end(wire, waiting)
+    return found + _cache_marks(wire) + _anthropic_end(wire, waiting)
 
 
 def _anthropic_results(blocks: list[dict[str, Any]], waiting: list[str]) -> list[str]:
@@ -186,6 +184,11 @@ def _anthropic_results(blocks: list[dict[str, Any]], waiting: list[str]) -> list
     if any(block.get("type") != "tool_result" for block in blocks[: len(results)]):
         found.append(f"tool results come before everything else: {[block.get('type') for block in blocks]}")
     return found
+
+
+def _cache_marks(wire: list[dict[str, Any]]) -> list[str]:
+    marks = sum("cache_control" in block for message in wire for block in message.get("content") or ())
+    return [f"a maximum of 4 blocks with cache_control may be provided, found {marks}"] if marks > 4 else []
 
 
 def _anthropic_end(wire: list[dict[str, Any]], waiting: list[str]) -> list[str]:
