@@ -48,7 +48,7 @@ class Decisions:
             ToolRejected: one of them refuses it, or they never agree.
             Waiting: one of them waits for a person.
         """
-        answer = self._asked("")
+        answer = self._asked(self._place)
         self._about = call_of({"tool_call": self._call})
         return answer
 
@@ -64,24 +64,24 @@ class Decisions:
         """
         if self._about is not None and not same(call_of({"tool_call": self._call}), self._about):
             self._call.approved = False
-            answer = self._asked(f"@tool{number}{self._digest()}")
+            answer = self._asked(f"{self._place}tool{number}/", self._digest())  # it begins and ends with the attempt
             self._about = call_of({"tool_call": self._call})
             if answer is not None:
                 raise StoodIn(answer)
         self.show(entry, first)
 
-    def _asked(self, suffix: str) -> HandlerValue | None:
+    def _asked(self, place: str, suffix: str = "") -> HandlerValue | None:
         over = list(self._editors)
         for number in range(1, MAX_DECISIONS + 1):
             given: dict[str, Any] = {"tool_call": self._call}
-            run = self._turn.first("before_each_tool", self._place, result_content, suffix, over, **given)
+            run = self._turn.first("before_each_tool", place, result_content, suffix, over, **given)
             if run is None:
                 return None
             self._editors += run.editors(self._is_last)
             if run.by is not None or run.again is None:
                 return None if run.by is None else HandlerValue(run.value, run.by)
             self._call.approved, over = False, run.again
-            suffix = f"{suffix.partition('~')[0]}{number + 1}{self._digest()}"
+            suffix = f"{number + 1}{self._digest()}"
         raise self._turn.rejection(_NEVER, {"plugin": "connectagent"})
 
     def refused(self, rejected: ToolRejected) -> dict[str, Any]:
