@@ -327,9 +327,9 @@ def other_calls(then: Any, now: Any) -> str | None:
     if not isinstance(now, ToolCall | list):
         return None
     old, new = (side if isinstance(side, list) else [side] for side in (then, peek_one(now)))
-    if {call[0]: call[3] for call in old} != {call[0]: call[3] for call in new}:
-        return "what is approved is decided by a person, with resume()"
     kept = [call[0] for call in old] == [call[0] for call in new]
+    if kept and [call[3] for call in old] != [call[3] for call in new]:
+        return "what is approved is decided by a person, with resume()"
     return None if kept else "calls keep their ids and their number; raise ToolRejected to refuse one"
 
 
