@@ -249,6 +249,16 @@ CHANGES_MESSAGES = ("message", "message_edited", "message_removed", "mended", "t
 """The types of entries that tell of a change of messages, or of what becomes one."""
 
 
+CORE_TYPES = frozenset(
+    (
+        *("user_input", "llm_call", "tool_execution", "agent_turn", "message", "message_edited", "message_removed"),
+        *("assistant", "mended", "state_delta", "session_delta", "change", "error", "paused", "resumed", "shadow"),
+        *("trace_restored", "began", "closed", "handlers", "tool_ended", "wait", "left", "decided"),
+    )
+)
+"""The types of entries and lines that connectagent itself makes: code of others gives its own entries other ones."""
+
+
 class Session(TypedDict, total=False):
     """`agent.current_session`: one conversation, a plain dict at run time."""
 

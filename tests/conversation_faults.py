@@ -7,6 +7,7 @@ position, a choice). What it returns is what the handler or tool returns.
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,14 @@ def act(function: Act) -> Act:
 
 def _call(id: Any, arguments: Any = "{}", name: Any = "good") -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _marked(number: int, mark: Any = {"type": "ephemeral"}) -> dict[str, Any]:  # noqa: B006  never changed
+    return {"type": "text", "text": f"part {number}", "cache_control": mark}
+
+
+def _spoken(provider_data: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": "p", "provider_data": provider_data}
 
 
 PICTURE = b"\x89PNG\r\n\x1a\n" + b"0" * 8
@@ -76,6 +85,22 @@ MESSAGES: list[Callable[[], Any]] = [
     lambda: {"role": "assistant", "content": None, "tool_calls": [_call(5, {"x": 1})]},
     lambda: {"role": "user", "content": []},
     lambda: {"role": "user", "content": [None]},
+    lambda: {"role": "user", "content": [Image(PICTURE, "image/bmp").part()]},
+    lambda: {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]},
+    lambda: {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "", "detail": float("nan")}}]},
+    lambda: {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,?"}}]},
+    lambda: {"role": "user", "content": [{"type": "input_audio"}, {"type": "file", "file": 5}, {"type": "document"}]},
+    lambda: {"role": "user", "content": [_marked(number) for number in range(5)]},
+    lambda: {"role": "user", "content": [_marked(0, {"type": "for ever"}), _marked(1, None)]},
+    lambda: OrderedDict(role="user", content=[OrderedDict(type="text", text="ordered")]),
+    lambda: _spoken({"provider": "anthropic", "content": [{"type": "text"}]}),
+    lambda: _spoken({"provider": "anthropic", "content": [{"type": "text", "text": "p", "citations": float("nan")}]}),
+    lambda: _spoken({"provider": "anthropic", "content": [{"type": "tool_use", "id": 5, "name": None, "input": 1}]}),
+    lambda: _spoken({"provider": "anthropic", "content": {"type": "text"}}),
+    lambda: _spoken({"provider": "openai", "message": {"role": "robot", "content": 5, "tool_calls": "x"}}),
+    lambda: _spoken({"provider": "openai", "message": 5, "extra_content": 5}),
+    lambda: _spoken([1]),
+    lambda: _spoken(5),
 ]
 
 
@@ -178,6 +203,10 @@ def break_session(agent: Agent, given: dict[str, Any], n: int) -> None:
         lambda: session["trace"].pop(),
         lambda: session["trace"].append({"type": "mine"}),
         lambda: session["trace"].append(5),
+        lambda: session["trace"].append({"type": "tool_execution", "id": "T1/1/c1/tool1", "call_id": "c1"}),
+        lambda: session["trace"].append({"type": "mine", "id": "T1/1/model1", "by": {"plugin": "x"}, "at": "T1"}),
+        lambda: session["trace"][0].update(type="mine", prompt=float("nan")),
+        lambda: session["trace"].append(session["trace"][0]),
         lambda: session["trace"].insert(0, {"type": "first"}),
         lambda: session["trace"].reverse(),
         lambda: session["trace"][-1].clear(),
@@ -229,6 +258,51 @@ def change_state(agent: Agent, given: dict[str, Any], n: int) -> None:
         lambda: state.update(nan=float("nan")),
     ]
     edits[n % len(edits)]()
+
+
+def _tool(name: Any = "good", **parts: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **parts}}
+
+
+NAN = float("nan")
+TOOLS: list[Callable[[], Any]] = [
+    lambda: _tool(),
+    lambda: _tool("other"),
+    lambda: _tool("a b"),
+    lambda: _tool(None),
+    lambda: _tool("x" * 65),
+    lambda: _tool("o", parameters={"type": "string"}),
+    lambda: _tool("o", parameters={"type": "object", "properties": {"a": {"maximum": NAN}}}),
+    lambda: _tool("o", parameters={"type": "object", "properties": 5}),
+    lambda: _tool("o", description=5),
+    lambda: {"type": "web_search_20250305", "name": "web_search"},
+    lambda: {"type": "function"},
+    lambda: {},
+    lambda: None,
+]
+
+
+@act
+def edit_tools(agent: Agent, given: dict[str, Any], n: int) -> None:
+    """Edit the tools of a request, and what stands in their schemas."""
+    request: Any = given.get("request")
+    if request is None or not isinstance(request.tools, list):
+        return
+    edits: list[Callable[[], Any]] = [
+        *[lambda one=one: request.tools.append(one()) for one in TOOLS],  # type: ignore[misc]
+        lambda: request.tools.clear(),
+        lambda: request.tools.append(request.tools[0]),
+        lambda: request.tools[0].clear(),
+        lambda: request.tools[0]["function"].update(name="renamed"),
+        lambda: request.tools[0]["function"].update(name=5),
+        lambda: request.tools[0]["function"]["parameters"]["properties"].update(x=5),
+        lambda: request.tools[0]["function"]["parameters"]["properties"]["x"].update(maximum=NAN),
+        lambda: request.tools[0]["function"]["parameters"].update(required="x"),
+        lambda: request.options.update(temperature=NAN),
+        lambda: request.options.update(temperature=0.5),
+    ]
+    with contextlib.suppress(KeyError, IndexError, TypeError, AttributeError):
+        edits[n % len(edits)]()
 
 
 @act

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -14,8 +16,9 @@ from conversation_faults import ACTS, Abrupt, Boom
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectagent import Agent, HookResultError, LLMResponse, ToolCall, hooks
+from connectagent import Agent, HookResultError, LLMResponse, Tool, ToolCall, hooks
 from connectagent.hooks.specs import AROUND, EVENTS, PARAMETERS
+from connectagent.models.anthropic_messages import tools_to_wire
 from connectagent.testing import conversation_problems as problems
 
 
@@ -47,7 +50,7 @@ RESPONSES = st.one_of(
 HALVES = tuple(f"{hook}:{half}" for hook in AROUND for half in ("before", "after", "caught"))
 PLACES = (*EVENTS, *EVENTS, "on_trace", *HALVES, "bad", "bad", "agent_tool")
 NUMBERS = st.integers(0, 60)
-ACTS_DRAWN = (*sorted(ACTS), "edit_given", "append_message", "raise_error", "return_value", "edit_message")
+ACTS_DRAWN = (*sorted(ACTS), "edit_given", "edit_tools", "append_message", "raise_error", "return_value")
 FAULTS = st.builds(
     Fault, st.sampled_from(PLACES), st.sampled_from((0, 0, 0, 1, 2, 3)), st.sampled_from(ACTS_DRAWN), NUMBERS
 )
@@ -136,6 +139,7 @@ class Session:
             self.agent.add_tool(good)
         self.llm.script = [("text", [("good", "c1", {"x": 2}), ("good", "c1", {"x": 3})]), "It worked."]
         assert self.agent.input("And now?") == "It worked."
+        assert json.dumps(self.agent.tools["good"].schema) == GOOD
         assert self.agent.current_session is not None
         session = self.agent.current_session
         assert session["outcome"] == "answered" and session["result"] == "It worked."
@@ -145,9 +149,30 @@ class Session:
         assert not self.found, self.found
 
 
+def tools_refused(tools: list[Any]) -> list[str]:
+    """What both wires refuse of tools, by rules that are not the package's."""
+    found: list[str] = []
+    for wire in (tools, tools_to_wire(tools)):
+        names = [(tool.get("function") or tool).get("name") for tool in wire]
+        found += [f"tools: two of one name: {names}"] if len(set(names)) < len(names) else []
+        found += [f"tools: name {name!r}" for name in names if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", str(name))]
+        for tool in wire:
+            schema = tool.get("input_schema") or (tool.get("function") or {}).get("parameters") or {"type": "object"}
+            if schema.get("type", "object") != "object" or not isinstance(schema.get("properties", {}), dict):
+                found.append(f"tools: schema {schema!r:.200}")
+        try:
+            json.dumps(wire, allow_nan=False)
+        except ValueError as error:
+            found.append(f"tools: {error}")
+    return found
+
+
 def good(x: int) -> int:
     """Double a number."""
     return 2 * x
+
+
+GOOD = json.dumps(Tool.from_function(good).schema)
 
 
 class CheckingLLM:
@@ -161,6 +186,7 @@ class CheckingLLM:
 
     def complete(self, messages: list[Any], tools: Any = None) -> Any:
         self.session.found += problems(messages)
+        self.session.found += tools_refused(tools or [])
         response = self.script.pop(0) if self.script else "done"
         if response in ("error", "interrupt"):
             error: BaseException = Boom("model") if response == "error" else KeyboardInterrupt()

@@ -18,7 +18,6 @@ COMPLEX = {
     19: "_inherit",
     18: "_reopened",
     17: "Encoder._short",
-    16: "Boundary.watched",
 }
 LONG = {
     64: "Agent.__init__",

@@ -287,6 +287,18 @@ def an_error_that_stops_the_turn() -> None:
     one.resume(one.record)
 
 
+def a_call_that_is_changed_behind_a_guard() -> None:
+    @before_each_tool
+    def guard(agent: Any) -> None:
+        agent.current_session["trace"].pop()
+
+    @before_each_tool
+    def rename(tool_call: Any) -> None:
+        tool_call.name, tool_call.arguments = "work", {"x": 3}
+
+    agent("renames", [work], ("play", {"x": 2}), "Done.", plugins=[guard, rename]).input("Go")
+
+
 def a_pause_that_is_decided_elsewhere() -> None:
     def payer(*script: Any) -> Agent:
         @before_each_tool
@@ -380,6 +392,7 @@ SESSIONS: list[Callable[[], None]] = [
     a_handler_that_asks,
     a_shadowed_plugin,
     an_error_that_stops_the_turn,
+    a_call_that_is_changed_behind_a_guard,
     a_pause_that_is_decided_elsewhere,
     pauses_of_other_kinds,
     agents_inside,

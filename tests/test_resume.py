@@ -501,16 +501,14 @@ def test_a_file_that_is_no_record_is_refused(text: str, says: str, folder: Path)
 
 
 def test_entries_that_mean_nothing_do_not_stop_it() -> None:
-    @after_tools
-    def noisy(agent: Any) -> None:
-        odd: list[Any] = [{"type": "message"}, {"type": "message_edited", "index": 99}, {"type": "change"}]
-        odd += [{"type": "state_delta", "delta": 3}, {"type": "mended"}, {"type": "tool_execution"}]
-        odd.append({"type": "__init__"})
-        agent.current_session["trace"].extend(odd)
-
-    sender(plugins=[noisy]).input("Go.")
-    agent = sender(plugins=[noisy])
-    assert agent.resume(cut_behind(only_record(), '"type": "__init__"')) == "Done."
+    sender().input("Go.")
+    odd: list[Any] = [{"type": "message"}, {"type": "message_edited", "index": 99}, {"type": "change"}]
+    odd += [{"type": "state_delta", "delta": 3}, {"type": "mended"}, {"type": "tool_execution"}, {"type": "__init__"}]
+    record = cut_behind(only_record(), '"type": "tool_execution"')
+    with record.open("a") as file:
+        file.writelines(f"  - {json.dumps({**entry, 'at': 'T1/1/after_tools'})}\n" for entry in odd)
+    agent = sender()
+    assert agent.resume(record) == "Done."
     assert results_of(agent) == ["sent hello"]
 
 

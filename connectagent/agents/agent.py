@@ -18,11 +18,12 @@ from connectagent.data import LLM, File, Image, Log, Session, TokenUsage, ToolCa
 from connectagent.errors import ConfigError, Pause, Waiting
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
+from connectagent.loop.described import new_entry
 from connectagent.loop.dry_run import DryRunBoundary
+from connectagent.loop.ending import Ending, Given
 from connectagent.loop.nested import take_turn
-from connectagent.loop.operations import Ending, Given
 from connectagent.loop.stream import Events, streamed
-from connectagent.loop.tool_call import ToolRun, new_entry
+from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.models.connection import given
 from connectagent.models.names import default_model, parse_model

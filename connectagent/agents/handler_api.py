@@ -10,7 +10,7 @@ from connectagent.data import LLM, Session
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import model_handlers
 from connectagent.hooks.entry_points import normalized
-from connectagent.loop.operations import Ending
+from connectagent.loop.ending import Ending
 from connectagent.models.create import connected
 from connectagent.models.names import parse_model
 

@@ -7,8 +7,8 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import Message, TraceEntry
 from connectagent.loop.divergence import finish
+from connectagent.loop.ending import Ending, Given
 from connectagent.loop.nested import ask_inside
-from connectagent.loop.operations import Ending, Given
 from connectagent.loop.turn import Turn
 from connectagent.session.messages import text_of
 

@@ -12,7 +12,7 @@ from connectagent.agents.runtime import Runtime
 from connectagent.agents.tree import Node, parameters_of
 from connectagent.data import LLM, Log, Session, ToolCall, TraceEntry
 from connectagent.loop.dry_run import DryRunBoundary
-from connectagent.loop.operations import Ending
+from connectagent.loop.ending import Ending
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
 from connectagent.session.snapshot import By

@@ -15,8 +15,9 @@ from connectagent.agents.links import as_session
 from connectagent.agents.tree import walk
 from connectagent.data import TokenUsage, TraceEntry, Wait
 from connectagent.errors import ConfigError, Paused
+from connectagent.loop.ending import Given
 from connectagent.loop.nested import take_root_turn
-from connectagent.loop.operations import RESUMED, Given
+from connectagent.loop.operations import RESUMED
 from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
 from connectagent.records.history import RecordedSession, read_session

@@ -272,6 +272,11 @@ class Host(pluggy.PluginManager):
     def _named(self, hook: str, named: Over) -> list[Handler]:
         return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in named]
 
+    def is_last(self, hook: str, by: By) -> bool:
+        """Whether a handler is one of those that shall run behind the others (`trylast`)."""
+        named = (one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] == [by["plugin"], by["handler"]])
+        return any(one.opts.get("trylast") for one in named)
+
     def is_idle(self, hook: str) -> bool:
         """Whether nobody would see a call: no handler, and nothing that monitors."""
         return not getattr(self.hook, hook)._hookimpls and not self._is_monitored

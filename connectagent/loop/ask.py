@@ -181,8 +181,8 @@ def _schemas(tools: Any) -> list[dict[str, Any]]:
     if not tools:
         return []
     if isinstance(tools, list | tuple) and all(isinstance(tool, dict) for tool in tools):
-        return list(tools)
-    return ToolRegistry(tools).schemas()
+        return list(clone(list(tools)))
+    return list(clone(ToolRegistry(tools).schemas()))
 
 
 def _structured(form: Form, llm: Any, messages: list[Message], complete: Callable[[list[Message]], LLMResponse]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import value_problem
+from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same
+from connectagent.session.trace import OUTSIDE
 from connectagent.tools.tool import Tool
 
 SLOW_S = 0.005  # a handler's call that takes longer is told one by one
@@ -39,6 +42,7 @@ class Boundary:
         self.blames = 0  # how many errors were found to be a handler's
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
+        self._straying = False
         self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
@@ -151,8 +155,8 @@ class Boundary:
             if seconds > SLOW_S and not handler.builtin and len(self.slow_calls) < MOST_SLOW:
                 self.slow_calls.append((handler.plugin, handler.hook, time.time() - seconds, seconds))
             frame.leave(token)
-            if here is not None and not handler.builtin:
-                here.turn.ran(here.place, handler.by)
+            if here is not None:
+                here.turn.ran(here.place, handler.by, handler.builtin)
 
     def _blame_raised(self, error: BaseException, handler: Handler, since: int, decided: bool) -> None:
         if isinstance(error, Waiting) or (isinstance(error, Pause) and decided):
@@ -202,6 +206,22 @@ class Boundary:
         by = self._running[-1] if self._running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
             self._announce_changes(self.snapshot, by)
+        elif not self._running and threading.active_count() > 1:
+            self._take_strayed()
+
+    def _take_strayed(self) -> None:
+        """Trace what a thread that code of others has left behind changed while no handler and no tool ran."""
+        snapshot = self.snapshot
+        if snapshot is None or self._straying or not snapshot.has_strayed():
+            return
+        snapshot.sync()
+        self._straying = True  # the entries of it are made as all others
+        try:
+            self._announce_changes(snapshot, OUTSIDE)
+        except HookResultError as error:  # nobody is there to whom it could be raised
+            self.announce({"type": "error", "by": OUTSIDE, "error": str(error), "error_type": type(error).__name__})
+        finally:
+            self._straying = False
 
     def _take_changes(self, handler: Handler, arguments: dict[str, Any], before: dict[str, Any] | None) -> None:
         snapshot = self.snapshot
@@ -224,7 +244,7 @@ class Boundary:
                 error = HookResultError(f"{who(handler)} left something nested too deep, or in a circle")
             raise self.blame(error, handler) from None
         for name in edited:
-            self.announce_value(handler, name, arguments)
+            self.announce_value(handler, name, arguments, (before or {})[name])
 
     def _announce_changes(self, snapshot: Snapshot, by: By) -> None:
         try:
@@ -240,9 +260,11 @@ class Boundary:
         if not snapshot.unchanged():
             snapshot.restore()
 
-    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
-        """Trace that a handler changed or replaced what its hook is about."""
+    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any], then: Any = None) -> None:
+        """Trace that a handler changed or replaced what its hook is about; `then`: what `peek_one` had given of it."""
         entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": as_data(arguments[name])}
+        if name == "request" and then is not None and (tools := changed_tools(then[2], arguments[name].tools)):
+            entry["value"]["changed_tools"] = tools
         if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
             entry["call_id"] = arguments["tool_call"].id
         self.announce(entry)

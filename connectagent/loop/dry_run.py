@@ -261,8 +261,7 @@ class DryRun(Boundary):
             before.session.clear()
             before.session.update(session, messages=before.messages, trace=before.trace)
             session = before.session
-        self.snapshot = Snapshot(session)
-        self.snapshot.follow(real.start)
+        self.snapshot = Snapshot(session, real.traced.start)
         self.agent.current_session = session
 
     def _perform(

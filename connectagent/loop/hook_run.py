@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from connectagent.data import Continue, TraceEntry
+from connectagent.data import Continue, ToolCall, TraceEntry
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
-from connectagent.loop.stored import as_stored, from_stored
-from connectagent.session.snapshot import By
+from connectagent.loop.stored import as_stored, edit_again, from_stored
+from connectagent.session.snapshot import By, same
+from connectagent.session.state import clone
 
 
 class HookRun:
@@ -19,6 +20,8 @@ class HookRun:
         over: the handlers that are not to run, as `[plugin, handler]`.
         passed: those that have run; `last` is the newest of them, and the first `known` ran before the turn stopped.
         value, by: what was decided, and by whom; of a chain, the value so far.
+        again: where a tool call was changed behind handlers that had let it pass: the handlers that need not decide
+            about the changed one, as `[plugin, handler, whether it changed the call]`; else None.
     """
 
     def __init__(self, hook: str, place: str, given: HookCall) -> None:
@@ -35,11 +38,58 @@ class HookRun:
         self.written: By | None = None
         self.value: Any = None
         self.by: By | None = None
+        self.again: list[list[Any]] | None = None
+        self._call = call_of(given)
+        self._left: list[tuple[By, Any, bool]] = []  # by handler: the call as it left it, and whether it changed it
 
-    def ran(self, by: By) -> None:
+    def ran(self, by: By, builtin: bool = False) -> None:
         """A handler has run."""
-        self.last = by
-        self.passed.append([by.get("plugin"), by.get("handler")])
+        if not builtin:
+            self.last = by
+            self.passed.append([by.get("plugin"), by.get("handler")])
+        if self._call is not None and by.get("hook") == self.hook:
+            before, self._call = self._call, call_of(self.given)
+            self._left.append((by, self._call, not same(before, self._call)))
+
+    def leave_out(self, over: Iterable[list[Any]]) -> None:
+        """Leave handlers out: `[plugin, handler]`, and whether it has changed the call that others let pass before."""
+        for plugin, handler, *changed in over:
+            self.over.append([plugin, handler])
+            if changed:
+                self._left.append(({"plugin": plugin, "handler": handler}, self._call, changed[0]))
+
+    def edit_again(self, changes: list[TraceEntry]) -> None:
+        """Edit what the hook is about as handlers did that ran before the turn stopped."""
+        edit_again(self.given, changes)
+        self._call = call_of(self.given)
+        edits = [_key(change.get("by") or {}) for change in changes if change.get("of") == "tool_call"]
+        last = max((at for at, key in enumerate(self.passed) if key in edits), default=-1)
+        for at, (plugin, handler) in enumerate(self.passed or edits):
+            by, left = {"plugin": plugin, "handler": handler}, self._call if at >= last else None
+            self._left.append((by, left, [plugin, handler] in edits))
+
+    def decide(self, is_last: Callable[[By], bool]) -> None:
+        """Take what the handlers decided; `is_last`: whether one is to run behind the others."""
+        if self.given.decided is not None:
+            self.value, self.by = self.convert(self.given.decided.value), self.given.decided.by
+        elif self.hook == "before_each_tool":
+            self.again = self._outdated(is_last)
+
+    def editors(self, is_last: Callable[[By], bool]) -> list[list[Any]]:
+        """The handlers that changed the call, which are not asked again: they would change it twice.
+
+        One that is to come last is: it has decided about what it left.
+        """
+        return [[*_key(by), True] for by, _, edited in self._left if edited and not is_last(by)]
+
+    def _outdated(self, is_last: Callable[[By], bool]) -> list[list[Any]] | None:
+        """What `again` is to be."""
+        now, done = call_of(self.given), self.editors(is_last)
+        stale = [_key(by) for by, left, _ in self._left if not same(left, now) and [*_key(by), True] not in done]
+        if now is None or not stale:
+            return None
+        agreed = [[*_key(by), False] for by, _, _ in self._left if _key(by) not in stale]
+        return [*done, *[key for key in agreed if [*key[:2], True] not in done]]
 
     def told(self) -> dict[str, Any]:
         """What came of the handlers so far, as a line has it."""
@@ -50,15 +100,28 @@ class HookRun:
                 told["value"] = as_stored(value)
         elif self.by is not None:
             told |= {"value": as_stored(self.value), "by": self.by}
+        if self.again is not None:
+            told["again"] = self.again
         if self.chained and (more := self.given.decided) is not None:  # a `Continue`
             told["more"] = {"prompt": as_stored(more.value.prompt), "by": more.by}
         return told
 
     def take(self, line: TraceEntry) -> None:
         """The other way round."""
+        self.again = line.get("again")
         if "value" in line:
             self.value, self.by = from_stored(line["value"]), line.get("by")
             if self.chained:
                 self.given[self.chained] = self.value
         if (more := line.get("more")) is not None:
             self.given.decided = HandlerValue(Continue(from_stored(more["prompt"])), more["by"])
+
+
+def _key(by: By) -> list[Any]:
+    return [by.get("plugin"), by.get("handler")]
+
+
+def call_of(given: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
+    """The name and the arguments of the tool call that a hook of one is about, as they are now."""
+    call = given.get("tool_call")
+    return (call.name, clone(call.arguments)) if isinstance(call, ToolCall) else None

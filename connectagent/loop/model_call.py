@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TokenUsage, TraceEntry
 from connectagent.errors import ProviderError, TurnEnded
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.described import describe_answer, describe_error, outlined, shown_call
 from connectagent.loop.stored import stored_response, with_changes
 from connectagent.loop.turn import Turn
-from connectagent.output.text import describe
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.raised import model_error
+from connectagent.session.requests import name_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
 
+_GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
 MAX_RETRIES = 10  # of one call by `Retry`: a handler that always answers Retry must not hang the agent
 
 
@@ -31,8 +34,9 @@ def call_model(turn: Turn) -> LLMResponse | None:
         Exception: what the last attempt raised, where no handler recovered it.
     """
     agent, place = turn.agent, f"{turn.iteration}/"
-    messages, options = turn.conversation.session["messages"], agent.call_options()
-    request = LLMRequest(messages, agent.tools.schemas(), agent.llm.model, options)
+    messages, tools = turn.conversation.session["messages"], agent.tools.schemas()
+    tools = clone(tools) if any(map(turn.host.has_others, _GIVEN)) else tools  # agents may share them
+    request = LLMRequest(messages, tools, agent.llm.model, agent.call_options())
     call = Call(turn, request, turn.place)
     answer = turn.decide("before_llm", place, as_response, request=request)
     if turn.ended is not None:
@@ -233,8 +237,10 @@ class Attempt:
         if turn.ended is not self.call.ended:
             raise TurnEnded
         if conversation is not None:
+            if threading.active_count() > 1:  # one that a handler left behind may have changed what is sent
+                turn.boundary.settle()
             conversation.mend(self.request)  # here, as handlers about this call may have changed what is sent
-            self.announced, self.tools = conversation.announced, [_tool_name(tool) for tool in self.request.tools]
+            self.announced, self.tools = conversation.announced, [name_of(tool) or "?" for tool in self.request.tools]
         try:
             response = as_response(self._send())
         except BaseException as error:
@@ -250,13 +256,15 @@ class Attempt:
         return response
 
     def _send(self) -> Any:
-        turn, messages, tools = self.turn, self.request.messages, self.request.tools or None
+        turn, messages, schemas = self.turn, self.request.messages, self.turn.agent.tools.schemas()
+        tools = schemas if self.request.tools == schemas else self.request.tools  # adapters know them by identity
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         if self.call.send is not None:
-            return self.call.send(llm, messages, tools)
+            return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
         ask = llm.complete if stream is None else partial(stream, on_text=turn.tell_text)
+        tools = tools or None
         return ask(messages, tools) if turn.output is None else turn.output.send(llm, ask, messages, tools)
 
     def _lost(self) -> None:
@@ -345,35 +353,6 @@ def _trace(turn: Turn, entry: TraceEntry, by: By) -> None:
     turn.conversation.trace({**entry, **turn.conversation.changed_by(by)})
 
 
-def describe_answer(response: LLMResponse) -> dict[str, Any]:
-    """A model's answer as a trace entry tells it."""
-    told = {"content": response.content, "tool_calls": [shown_call(call) for call in response.tool_calls or ()]}
-    return {**told, "provider_data": clone(response.provider_data)} if response.provider_data else told
-
-
-def describe_error(error: BaseException) -> dict[str, Any]:
-    """An error as a trace entry tells it."""
-    told: dict[str, Any] = {"error": describe(str, error), "error_type": type(error).__name__}
-    if isinstance(error, ProviderError):
-        told |= {"error_kind": error.kind, "error_provider": error.provider, "error_status": error.status}
-        told["retry_after_s"] = error.retry_after_s
-    return {key: value for key, value in told.items() if value is not None}
-
-
-def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What became of a call before an around handler made something else of it: no texts, as those may be secret."""
-    if own is None:
-        return None
-    kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
-    status = own.get("status") or ("error" if "error_type" in own else "success")
-    return {"status": status, **{key: own[key] for key in kept if key in own}}
-
-
-def _tool_name(tool: Any) -> str:
-    function = tool.get("function") if isinstance(tool, dict) else None
-    return str(function.get("name")) if isinstance(function, dict) else "?"
-
-
 def as_response(value: Any) -> LLMResponse:
     """What a model or a handler answered, as a response whose calls can be answered.
 
@@ -390,13 +369,3 @@ def as_response(value: Any) -> LLMResponse:
         usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
         raise ProviderError(problem, kind="bad_response", provider="?", usage=usage)
     return tidy_calls(value)
-
-
-def shown_call(call: ToolCall) -> dict[str, Any]:
-    """A call as the session and the trace show it."""
-    told = {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
-    if call.error:
-        told["error"] = call.error
-    if call.raw is not None:
-        told["raw"] = call.raw
-    return {**told, "approved": True} if call.approved else told

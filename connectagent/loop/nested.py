@@ -10,9 +10,9 @@ from connectagent import frame
 from connectagent.data import TraceEntry
 from connectagent.errors import Abandoned, Diverged, DivergenceError, Paused, Waiting, short_path
 from connectagent.frame import Frame
+from connectagent.loop.described import describe_error
 from connectagent.loop.divergence import finish
-from connectagent.loop.model_call import describe_error
-from connectagent.loop.operations import Given
+from connectagent.loop.ending import Given
 from connectagent.loop.run import run_turn
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal

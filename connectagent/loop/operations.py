@@ -5,45 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from connectagent import frame
-from connectagent.data import Log, Message, TraceEntry, Wait
+from connectagent.data import Log, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.divergence import expect, finish
+from connectagent.loop.ending import Ending
 from connectagent.loop.hook_run import HookRun
-from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored, input_digest
+from connectagent.loop.stored import change_request, changed_request, from_stored, input_digest
 from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, in_id
 from connectagent.session.snapshot import By, as_data
 
 RESUMED: By = {"plugin": "(resume)"}  # by: what a person decided
-
-
-class Ending(NamedTuple):
-    """How a turn ended: its result (None: the last text of the model), its outcome, and who ended it."""
-
-    result: str | None
-    outcome: str
-    by: By
-
-
-class Given(NamedTuple):
-    """What a turn begins with.
-
-    Args:
-        message: the user's message.
-        prompt: its text.
-        limit: how many iterations the turn may take.
-        output: the form of its result; None for text.
-    """
-
-    message: Message
-    prompt: str
-    limit: int
-    output: Any = None
 
 
 class Operations:
@@ -84,10 +62,10 @@ class Operations:
 
     # -- operations ----------------------------------------------------------------------------
 
-    def ran(self, place: str, by: By) -> None:
+    def ran(self, place: str, by: By, builtin: bool) -> None:
         """A handler of the hook at this place has run."""
         if run := self._runs.get(place):
-            run.ran(by)
+            run.ran(by, builtin)
 
     def began(self, id: str, **told: Any) -> None:
         """Write that an operation begins, before anything of it happens."""
@@ -176,20 +154,23 @@ class Operations:
             ToolRejected: a handler rejected what the hook is about.
             Waiting: a handler waits for a person.
         """
+        run = self.first(hook, place, convert, suffix, over, **given)
+        return None if run is None or run.by is None else HandlerValue(run.value, run.by)
+
+    def first(self, hook: str, place: str, convert: Any, suffix: Any, over: Any, **given: Any) -> HookRun | None:
+        """The run of the handlers of which the first value is the hook's; raises as `decide` does."""
         if self.host.is_idle(hook):
             return None
         call = HookCall({"agent": self.agent, **given})
 
         def run(operation: HookRun) -> None:
             self.host.run(hook, call, operation.over)
-            if call.decided is not None:
-                operation.value, operation.by = operation.convert(call.decided.value), call.decided.by
+            operation.decide(partial(self.host.is_last, hook))
 
         operation = HookRun(hook, f"{place}{hook}{suffix}", call)
         operation.convert = convert or operation.convert
-        operation.over = list(over)
-        self._hook(operation, run)
-        return None if operation.by is None else HandlerValue(operation.value, operation.by)
+        operation.leave_out(over)
+        return self._hook(operation, run)
 
     def chain(
         self,
@@ -297,10 +278,8 @@ class Operations:
         if run.last is None or run.written is run.last:
             return
         run.written = run.last
-        self.log.append({"type": HANDLERS, "id": run.id, "over": list(run.passed), **run.told(), **self._ended_told()})
-
-    def _ended_told(self) -> dict[str, Any]:
-        return {} if self.ended is None else {"ended": self.end_told()}
+        told = run.told() | ({"ended": self.end_told()} if self.ended is not None else {})
+        self.log.append({"type": HANDLERS, "id": run.id, "over": list(run.passed), **told})
 
     def _wait(self, run: HookRun, pause: Pause) -> Waiting:
         """Write that a handler waits for a person."""
@@ -312,7 +291,8 @@ class Operations:
         line |= {"agent": self.agent.name, "call": told, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(told and told["arguments"])}
         over = [*run.passed, [by.get("plugin"), by.get("handler")]]
-        self.log.append({**line, "over": over, **run.told(), **self._ended_told()})
+        ended = {"ended": self.end_told()} if self.ended is not None else {}
+        self.log.append({**line, "over": over, **run.told(), **ended})
         return Waiting([Wait(line["id"], line["agent"], told, pause.reason, line["digest"], by)], call, by)
 
     def _looked_up(self, run: HookRun) -> bool:
@@ -326,14 +306,14 @@ class Operations:
         if (line := past.closing(id, self.id)) is not None:
             if self._is_lost(run, line):
                 return False
-            edit_again(run.given, self.reapply(id))
+            run.edit_again(self.reapply(id))
             self._take(run, line)
             if "rejected" in line:
-                raise self._rejection(line["rejected"], line.get("by") or RESUMED)
+                raise self.rejection(line["rejected"], line.get("by") or RESUMED)
             return True
         part = past.lines[past.parts[id]] if id in past.parts else None
         if past.is_over(id, self.id):
-            edit_again(run.given, self.reapply(id))
+            run.edit_again(self.reapply(id))
             if part is not None and part["type"] == WAIT:  # the line of the call that was decided may come later
                 self._take(run, part)
                 self._decided(run, part)
@@ -344,7 +324,7 @@ class Operations:
         run.passed = [list(one) for one in part.get("over") or ()]
         run.over = [*run.over, *run.passed]
         run.known = len(run.passed)
-        edit_again(run.given, self.reapply(id, lambda by: [by.get("plugin"), by.get("handler")] in run.passed))
+        run.edit_again(self.reapply(id, lambda by: [by.get("plugin"), by.get("handler")] in run.passed))
         self._take(run, part)
         return part["type"] == WAIT and self._decided(run, part)
 
@@ -368,7 +348,8 @@ class Operations:
         if (ended := line.get("ended")) is not None:
             self.end_as(ended)
 
-    def _rejection(self, reason: str, by: By) -> ToolRejected:
+    def rejection(self, reason: str, by: By = RESUMED) -> ToolRejected:
+        """The rejection of a call, which is of others than a handler."""
         rejection = ToolRejected(reason)
         self.boundary.keep_owner(rejection, by)
         return rejection
@@ -385,7 +366,7 @@ class Operations:
             if run.hook == "before_llm":
                 run.value, run.by = run.convert(f"rejected: {decision['reject']}"), RESUMED
                 return True
-            raise self._rejection(str(decision["reject"]), RESUMED)
+            raise self.rejection(str(decision["reject"]))
         if "answer" in decision:
             run.value, run.by = run.convert(from_stored(decision["answer"])), RESUMED
             return True

@@ -18,7 +18,7 @@ from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Abandoned, ToolRejected, Waiting
 from connectagent.frame import Frame
-from connectagent.loop.model_call import shown_call
+from connectagent.loop.described import shown_call
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.state import copy_of

@@ -6,8 +6,9 @@ from functools import partial
 
 from connectagent.data import LLMResponse, ToolCall
 from connectagent.errors import Waiting
-from connectagent.loop.model_call import call_model, shown_call
-from connectagent.loop.operations import Ending
+from connectagent.loop.described import shown_call
+from connectagent.loop.ending import Ending
+from connectagent.loop.model_call import call_model
 from connectagent.loop.parallel import run_round
 from connectagent.loop.turn import Turn
 from connectagent.session.messages import NOT_RUN, assistant_message

@@ -35,7 +35,8 @@ def from_stored(told: Any) -> Any:
 
 def stored_response(told: dict[str, Any]) -> LLMResponse:
     """A model's answer from data: of `as_stored`, or an `llm_call` entry."""
-    usage, calls = told.get("usage"), [ToolCall(**clone(call)) for call in told.get("tool_calls") or ()]
+    usage = told.get("usage")
+    calls = [ToolCall(**{**clone(call), "approved": False}) for call in told.get("tool_calls") or ()]
     return LLMResponse(
         told.get("content"),
         calls,

@@ -16,7 +16,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from connectagent.data import TraceEntry
-from connectagent.loop.operations import Ending
+from connectagent.loop.ending import Ending
 from connectagent.session.conversation import PROGRAM
 
 Events = Generator[TraceEntry, None, None]

@@ -10,8 +10,10 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import Retry, ToolCall, TraceEntry, Wait
 from connectagent.errors import Diverged, Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
+from connectagent.loop.deciding import Decisions
+from connectagent.loop.described import new_entry, outlined, shown_call
 from connectagent.loop.divergence import finish
-from connectagent.loop.model_call import MAX_RETRIES, outlined, shown_call
+from connectagent.loop.model_call import MAX_RETRIES
 from connectagent.loop.operations import RESUMED
 from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
@@ -28,6 +30,7 @@ LACKS = "{names} is masked in the record, with which this turn goes on; the call
 ENDED = NOT_RUN.format(reason="the turn was ended")
 _DATA = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
 _OF_ATTEMPT = ("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing")
+_OF_CALL = ("tool_name", "arguments", "original_tool_name", "original_arguments")
 _FAILED = ("error", "not_found", "recovered")
 
 
@@ -52,6 +55,7 @@ class ToolRun:
         self.entry = new_entry(turn, call)
         self.error: Exception | None = None
         self.decided = False
+        self._decisions = Decisions(turn, call, place)
         self._known = self._traced = False  # whether the log has the first attempt; and the trace
 
     def whole(self) -> TraceEntry:
@@ -88,15 +92,14 @@ class ToolRun:
 
     def guard(self) -> None:
         """Let handlers edit, stand in for or reject the call."""
-        turn, call, entry = self.turn, self.call, self.entry
+        turn, entry = self.turn, self.entry
         try:
             if self.rejection is not None:
                 raise self.rejection
             answer = None
             if turn.ended is None:
-                answer = turn.decide("before_each_tool", self.place, result_content, tool_call=call)
-            if call.arguments != entry["arguments"]:
-                entry.update(original_arguments=entry["arguments"], arguments=clone(call.arguments))
+                answer = self._decisions.take()
+            self._decisions.show(entry, entry)
             if turn.ended is not None:
                 self._decide(status="skipped", result=ENDED)
             elif answer is not None:
@@ -110,8 +113,12 @@ class ToolRun:
         self.entry.update(self.turn.conversation.changed_by(by))
 
     def _reject(self, rejected: ToolRejected) -> None:
-        by = self.turn.boundary.owner_of(rejected)
-        self._decide(by, status="rejected", result=f"rejected: {rejected}")
+        self._decide(**self._decisions.refused(rejected))
+
+    def _tool(self, number: int, entry: TraceEntry) -> Tool | None:
+        """The tool that the call names now; a call that is not what was decided any more is decided anew."""
+        self._decisions.anew(number, entry, self.entry)
+        return self.turn.agent.tools.get(self.call.name)  # type: ignore[no-any-return]
 
     # -- the body ------------------------------------------------------------------------------
 
@@ -160,7 +167,7 @@ class ToolRun:
             Waiting: it waits for a person.
         """
         turn, call, id = self.turn, self.call, f"{self.id}/tool{number}"
-        tool, since, own = turn.agent.tools.get(call.name), turn.boundary.blames, TraceEntry()
+        tool, since, own = self._tool(number, entry), turn.boundary.blames, TraceEntry()
         try:
             if tool is None:
                 raise turn.agent.tools.missing(call.name)
@@ -169,7 +176,7 @@ class ToolRun:
             if self._is_answered(tool, id, entry):
                 return None
             turn.began(id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
-            run = partial(self._run, tool, entry, own)
+            run = partial(self._run, number, entry, own)
             with turn.within(id):
                 value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
             if turn.past is not None:
@@ -228,7 +235,7 @@ class ToolRun:
         answered = id in past.began and self._is_decided(tool, id, entry, past)
         if not answered and past.lacks(arguments):
             names = " and ".join(repr(name) for name in arguments if past.lacks(arguments[name]))
-            raise self._refusal(LACKS.format(names=names))
+            raise self.turn.rejection(LACKS.format(names=names))
         return answered
 
     def _is_decided(self, tool: Tool, id: str, entry: TraceEntry, past: Journal) -> bool:
@@ -237,26 +244,21 @@ class ToolRun:
         turn.opens(id)
         waits = past.left.get(id)
         if waits is None and not tool.idempotent and not turn.agent.runs_again(self.call):
-            raise self._refusal(IN_DOUBT)
+            raise turn.rejection(IN_DOUBT)
         if not waits:  # or those of agents that are not recorded: they are asked again
             return False
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
-        if not waits[0].startswith(f"{id}/wait:"):
+        self.call.approved = past.is_approved(f"{id}/wait:{self.call.name}")
+        if self.call.approved or not waits[0].startswith(f"{id}/wait:"):
             return False
         if "reject" in decided[0]:
-            raise self._refusal(str(decided[0]["reject"]))
+            raise self.turn.rejection(str(decided[0]["reject"]))
         if "answer" in decided[0]:
             entry.update(status="stand_in", result=result_content(from_stored(decided[0]["answer"])), by=RESUMED)
             return True
-        self.call.approved = True
         return False
-
-    def _refusal(self, reason: str) -> ToolRejected:
-        rejection = ToolRejected(reason)
-        self.turn.boundary.keep_owner(rejection, RESUMED)
-        return rejection
 
     def _wait(self, id: str, pause: Pause) -> Waiting:
         """Write that the tool itself waits for a person."""
@@ -268,11 +270,13 @@ class ToolRun:
         turn.log.append({"type": LEFT, "id": id, "waits": [wait]})
         return Waiting([Wait(wait, turn.agent.name, told, pause.reason, line["digest"], by)], call, by)
 
-    def _run(self, tool: Tool, entry: TraceEntry, own: TraceEntry) -> Any:
+    def _run(self, number: int, entry: TraceEntry, own: TraceEntry) -> Any:
         """Run the tool's function; `own` takes what came of it, where handlers may make something else of that."""
         turn = self.turn
         if turn.ended is not None:
             raise TurnEnded
+        if (tool := self._tool(number, entry)) is None:
+            raise turn.agent.tools.missing(self.call.name)
         arguments = tool.bind(self.call.arguments, agent=turn.agent)
         handled = turn.host.has_others("around_tool")
         entry["started"], started, ended, request = time.time(), time.perf_counter(), turn.ended, turn.request
@@ -352,7 +356,7 @@ class ToolRun:
         try:
             self.error = self._attempt(number, changed)
         except ToolRejected as rejected:
-            changed.update(status="rejected", result=f"rejected: {rejected}")
+            changed.update(self._decisions.refused(rejected))
             self.error = None
         except BaseException:
             if "status" in changed:
@@ -369,7 +373,7 @@ class ToolRun:
             changed["attempts"] = [*before, _attempt_of(changed)]
         turn.conversation.amend(self.call, self.entry, **changed)
         if turn.closing(id) is None:
-            keys = (*_OF_ATTEMPT, "attempt", "attempts", "started", "ended", "handoff")
+            keys = (*_OF_ATTEMPT, *_OF_CALL, "attempt", "attempts", "started", "ended", "handoff")
             value = {key: changed[key] for key in keys if key in changed}
             told = {"type": "change", "id": id, "by": by, "of": "tool_execution", "call_id": self.call.id}
             turn.conversation.trace({**told, "value": value})
@@ -382,16 +386,3 @@ def _attempt_of(entry: TraceEntry) -> dict[str, Any]:
 
 def _as_result(value: Any) -> Any:
     return value if isinstance(value, Retry) else result_content(value)
-
-
-def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
-    """The trace entry of a call of which nothing is decided yet."""
-    return {
-        "type": "tool_execution",
-        "tool_name": call.name,
-        "arguments": clone(call.arguments),
-        "call_id": call.id,
-        "timing": 0.0,
-        "iteration": turn.conversation.session["iteration"],
-        "timestamp": time.time(),
-    }

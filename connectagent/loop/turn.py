@@ -8,12 +8,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import LLMResponse, Log, TokenUsage, TraceEntry, Wait
+from connectagent.data import LLMResponse, Log, TokenUsage, ToolCall, TraceEntry, Wait
 from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.ending import Ending, Given
 from connectagent.loop.hook_run import HookRun
-from connectagent.loop.operations import Ending, Given, Operations, id_of
+from connectagent.loop.operations import Operations, id_of
 from connectagent.output.text import describe
 from connectagent.session.journal import Journal, is_inside, place_of
 from connectagent.session.messages import text_of, user_message
@@ -123,7 +124,8 @@ class Turn(Operations):
     def _paused(self, waiting: Waiting) -> Paused:
         first, by = waiting.waits[0], waiting.by
         hook = by.get("hook", "tool")
-        call = waiting.call if hook in ("tool", "before_each_tool") else None
+        shown = first.call  # the innermost, which is what is decided
+        call = None if shown is None else ToolCall(shown["id"], shown["name"], clone(shown["arguments"]))
         told = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and as_data(call)}
         told["waits"] = [wait.id for wait in waiting.waits]
         if first.agent != self.agent.name:
@@ -291,7 +293,7 @@ class Turn(Operations):
                 self.touched.add(at)
                 if run := self._runs.get(at):
                     self._begin(run)
-            self.log.append(self.conversation.snapshot.copied(entry))
+            self.log.append(self.conversation.snapshot.traced.copied(entry))
         for listener in self.listeners:
             listener.listen(self.agent, entry)
 

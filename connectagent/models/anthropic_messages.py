@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.content import (
+    DATA_URL,
+    CallIds,
+    as_json,
+    image_problem,
+    parts_of,
+    sent_arguments,
+    text_of,
+    wire_name,
+)
 from connectagent.models.files import for_anthropic
 from connectagent.models.json_schema import object_schema
 from connectagent.models.sdk import Messages
@@ -13,7 +22,13 @@ from connectagent.models.sdk import Messages
 Block = dict[str, Any]
 
 _ID_PATTERN = re.compile(r"[a-zA-Z0-9_-]+")
-_DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
+_MARKS = 4  # the API takes so many `cache_control`
+_FIELDS: dict[Any, dict[str, type]] = {
+    "text": {"text": str},
+    "tool_use": {"id": str, "name": str, "input": dict},
+    "thinking": {"thinking": str, "signature": str},
+    "redacted_thinking": {"data": str},
+}
 _THINKING = ("thinking", "redacted_thinking")
 _EMPTY = {"type": "text", "text": "(empty message)"}
 _BEGINNING = {"type": "text", "text": "(The beginning of the conversation is not shown.)"}
@@ -73,6 +88,7 @@ def to_wire(messages: Messages, provider: str) -> tuple[str, list[dict[str, Any]
     if not wire or wire[0]["role"] != "user":
         wire.insert(0, {"role": "user", "content": [_BEGINNING]})
     _strip_end(wire)
+    _limit_marks(wire)
     return "\n\n".join(text for text in system if text.strip()), wire, list(used)
 
 
@@ -93,6 +109,26 @@ def _strip_end(wire: list[dict[str, Any]]) -> None:
     last = wire[-1]["content"][-1]
     if wire[-1]["role"] == "assistant" and last.get("type") == "text":
         wire[-1]["content"][-1] = {**last, "text": last["text"].rstrip()}
+
+
+def _limit_marks(wire: list[dict[str, Any]]) -> None:
+    """Keep the last marks for the provider's cache, as many as the API takes, and none that it does not know."""
+    blocks = [block for message in wire for block in message["content"]]
+    results = [block["content"] for block in blocks if block.get("type") == "tool_result" and "content" in block]
+    kept: list[Any] = []
+    for content in reversed([message["content"] for message in wire] + [one for one in results if type(one) is list]):
+        for index in range(len(content) - 1, -1, -1):
+            if "cache_control" in content[index] and not _may_mark(content[index]["cache_control"], kept):
+                content[index] = {key: value for key, value in content[index].items() if key != "cache_control"}
+
+
+def _may_mark(mark: Any, kept: list[Any]) -> bool:
+    """Whether a mark is sent, before those that are `kept`: it is one, and of their lifetime."""
+    known = isinstance(mark, dict) and mark.get("type") == "ephemeral" and mark.get("ttl") in (None, "5m", "1h")
+    if not known or len(kept) == _MARKS or (kept and kept[0] != mark):
+        return False
+    kept.append(mark)
+    return True
 
 
 def _user_blocks(content: Any) -> list[Block]:
@@ -119,17 +155,18 @@ def _block(part: dict[str, Any]) -> Block | None:
         return {key: part[key] for key in ("type", "text", "cache_control") if key in part}
     if kind == "image_url":
         image = part.get("image_url")
-        return _image((image.get("url") if isinstance(image, dict) else image) or "")
+        return _image(image.get("url") if isinstance(image, dict) else image)
     if kind == "file":
         return for_anthropic(part)
-    if kind in ("document", "search_result"):  # Anthropic's own
+    if kind in ("document", "search_result") and isinstance(part.get("source"), dict | str):  # Anthropic's own
         return part
     return {"type": "text", "text": f"[a part of type {kind!r} is left out]"}
 
 
-def _image(url: str) -> Block:
-    found = _DATA_URL.match(url)
-    if found:
+def _image(url: Any) -> Block:
+    if problem := image_problem(url):
+        return {"type": "text", "text": f"[an image {problem} is left out]"}
+    if found := DATA_URL.match(url):
         source = {"type": "base64", "media_type": found.group(1), "data": url[found.end() :]}
     elif url.startswith(("https://", "http://")):
         source = {"type": "url", "url": url}
@@ -170,7 +207,15 @@ def _own_blocks(kept: dict[str, Any], provider: str) -> list[Block]:
     """The blocks of a message as this provider gave them; [] where another one did."""
     if kept.get("provider") != provider:
         return []
-    return [block for block in kept.get("content") or [] if isinstance(block, dict)]
+    blocks = kept.get("content")
+    return list(blocks) if isinstance(blocks, list) and all(map(_is_own, blocks)) else []
+
+
+def _is_own(block: Any) -> bool:
+    """Whether a block can be one that the API has given; a handler may have left anything."""
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        return False
+    return all(isinstance(block.get(key), kind) for key, kind in _FIELDS.get(block["type"], {}).items())
 
 
 def _unchanged(own: list[Block], used: dict[str, None]) -> list[Block]:

@@ -14,6 +14,10 @@ from connectagent.errors import cut
 
 Part = dict[str, Any]
 
+DATA_URL = re.compile(r"data:([^;,]+);base64,", re.IGNORECASE)
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*={0,2}\s*")
+_WEB_URL = re.compile(r"https?://[^\s/]+", re.IGNORECASE)
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
@@ -48,6 +52,23 @@ def _part(item: object) -> Part | None:
         url = source.get("url") or f"data:{source.get('media_type')};base64,{source.get('data')}"
         return {"type": "image_url", "image_url": {"url": url}}
     return item
+
+
+def image_problem(url: object) -> str | None:
+    """Why no provider takes a URL as that of an image, or None; a `data:` URL holds PNG, JPEG, GIF or WebP."""
+    if not isinstance(url, str):
+        return "without a URL"
+    if found := DATA_URL.match(url):
+        if found[1].lower() not in IMAGE_TYPES:
+            return f"of type {found[1][:40]}"
+        return None if _holds_base64(url) else "that is no base64"
+    return None if _WEB_URL.match(url) else "that is neither a data: nor an https: URL"
+
+
+@lru_cache(maxsize=32)  # the whole history is sent with every request
+def _holds_base64(url: str) -> bool:
+    at = url.index(",") + 1
+    return len(url) > at and _BASE64.fullmatch(url, at) is not None
 
 
 def text_of(content: object) -> str:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.content import CallIds, as_json, image_problem, parts_of, sent_arguments, text_of, wire_name
 from connectagent.models.files import for_chat
 from connectagent.models.openai_stream import own_content
 from connectagent.models.sdk import Messages
 
 # OpenAI takes ids of up to 40 characters; Mistral wants its own form. Others take what is not empty.
 _ID_PATTERNS = {"openai": re.compile(r".{1,40}", re.DOTALL), "mistral": re.compile(r"[a-zA-Z0-9]{9}")}
+_OURS = {"role", "content", "tool_calls", "tool_call_id", "name"}  # which the message itself tells
+_DETAILS = ("auto", "low", "high")
 _ROLES = {"user", "system", "developer"}
 _USER_PARTS = {"text", "image_url", "input_audio", "file", "video_url", "document_url"}
 _APART = ("image_url", "file")  # the parts of a result that stand in a user message
@@ -75,9 +77,25 @@ def _other_message(role: Any, content: Any, name: Any, provider: str) -> dict[st
 
 
 def _clean(part: dict[str, Any], provider: str) -> dict[str, Any]:
+    if part["type"] == "image_url":
+        return _image(part)
     if part["type"] == "file":
         return for_chat(part, provider)
-    return {"type": "text", "text": part["text"]} if part["type"] == "text" and len(part) > 2 else part
+    if part["type"] == "text":
+        return {"type": "text", "text": part["text"]} if len(part) > 2 else part
+    if isinstance(part.get(part["type"]), dict | str):
+        return part
+    return {"type": "text", "text": f"[a part of type {part['type']!r} is left out]"}
+
+
+def _image(part: dict[str, Any]) -> dict[str, Any]:
+    """An image as it can be sent; one that no endpoint takes is named in words."""
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    if problem := image_problem(url):
+        return {"type": "text", "text": f"[an image {problem} is left out]"}
+    detail = image.get("detail") if isinstance(image, dict) else None
+    return {"type": "image_url", "image_url": {"url": url, **({"detail": detail} if detail in _DETAILS else {})}}
 
 
 def _tool_message(
@@ -121,9 +139,14 @@ def _assistant_message(message: Any, content: Any, ids: CallIds, provider: str) 
             "tool_calls": [_call(call, id, extras, customs) for call, id in zip(calls, ids.begin(calls), strict=True)],
         }
     if kept and kept.get("provider") == provider:
-        sent.update(kept.get("message") or {})
+        sent.update(_extra_fields(kept.get("message")))
         sent["content"] = own_content(kept, provider, text) or sent["content"]
     return sent
+
+
+def _extra_fields(own: Any) -> dict[str, Any]:
+    """What a provider needs back beside what every message has; a handler may have left anything."""
+    return {key: own[key] for key in own if key not in _OURS} if isinstance(own, dict) else {}
 
 
 def _fits(function: dict[str, Any]) -> bool:
@@ -152,6 +175,6 @@ def _call(given: Any, id: str, extras: dict[str, Any] | None, customs: Sequence[
     # sent as it was: a byte that differs is a miss in the provider's cache
     arguments = raw if type(raw) is str and (raw == "{}" or sent_arguments(raw)) else as_json(sent_arguments(raw))
     sent = {"id": id, "type": "function", "function": {"name": wire_name(function.get("name")), "arguments": arguments}}
-    if extras and call.get("id") in extras:
+    if isinstance(extras, dict) and call.get("id") in extras:
         sent["extra_content"] = extras[call["id"]]
     return sent

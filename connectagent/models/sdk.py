@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import os
 import threading
 import weakref
@@ -29,16 +30,33 @@ Tools = list[dict[str, Any]] | None
 OnText = Callable[[str], None]
 
 # A fifth faster without the check for circles, which no conversation has.
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str, check_circular=False).encode
+_encode = json.JSONEncoder(
+    ensure_ascii=False, separators=(",", ":"), default=str, check_circular=False, allow_nan=False
+).encode
 
 
 def encoded(body: dict[str, Any]) -> bytes:
-    """A request's body as JSON. Surrogate pairs are joined; a lone one, for which UTF-8 has no form, is replaced."""
-    text = _encode(body)
+    """A request's body as JSON. Surrogate pairs are joined; a lone one, for which UTF-8 has no form, is replaced.
+
+    So are numbers that JSON has no form for: no endpoint takes NaN.
+    """
+    try:
+        text = _encode(body)
+    except ValueError:
+        text = _encode(_finite(body))
     try:
         return text.encode()
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+def _finite(value: Any) -> Any:
+    """A value with None in the place of NaN and infinities."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # ---------------------------------------------------------------------------------------------- clients

@@ -52,6 +52,8 @@ def actor(by: Any) -> str:
     by = by if isinstance(by, dict) else {}
     if by.get("user"):
         return "the user"
+    if by.get("plugin") == "(outside)":
+        return "outside of any handler"
     kind = next((kind for kind in ("model", "tool") if by.get(kind)), None)
     name = f"{kind} {by[kind]}" if kind else by.get("handler") or by.get("agent") or by.get("plugin") or "a handler"
     return visible(name, 60)

@@ -9,7 +9,7 @@ from typing import Any
 
 from connectagent.data import CHANGES_MESSAGES, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
-from connectagent.session.messages import LEFT_OUT, mend, place_of_result, says_nothing
+from connectagent.session.messages import LEFT_OUT, mend, place_of_result, says_nothing, sendable
 from connectagent.session.prompt import Prompt
 from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.state import (
@@ -22,12 +22,12 @@ from connectagent.session.state import (
     same,
     state_delta,
 )
-from connectagent.session.surroundings import EntryEnd, PendingEntries, Surroundings
+from connectagent.session.surroundings import Surroundings
+from connectagent.session.trace import EntryEnd, PendingEntries
 
 OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
 PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
-_EDITS = ("message", "message_edited", "mended", "state_delta", "session_delta")
-_REPEATED = frozenset(("user_input", "assistant", *_EDITS))
+_REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
 
 
 class Conversation:
@@ -97,7 +97,7 @@ class Conversation:
         self.session.update(pending_tool=None, pending_tools=None)
         self.snapshot.sync()
         self.take_changes()
-        self.snapshot.mark_round()
+        self.announce(*self.snapshot.traced.begin_round())
 
     def take_changes(self, by: By = PROGRAM) -> None:
         """Trace what the program changed; raises as `take_over` does."""
@@ -266,12 +266,13 @@ class Conversation:
 
     def announce(self, *entries: TraceEntry) -> None:
         """Trace what code of others changed; an entry that it added to the trace itself stays where it is."""
-        known = {id(entry) for entry in self.snapshot.followed}
+        known = {id(entry) for entry in self.snapshot.traced.newest}
         for entry in entries:
             if id(entry) not in known:
                 self._add(entry)
-            elif self.labels:
-                self.snapshot.amend(entry, **{**self.labels, **entry})
+            else:
+                at, now = self._around.place(), entry.get("timestamp", time.time())
+                self.snapshot.traced.amend(entry, {"timestamp": now, **({"at": at} if at else {}), **self.labels})
         self._tell(*entries)
 
     def _add(self, entry: TraceEntry) -> None:
@@ -284,7 +285,7 @@ class Conversation:
             entry.update(self.changed_by(entry["by"]))
         if entry.get("of") != "llm_call":
             self._changed = self._changed or entry["type"] in CHANGES_MESSAGES
-        self.snapshot.append(entry)
+        self.snapshot.traced.append(entry)
 
     def _tell(self, *entries: TraceEntry) -> None:
         """Let everybody know of entries, in the order of the trace.
@@ -313,7 +314,7 @@ class Conversation:
 
     def ending_with(self, entry: TraceEntry) -> EntryEnd:
         """Keep an entry the last of the trace for each handler of a hook."""
-        return EntryEnd(self.snapshot, entry)
+        return EntryEnd(self.snapshot.traced, entry)
 
     def changed_by(self, by: By | None) -> dict[str, Any]:
         """The state that a handler changed in the call in which it decided: `delta`, `removed`; {} for none."""
@@ -350,11 +351,11 @@ class Conversation:
     def amend_entry(self, entry: TraceEntry, **changed: Any) -> None:
         """Change an entry that is in the trace already."""
         self._around.settle()
-        self.snapshot.amend(entry, **changed)
+        self.snapshot.traced.amend(entry, changed)
 
     def begin_round(self, calls: list[dict[str, Any]]) -> None:
         """A round of calls begins."""
-        self.snapshot.mark_round()
+        self.announce(*self.snapshot.traced.begin_round())
         self.session["pending_tools"] = calls
 
     def close_round(self, calls: list[ToolCall], result: str) -> None:
@@ -381,10 +382,7 @@ class Conversation:
         """Make the conversation one that every provider takes, whatever was done to it."""
         messages = self.session["messages"]
         if request is not None and request.messages is not messages:
-            mended = mend(request.messages)
-            request.messages = request.messages if mended is None else mended
-            if says_nothing(request.messages):
-                request.messages = [*request.messages, {"role": "user", "content": LEFT_OUT}]
+            request.messages = sendable(request.messages)
             return
         if request is not None and says_nothing(messages):  # no provider takes an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
@@ -392,9 +390,11 @@ class Conversation:
             mended, before = mend(messages, self.snapshot.valid), len(messages)
             self.snapshot.valid = before
             if mended is None:
-                return
+                break
             messages[:] = mended
             self.snapshot.take()
             self.snapshot.valid = len(mended)
             if announced and not silently:
                 self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})
+        if request is not None and says_nothing(messages):  # a handler of those entries has emptied it again
+            request.messages = sendable(messages)

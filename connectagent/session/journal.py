@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from connectagent.data import TraceEntry, Wait
+from connectagent.data import CORE_TYPES, TraceEntry, Wait
 
 BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "left", "wait", "decided"
 TOOL_ENDED = "tool_ended"
@@ -116,7 +116,7 @@ class Journal:
 
     def _take(self, number: int, line: TraceEntry) -> None:
         kind, id = line.get("type"), line.get("id")
-        if not isinstance(id, str) or (line.get(WITHHELD) and kind != "agent_turn"):
+        if not isinstance(id, str) or kind not in CORE_TYPES or (line.get(WITHHELD) and kind != "agent_turn"):
             return
         if kind == BEGAN:
             if id in self.began:
@@ -295,6 +295,10 @@ class Journal:
         marks = marks_in(value)
         return bool(marks) and any(marks & marks_in(line) for line in self.lines if line.get(MASKED))
 
+    def is_approved(self, wait: str) -> bool:
+        """Whether a person has approved what waits."""
+        return wait in self.decided and bool(self.lines[self.decided[wait]].get("approve"))
+
     def pending(self) -> list[Wait]:
         """What waits and is not decided, in the order in which it was asked."""
         return [wait_of(self.lines[number]) for id, number in self.waits.items() if id not in self.decided]
@@ -302,7 +306,8 @@ class Journal:
 
 def place_of(line: TraceEntry) -> str:
     """The place that a line is about."""
-    return str(line.get("id") or line.get("at") or "")
+    id = line.get("id") if line.get("type") in CORE_TYPES else None  # an entry of others may have an id of its own
+    return str(id or line.get("at") or "")
 
 
 class Asked:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Message, ToolCall
+from connectagent.session.requests import json_problem, tools_problem
 from connectagent.session.state import copy_of
 
 NOT_RUN = "not run: {reason}"
@@ -165,6 +166,13 @@ def says_nothing(messages: Sequence[Message]) -> bool:
     )
 
 
+def sendable(messages: list[Message]) -> list[Message]:
+    """The same conversation in an order that providers take, with something to say."""
+    mended = mend(messages)
+    sent = messages if mended is None else mended
+    return [*sent, {"role": "user", "content": LEFT_OUT}] if says_nothing(sent) else sent
+
+
 def _without_calls(message: Message) -> Message:
     """A message without its empty `tool_calls`, which OpenAI refuses."""
     kept: Message = {**message, "content": message.get("content") or ""}
@@ -215,12 +223,20 @@ def message_problem(message: Any) -> str | None:
             return problem
     elif not isinstance(content, str) and not (content is None and role == "assistant" and calls):
         return "its content must be a str or a list of parts"
-    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
-        return "a tool message needs the 'tool_call_id' of its call"
+    if problem := _keys_problem(message):
+        return problem
     if "tool_calls" in message and (
         role != "assistant" or not isinstance(calls, list) or not all(map(_is_call, calls))
     ):
         return "tool_calls is a list of {'id': str, 'type': 'function', 'function': {'name': str, 'arguments': str}}"
+    return None
+
+
+def _keys_problem(message: dict[str, Any]) -> str | None:
+    if not isinstance(message.get("provider_data", {}), dict | None):
+        return "its provider_data is a dict"
+    if message["role"] == "tool" and not isinstance(message.get("tool_call_id"), str):
+        return "a tool message needs the 'tool_call_id' of its call"
     return None
 
 
@@ -268,7 +284,9 @@ def _request_problem(request: LLMRequest) -> str | None:
     for message in request.messages:
         if problem := message_problem(message):
             return f"{message!r:.200}: {problem}"
-    return None
+    if problem := json_problem(request.options):
+        return f"its options: {problem}"
+    return tools_problem(request.tools)
 
 
 def _calls_problem(calls: list[Any]) -> str | None:

@@ -16,6 +16,7 @@ from connectagent.errors import HookResultError
 from connectagent.session.messages import message_problem
 from connectagent.session.state import clone, copy_of, joined, state_delta
 from connectagent.session.state import same as same  # for those who compare what `clone` gave them
+from connectagent.session.trace import FollowedTrace
 
 By = dict[str, Any]
 
@@ -24,15 +25,16 @@ class Snapshot:
     """A copy of the session as it was when the loop last had it in its own hands.
 
     The loop changes messages through `insert`, and everything else freely: `sync` takes that over before
-    code of others runs. The trace is only followed from `mark_round` on, so that its cost does not grow.
+    code of others runs.
     """
 
-    def __init__(self, session: dict[str, Any]) -> None:
+    def __init__(self, session: dict[str, Any], start: int | None = None) -> None:
         if problem := session_problem(session):
             raise HookResultError(f"current_session cannot be used: {problem}")
         self.session = session
         self.messages: list[Message] = session["messages"]  # the lists themselves, whose identity is kept
         self.trace: list[TraceEntry] = session["trace"]
+        self.traced = FollowedTrace(self.trace, start)
         self.copy: dict[str, Any] = {}
         self.take()
 
@@ -42,18 +44,7 @@ class Snapshot:
         self.valid = 0  # so many messages from the start are known to be in order: see `Conversation.mend`
         self.copy = {"messages": clone(self.messages), "state": copy_of(self.session["state"])}
         self.deltas: dict[int, dict[str, Any]] = {}  # by the id of `by`: what its call has changed in the state
-        self.mark_round()
         self.sync()
-
-    def mark_round(self) -> None:
-        """Follow changes of the trace from here on only."""
-        self.follow(len(self.trace))
-
-    def follow(self, start: int) -> None:
-        """Follow the trace from an entry on, as it is now."""
-        self.start, self.anchor = start, self.trace[start - 1] if start else None
-        self.followed = self.trace[start:]
-        self.tail: list[TraceEntry] = clone(self.followed)  # as they were when the loop last had them in its hands
 
     def insert(self, message: Message, index: int | None = None) -> None:
         """Add a message to the conversation and to the snapshot, at the end or before `index`."""
@@ -85,37 +76,6 @@ class Snapshot:
         del self.messages[index], self.originals[index], self.copy["messages"][index]
         self.valid = min(self.valid, index)
 
-    def append(self, entry: TraceEntry) -> None:
-        """Add an entry to the trace."""
-        self.trace.append(entry)
-        self.followed.append(entry)
-        self.tail.append(clone(entry))
-
-    def copied(self, entry: TraceEntry) -> TraceEntry:
-        """A copy of an entry of the trace that stays as it is."""
-        return self.tail[-1] if self.followed and self.followed[-1] is entry else clone(entry)
-
-    def amend(self, entry: TraceEntry, **changed: Any) -> None:
-        """Change an entry of the trace; of an older round, it is no longer followed."""
-        entry.update(changed)
-        for index, followed in enumerate(self.followed):
-            if followed is entry:
-                self.tail[index] = clone(entry)
-
-    def cut_behind(self, entry: TraceEntry) -> list[TraceEntry]:
-        """Take the entries behind one out of the trace, and return them; `append` puts them back."""
-        trace = self.trace
-        if not trace or trace[-1] is entry:
-            return []
-        at = next((at for at in range(len(trace) - 1, -1, -1) if trace[at] is entry), None)
-        if at is None:
-            return []
-        if at < self.start:  # of a round before this one, in a turn that goes on
-            self.follow(at)
-        gone = trace[at + 1 :]
-        del trace[at + 1 :], self.followed[at + 1 - self.start :], self.tail[at + 1 - self.start :]
-        return gone
-
     def begin(self, by: By) -> None:
         """Code of others is about to run: what it changes from here on is its own."""
         self.deltas.pop(id(by), None)
@@ -138,12 +98,21 @@ class Snapshot:
 
     def unchanged(self) -> bool:
         """Whether the session is what it was at the last `sync`."""
-        trace, start = self.trace, self.start
-        if len(trace) != start + len(self.tail) or self.session.get("messages") is not self.messages:
+        if self.session.get("messages") is not self.messages:
             return False
-        if self.session.get("trace") is not trace:  # an equal copy would take what the loop adds out of sight
+        if self.session.get("trace") is not self.trace:  # an equal copy would take what the loop adds out of sight
             return False
-        return same(self.session, self.copy) and same(trace[start:], self.tail)
+        trace, traced = self.trace, self.traced
+        start = traced.start
+        if len(trace) != start + len(traced.copies) or (start and trace[start - 1] is not traced.past[-1]):
+            return False
+        return same(self.session, self.copy) and same(trace[start:], traced.copies)
+
+    def has_strayed(self) -> bool:
+        """Whether messages, state or trace are not what they were, though the loop alone had them in its hands."""
+        session, copy, traced = self.session, self.copy, self.traced
+        kept = same(session.get("messages"), copy["messages"]) and same(session.get("state"), copy["state"])
+        return not kept or not same(self.trace[traced.start :], traced.copies)
 
     def restore(self) -> None:
         """Put the session back to what it was at the last `sync`; lists and messages stay the same objects."""
@@ -152,11 +121,7 @@ class Snapshot:
                 original.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict at run time
                 original.update(clone(copy))
         self.messages[:] = self.originals
-        self.trace[self.start :] = self.followed
-        for entry, copy in zip(self.followed, self.tail, strict=True):
-            if not same(entry, copy):
-                entry.clear()
-                entry.update(clone(copy))
+        self.traced.restore()
         kept = {key: clone(value) for key, value in self.copy.items() if key != "state"}
         kept["state"] = copy_of(self.copy["state"])
         state = self.session.get("state")
@@ -175,18 +140,18 @@ class Snapshot:
         """
         session, copy = self.session, self.copy
         self._check_containers(by)
-        self._find_start()
+        added = self.traced.added(_who(by))
         try:  # all that can fail comes first: `restore` needs the snapshot as it was
             state, told = copy["state"], {}
             if not same(session["state"], state):
                 state, told = copy_of(session["state"]), state_delta(state, session["state"])
             keys = {*session, *copy} - {"messages", "state", "trace"}
             changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
-            known = {id(entry) for entry in self.followed}
-            added = [entry for entry in self.trace[self.start :] if id(entry) not in known]
             for entry in added:
-                entry.setdefault("by", by)
-            tail = [clone(entry) for entry in self.trace[self.start :]]
+                for key in ("at", "author", "branch"):  # as `by`: whatever it says itself
+                    entry.pop(key, None)
+                entry["by"] = by
+            copies = clone(added)
             entries = self._message_changes(by)
         except RecursionError:
             raise HookResultError(f"{_who(by)} left the session nested too deep, or in a circle") from None
@@ -196,15 +161,10 @@ class Snapshot:
             self.deltas[id(by)] = joined(self.deltas.get(id(by), {}), told)
         if changed:
             entries.append({"type": "session_delta", "by": by, "delta": changed})
-        self.followed, self.tail = self.trace[self.start :], tail
+        if restored := self.traced.take(added, copies):
+            entries.append({"type": "trace_restored", "by": by, "entries": restored})
         self.sync()
         return [*added, *entries]
-
-    def _find_start(self) -> None:
-        """Begin anew where the trace before the newest round was rearranged: what is new in it cannot be told."""
-        before = self.trace[self.start - 1 : self.start] if self.start else []
-        if self.start and not (before and before[0] is self.anchor):
-            self.mark_round()
 
     def _message_changes(self, by: By) -> list[TraceEntry]:
         """Entries that, applied in order to the old messages, give the new ones."""
@@ -251,9 +211,6 @@ class Snapshot:
             if not isinstance(session.get(key), int | float):  # 1.0 and True are equal to 1, and as good
                 value = session.get(key)
                 raise HookResultError(f"{who} left current_session[{key!r}] as {value!r}; it must stay an int")
-        for entry in self.trace[self.start :]:
-            if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
-                raise HookResultError(f"{who} left a trace entry that is not a dict with a 'type': {entry!r}")
 
 
 def session_problem(session: dict[str, Any]) -> str | None:
@@ -316,14 +273,13 @@ def peek(arguments: dict[str, Any]) -> dict[str, Any]:
 def peek_one(value: Any) -> Any:
     """What is comparable of one such argument."""
     if isinstance(value, ToolCall):
-        return value.id, value.name, clone(value.arguments), value
+        return value.id, value.name, clone(value.arguments), value.approved, value
     if isinstance(value, list):
-        return [peek_one(call) or (None, None, None, call) for call in value]
+        return [peek_one(call) or (None, None, None, False, call) for call in value]
     if isinstance(value, LLMResponse):
-        return value.content, peek_one(value.tool_calls), clone(value.provider_data)
+        return value.content, peek_one(value.tool_calls), clone(value.provider_data), value
     if isinstance(value, LLMRequest):
-        tools = [*value.tools] if isinstance(value.tools, list) else value.tools
-        return id(value.messages), value.model, tools, clone(value.options)
+        return id(value.messages), value.model, clone(value.tools), clone(value.options), value.messages, value
     return None
 
 
@@ -339,20 +295,42 @@ def unless_same(given: Any) -> Callable[[Any], Any]:
 
 
 def put_back(before: dict[str, Any]) -> None:
-    """Undo a handler's edits of calls, of which a result still has to find its own."""
-    for then in (before.get("tool_call"), *(before.get("tool_calls") or ())):
-        if isinstance(then, tuple) and isinstance(call := then[-1], ToolCall):
-            call.id, call.name = then[:2]
-            if not same(call.arguments, then[2]):
-                call.arguments = clone(then[2])
+    """Undo a handler's edits of what its hook is about; the objects stay the same."""
+    for then in before.values():
+        value = then[-1] if isinstance(then, tuple) else None
+        if isinstance(value, ToolCall):
+            _put_call_back(then)
+        elif isinstance(value, LLMResponse):
+            value.content, value.provider_data = then[0], clone(then[2])
+            value.tool_calls = None if then[1] is None else _put_calls_back(then[1])
+        elif isinstance(value, LLMRequest):
+            value.messages, value.model, value.tools, value.options = then[4], then[1], clone(then[2]), clone(then[3])
+        elif isinstance(then, list):
+            _put_calls_back(then)
+
+
+def _put_calls_back(then: list[Any]) -> list[Any]:
+    for call in then:
+        _put_call_back(call)
+    return [call[-1] for call in then]
+
+
+def _put_call_back(then: tuple[Any, ...]) -> None:
+    if isinstance(call := then[-1], ToolCall):
+        call.id, call.name, call.approved = *then[:2], then[3]
+        if not same(call.arguments, then[2]):
+            call.arguments = clone(then[2])
 
 
 def other_calls(then: Any, now: Any) -> str | None:
     """Why the calls are not those that the model made, or None: a result must find its call."""
     if not isinstance(now, ToolCall | list):
         return None
-    old, new = ([call[0] for call in (side if isinstance(side, list) else [side])] for side in (then, peek_one(now)))
-    return None if old == new else "calls keep their ids and their number; raise ToolRejected to refuse one"
+    old, new = (side if isinstance(side, list) else [side] for side in (then, peek_one(now)))
+    kept = [call[0] for call in old] == [call[0] for call in new]
+    if kept and [call[3] for call in old] != [call[3] for call in new]:
+        return "what is approved is decided by a person, with resume()"
+    return None if kept else "calls keep their ids and their number; raise ToolRejected to refuse one"
 
 
 def as_data(value: Any) -> Any:

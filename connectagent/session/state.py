@@ -20,12 +20,12 @@ def same(left: Any, right: Any) -> bool:
 
 
 def clone(value: Any) -> Any:
-    """A copy of the containers in a value; everything else is shared, so that it compares by identity."""
+    """A copy of the dicts and lists in a value, made plain; everything else is shared, and compares by identity."""
     kind = type(value)
-    if kind is dict:
-        return {key: clone(item) if type(item) in (dict, list) else item for key, item in value.items()}
-    if kind is list:
-        return [clone(item) if type(item) in (dict, list) else item for item in value]
+    if kind is dict or isinstance(value, dict):
+        return {key: item if type(item) in _ATOMS else clone(item) for key, item in value.items()}
+    if kind is list or isinstance(value, list):
+        return [item if type(item) in _ATOMS else clone(item) for item in value]
     return value
 
 

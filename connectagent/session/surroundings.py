@@ -1,12 +1,11 @@
-"""What a conversation needs of those around it, and how an entry that is being made ends."""
+"""What a conversation needs of those around it."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any, Protocol
 
 from connectagent.data import TraceEntry
-from connectagent.session.snapshot import By, Snapshot
+from connectagent.session.snapshot import By
 
 
 class Surroundings(Protocol):
@@ -32,35 +31,3 @@ class Surroundings(Protocol):
 
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo that somebody replaced `current_session`."""
-
-
-class PendingEntries(threading.local):
-    """The entries of the trace that nobody was told of yet; each thread tells its own."""
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[TraceEntry, list[By | None]]] = []  # each with whose code brought it about
-        self.telling: list[By | None] | None = None  # the same of the entry that is being told
-
-
-class EntryEnd:
-    """Keeps an entry the last of the trace: called before each handler of a hook, it sets aside what stands behind.
-
-    That comes back, in its order, when the hook is over. (Not made by `contextlib.contextmanager`, which writes to the
-    exceptions that pass through.)
-    """
-
-    def __init__(self, snapshot: Snapshot, entry: TraceEntry) -> None:
-        self._snapshot, self._entry = snapshot, entry
-        self._behind: list[TraceEntry] = []
-
-    def __enter__(self) -> EntryEnd:
-        return self
-
-    def __call__(self) -> None:
-        self._behind += self._snapshot.cut_behind(self._entry)
-
-    def __exit__(self, *error: object) -> None:
-        if self._behind:
-            self()
-        for entry in self._behind:
-            self._snapshot.append(entry)

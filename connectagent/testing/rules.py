@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any
 
+_IMAGE = re.compile(r"https?://[^/]|data:image/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/]", re.IGNORECASE)
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ANTHROPIC_ID = re.compile(r"[a-zA-Z0-9_-]+")
 _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
@@ -112,9 +113,16 @@ def _openai_parts(content: list[Any], role: Any) -> list[str]:
             found.append(f"part {part!r:.100}")
         elif part["type"] == "text" and not isinstance(part.get("text"), str):
             found.append(f"a text part without text {part!r:.100}")
-        elif part["type"] == "image_url" and not isinstance(part.get("image_url"), dict):
-            found.append(f"an image without a URL {part!r:.100}")
+        elif part["type"] == "image_url" and not _IMAGE.match(_url_of(part)):
+            found.append(f"an image without a URL of PNG, JPEG, GIF or WebP {part!r:.100}")
+        elif not isinstance(part.get(part["type"]), dict | str):
+            found.append(f"a part without what it is about {part!r:.100}")
     return found
+
+
+def _url_of(part: dict[str, Any]) -> str:
+    image = part.get("image_url")
+    return str(image.get("url")) if isinstance(image, dict) else ""
 
 
 def _openai_call(call: Any, provider: str) -> list[str]:
@@ -164,7 +172,7 @@ def _anthropic(system: str, wire: list[dict[str, Any]]) -> list[str]:
         waiting = [str(block.get("id")) for block in blocks if block.get("type") == "tool_use"]
         for block in blocks:
             found += [f"{index}: {text} in {block!r:.300}" for text in _block(block, role, seen)]
-    return found + _anthropic_end(wire, waiting)
+    return found + _cache_marks(wire) + _anthropic_end(wire, waiting)
 
 
 def _anthropic_results(blocks: list[dict[str, Any]], waiting: list[str]) -> list[str]:
@@ -176,6 +184,11 @@ def _anthropic_results(blocks: list[dict[str, Any]], waiting: list[str]) -> list
     if any(block.get("type") != "tool_result" for block in blocks[: len(results)]):
         found.append(f"tool results come before everything else: {[block.get('type') for block in blocks]}")
     return found
+
+
+def _cache_marks(wire: list[dict[str, Any]]) -> list[str]:
+    marks = sum("cache_control" in block for message in wire for block in message.get("content") or ())
+    return [f"a maximum of 4 blocks with cache_control may be provided, found {marks}"] if marks > 4 else []
 
 
 def _anthropic_end(wire: list[dict[str, Any]], waiting: list[str]) -> list[str]:

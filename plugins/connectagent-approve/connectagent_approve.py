@@ -1,7 +1,8 @@
 """Asks at the terminal before a tool does what cannot be undone.
 
 A shell command is judged as the whole line that it is: what is not understood to the last character is
-asked about. The options are on `Approve`; what was answered is in the session, `state["approve"]`.
+asked about. The options are on `Approve`. What was answered is kept for one agent and session in this process, where no
+plugin, tool or record can add to it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from connectagent import ConfigError, ToolCall, ToolRejected, after_each_tool, before_each_tool
 from connectagent.output.typed import forget_typed
@@ -183,16 +185,22 @@ class Approve:
                 raise ToolRejected(_reason(tool_call))
 
 
+# By agent: the session that the answers were given in, and the answers.
+_given: WeakKeyDictionary[Any, tuple[Any, dict[str, list[str]]]] = WeakKeyDictionary()
+
+
 def _answers(agent: Agent, kind: str) -> list[str]:
     """What the user answered in this session: `always`, what may always run; `edited`, ids of calls."""
-    assert agent.current_session is not None  # a tool call is being decided
-    answers: list[str] = agent.current_session["state"].get(Approve.name, {}).get(kind, [])
-    return answers
+    session, answers = _given.get(agent, (None, {}))
+    return answers.get(kind, []) if session is not None and session is agent.current_session else []
 
 
 def _remember(agent: Agent, kind: str, item: str) -> None:
-    assert agent.current_session is not None
-    agent.current_session["state"].setdefault(Approve.name, {}).setdefault(kind, []).append(item)
+    session, answers = _given.get(agent, (None, {}))
+    if session is not agent.current_session:
+        answers = {}
+        _given[agent] = (agent.current_session, answers)
+    answers.setdefault(kind, []).append(item)
 
 
 def _memory(tool_call: ToolCall, line: str | None) -> str | None:

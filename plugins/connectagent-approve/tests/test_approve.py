@@ -231,7 +231,7 @@ def test_always_is_for_that_tool_in_this_session_of_this_agent(dialogues: Any) -
     for _ in range(2):
         dialogue.asks(ANSWER, "a\n")
     printed = dialogue.end()
-    assert printed == ["deleted a", "deleted b", "{'approve': {'always': ['delete']}}"] * 2
+    assert printed == ["deleted a", "deleted b", "{}"] * 2
 
 
 def test_always_is_for_that_command_of_a_shell_tool(dialogues: Any) -> None:

@@ -8,7 +8,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from connectagent_approve import READ_ONLY, REPEATABLE, Approve, repeatable, words_of
+from connectagent_approve import READ_ONLY, REPEATABLE, Approve, _remember, repeatable, words_of
 
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM
@@ -110,8 +110,9 @@ def run(plugin: Any = PLUGIN, always: list[str] | None = None, **arguments: Any)
     agent = Agent("helper", [bash], llm=ScriptedLLM("Hello."), plugins=[plugin], log=False, quiet=True)
     agent.input("Hi")
     assert agent.current_session is not None
-    if always:
-        agent.current_session["state"]["approve"] = {"always": always}
+    agent.current_session["state"]["approve"] = {"always": ["bash", f"bash: {arguments.get('command')}"]}  # no answers
+    for answer in always or ():
+        _remember(agent, "always", answer)
     entry = agent.execute_tool("bash", arguments)
     assert bool(ran) == (entry["status"] == "success")
     return str(entry["status"])

@@ -1,0 +1,104 @@
+"""What runs is what was decided: a tool call that is changed behind those who let it pass is decided anew."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from connectagent.data import ToolCall, TraceEntry
+from connectagent.errors import ToolRejected
+from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.hook_run import call_of
+from connectagent.loop.stored import input_digest
+from connectagent.session.snapshot import same
+from connectagent.session.state import clone
+from connectagent.tools.results import result_content
+
+MAX_DECISIONS = 5  # of one call: handlers that change it each time must not hang the agent
+_NEVER = "it was changed each time after it had been decided, so it was not run"
+
+
+class StoodIn(ToolRejected):
+    """A handler supplied the result of a call that was changed: it does not run."""
+
+    def __init__(self, answer: HandlerValue) -> None:
+        super().__init__("a handler stood in for it")
+        self.answer = answer
+
+
+class Decisions:
+    """What the handlers of `before_each_tool` decide about one call, and about what others make of it.
+
+    Args:
+        turn: whose handlers they are.
+        call: the call.
+        place: where it stands in the turn, with a `/` behind.
+    """
+
+    def __init__(self, turn: Any, call: ToolCall, place: str) -> None:
+        self._turn, self._call, self._place = turn, call, place
+        self._about: Any = None  # the call as it was decided
+        self._editors: list[list[Any]] = []  # the handlers that changed it
+        self._is_last = partial(turn.host.is_last, "before_each_tool")
+
+    def take(self) -> HandlerValue | None:
+        """Let handlers edit, stand in for or reject the call.
+
+        Raises:
+            ToolRejected: one of them refuses it, or they never agree.
+            Waiting: one of them waits for a person.
+        """
+        answer = self._asked(self._place)
+        self._about = call_of({"tool_call": self._call})
+        return answer
+
+    def anew(self, number: int, entry: TraceEntry, first: TraceEntry) -> None:
+        """The same, if the call is not what was decided any more.
+
+        Args:
+            number: of the attempt at it, from 1.
+            entry: takes the call as it is run in this attempt; `first`: as it was in the first.
+
+        Raises:
+            StoodIn: a handler stands in for it.
+        """
+        if self._about is not None and not same(call_of({"tool_call": self._call}), self._about):
+            self._call.approved = False
+            answer = self._asked(f"{self._place}tool{number}/", self._digest())  # it begins and ends with the attempt
+            self._about = call_of({"tool_call": self._call})
+            if answer is not None:
+                raise StoodIn(answer)
+        self.show(entry, first)
+
+    def _asked(self, place: str, suffix: str = "") -> HandlerValue | None:
+        over = list(self._editors)
+        for number in range(1, MAX_DECISIONS + 1):
+            given: dict[str, Any] = {"tool_call": self._call}
+            run = self._turn.first("before_each_tool", place, result_content, suffix, over, **given)
+            if run is None:
+                return None
+            self._editors += run.editors(self._is_last)
+            if run.by is not None or run.again is None:
+                return None if run.by is None else HandlerValue(run.value, run.by)
+            self._call.approved, over = False, run.again
+            suffix = f"{number + 1}{self._digest()}"
+        raise self._turn.rejection(_NEVER, {"plugin": "connectagent"})
+
+    def refused(self, rejected: ToolRejected) -> dict[str, Any]:
+        """What becomes of the call then, as its entry tells it."""
+        if isinstance(rejected, StoodIn):
+            return {"status": "stand_in", "result": rejected.answer.value, "by": rejected.answer.by}
+        by = self._turn.boundary.owner_of(rejected)
+        return {"status": "rejected", "result": f"rejected: {rejected}", "by": by}
+
+    def show(self, entry: TraceEntry, first: TraceEntry) -> None:
+        """Let the entry of an attempt tell the call as it is run, and as it was in the `first` where that differs."""
+        for key, now in (("tool_name", self._call.name), ("arguments", self._call.arguments)):
+            before = entry.get(key, first[key])
+            if not same(before, now):
+                entry[f"original_{key}"] = entry.get(f"original_{key}", first.get(f"original_{key}", before))
+                entry[key] = clone(now)
+
+    def _digest(self) -> str:
+        """What tells decisions about one form of the call from those about another."""
+        return f"~{input_digest([self._call.name, self._call.arguments])}"

@@ -1,0 +1,84 @@
+"""What is wrong with the tools and the options of a request, and what was changed in the tools."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from connectagent.session.state import clone, same
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_encode = json.JSONEncoder(allow_nan=False, default=repr).encode  # objects become text on the wire
+
+
+def tools_problem(tools: list[Any]) -> str | None:
+    """Why a provider would refuse tools, or None."""
+    names: set[str] = set()
+    for tool in tools:
+        name = name_of(tool)
+        if name is None:
+            form = "{'type': 'function', 'function': {'name': ..., 'parameters': ...}}"
+            return f"a tool is {form}, not {tool!r:.200}"
+        if not _NAME.fullmatch(name):
+            return f"the name of a tool has up to 64 letters, digits, _ and -, not {name!r:.80}"
+        if name in names:
+            return f"two tools are named {name!r}"
+        names.add(name)
+        if problem := json_problem(tool) or _function_problem(tool.get("function")):
+            return f"tool {name!r}: {problem}"
+    return None
+
+
+def name_of(tool: Any) -> str | None:
+    """The name of a tool, which may be in a provider's own form; None where there is none."""
+    if not isinstance(tool, dict):
+        return None
+    function = tool.get("function")
+    if isinstance(function, dict):
+        name = function.get("name") if tool.get("type", "function") == "function" else None
+    else:
+        name = tool.get("name", tool.get("type")) if function is None and tool.get("type") != "function" else None
+    return name if isinstance(name, str) else None
+
+
+def json_problem(value: Any) -> str | None:
+    """Why a value has no form in JSON, or None."""
+    try:
+        _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"it has no form in JSON ({error})"
+    return None
+
+
+def changed_tools(before: list[Any], now: list[Any]) -> dict[str, Any]:
+    """By name, the tools that are new or other than before, as they are now; None for one that is gone."""
+    old, new = ({str(name_of(tool)): tool for tool in tools} for tools in (before, now))
+    changed = {name: clone(tool) for name, tool in new.items() if name not in old or not same(old[name], tool)}
+    return changed | {name: None for name in old if name not in new}
+
+
+def _function_problem(function: Any) -> str | None:
+    """Why a function cannot be offered to a model; None where it can, or the tool is in a provider's own form."""
+    if not isinstance(function, dict):
+        return None
+    if not isinstance(function.get("description", ""), str | None):
+        return "its description is a str"
+    parameters = function.get("parameters")
+    if parameters is None:
+        return None
+    if not isinstance(parameters, dict) or parameters.get("type", "object") != "object":
+        return "its parameters are a JSON Schema of type 'object'"
+    return _schema_problem(parameters)
+
+
+def _schema_problem(schema: Any) -> str | None:
+    """Why a dict is no JSON Schema of an object, as far as providers look."""
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not all(
+        isinstance(name, str) and isinstance(one, dict | bool) for name, one in properties.items()
+    ):
+        return "its properties are schemas by name"
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        return "its 'required' is a list of names"
+    return None

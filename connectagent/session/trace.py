@@ -1,0 +1,189 @@
+"""A trace that only grows: what others add to it is found, and what they change in it is put back.
+
+The entries of the newest round are compared each time that code of others has run. Older ones are compared a part at a
+time, when a round begins, so that the cost does not grow with the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+from connectagent.data import CORE_TYPES, TraceEntry
+from connectagent.errors import HookResultError
+from connectagent.session.state import clone, same
+
+OUTSIDE: dict[str, Any] = {"plugin": "(outside)", "file": "?", "line": 0}  # by: outside of any handler and tool
+OLD_ENTRIES = 256  # how many entries of older rounds are compared when a round begins
+
+
+class FollowedTrace:
+    """The trace of a session, as the loop knows it.
+
+    Args:
+        entries: the session's own list.
+        start: the place of the first entry that is compared; None: all are old ones.
+
+    Attributes:
+        past: the entries before the newest round.
+        newest: those since.
+        copies: the newest as they were when the loop last had them in its hands.
+        start: the place of the first of them.
+    """
+
+    def __init__(self, entries: list[TraceEntry], start: int | None = None) -> None:
+        self.entries = entries
+        self.past: list[TraceEntry] = entries[:start]
+        self._kept: list[TraceEntry] = clone(self.past) if start is None else self.past  # copies of the past
+        self.newest: list[TraceEntry] = entries[start:] if start is not None else []
+        self.copies: list[TraceEntry] = clone(self.newest)
+        self.start = len(self.past)
+        self._rearranged = False
+        self._next = 0  # the entry of the past that is compared next
+
+    def begin_round(self) -> list[TraceEntry]:
+        """Follow what comes from here on; what tells of older entries that had been changed, and are put back."""
+        self.past += self.newest
+        self._kept += self.copies
+        self.newest, self.copies, self.start = [], [], len(self.past)
+        first = self._next if self._next < self.start else 0
+        self._next = behind = first + OLD_ENTRIES
+        with contextlib.suppress(Exception):  # an entry that cannot be compared
+            if self.past[first:behind] == self._kept[first:behind]:
+                return []
+        pairs = zip(self.past[first:behind], self._kept[first:behind], strict=True)
+        restored = [str(copy["type"]) for entry, copy in pairs if self._mend(entry, copy)]
+        return [{"type": "trace_restored", "by": OUTSIDE, "entries": restored}] if restored else []
+
+    def append(self, entry: TraceEntry) -> None:
+        """Add an entry."""
+        self.entries.append(entry)
+        self.newest.append(entry)
+        self.copies.append(clone(entry))
+
+    def copied(self, entry: TraceEntry) -> TraceEntry:
+        """A copy of an entry that stays as it is."""
+        return self.copies[-1] if self.newest and self.newest[-1] is entry else clone(entry)
+
+    def amend(self, entry: TraceEntry, changed: dict[str, Any]) -> None:
+        """Change an entry."""
+        entry.update(changed)
+        for originals, copies in ((self.newest, self.copies), (self.past, self._kept)):
+            for index in range(len(originals) - 1, -1, -1):
+                if originals[index] is entry:
+                    copies[index] = clone(entry)
+                    return
+
+    def cut_behind(self, entry: TraceEntry) -> list[TraceEntry]:
+        """Take the entries behind one out of the trace, and return them; `append` puts them back."""
+        if not self.entries or self.entries[-1] is entry:
+            return []
+        at = next((at for at in range(len(self.entries) - 1, -1, -1) if self.entries[at] is entry), None)
+        if at is None:
+            return []
+        if at < self.start:  # of a round before this one, in a turn that goes on
+            self.newest[:0], self.copies[:0] = self.past[at:], self._kept[at:]
+            del self.past[at:], self._kept[at:]
+            self.start = at
+        gone = self.entries[at + 1 :]
+        behind = at + 1 - self.start
+        del self.entries[at + 1 :], self.newest[behind:], self.copies[behind:]
+        return gone
+
+    def is_anchored(self) -> bool:
+        """Whether the newest round still begins where it began."""
+        start = self.start
+        return not start or (len(self.entries) >= start and self.entries[start - 1] is self.past[-1])
+
+    def restore(self) -> None:
+        """Put the trace back to what it was."""
+        self.entries[:] = [*self.past, *self.newest]
+        for entry, copy in zip(self.newest, self.copies, strict=True):
+            self._mend(entry, copy)
+
+    def added(self, who: str) -> list[TraceEntry]:
+        """The entries that others have added.
+
+        Raises:
+            HookResultError: one of them is no entry, or of a type that only the loop's own have.
+        """
+        known = {id(entry) for entry in self.newest}
+        added = [entry for entry in self.entries[self.start :] if id(entry) not in known]
+        self._rearranged = not self.is_anchored() or any(map(_is_of_core, added))
+        if self._rearranged:  # older entries may stand among the new ones, or the other way round
+            known |= {id(entry) for entry in self.past}
+            added = [entry for entry in self.entries if id(entry) not in known]
+        for entry in added:
+            _check(entry, who)
+        return added
+
+    def take(self, added: list[TraceEntry], copies: list[TraceEntry]) -> list[str]:
+        """Let the trace be what it was, and what was added behind it; the types of entries that are put back."""
+        restored = [
+            str(copy["type"]) for entry, copy in zip(self.newest, self.copies, strict=True) if self._mend(entry, copy)
+        ]
+        there = {id(entry) for entry in self.entries[min(self.start, len(self.entries)) :]}
+        restored += [str(entry["type"]) for entry in self.newest if id(entry) not in there]
+        if self._rearranged:
+            self.entries[:] = self.past
+            restored = restored or ["(their order)"]
+        self.newest += added
+        self.copies += copies
+        self.entries[self.start :] = self.newest
+        return restored
+
+    @staticmethod
+    def _mend(entry: TraceEntry, copy: TraceEntry) -> bool:
+        """Put an entry back to what it was; whether it was something else."""
+        if same(entry, copy):
+            return False
+        entry.clear()
+        entry.update(clone(copy))
+        return True
+
+
+def _is_of_core(entry: Any) -> bool:
+    kind = entry.get("type") if isinstance(entry, dict) else None
+    return isinstance(kind, str) and kind in CORE_TYPES
+
+
+def _check(entry: Any, who: str) -> None:
+    if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
+        raise HookResultError(f"{who} left a trace entry that is not a dict with a 'type': {entry!r:.200}")
+    if _is_of_core(entry):
+        raise HookResultError(
+            f"{who} added a trace entry of type {entry['type']!r}, as only connectagent does: give it a type of its own"
+        )
+
+
+class PendingEntries(threading.local):
+    """The entries of the trace that nobody was told of yet; each thread tells its own."""
+
+    def __init__(self) -> None:
+        self.entries: list[tuple[TraceEntry, list[Any]]] = []  # each with whose code brought it about
+        self.telling: list[Any] | None = None  # the same of the entry that is being told
+
+
+class EntryEnd:
+    """Keeps an entry the last of the trace: called before each handler of a hook, it sets aside what stands behind.
+
+    That comes back, in its order, when the hook is over. (Not made by `contextlib.contextmanager`, which writes to the
+    exceptions that pass through.)
+    """
+
+    def __init__(self, trace: FollowedTrace, entry: TraceEntry) -> None:
+        self._trace, self._entry = trace, entry
+        self._behind: list[TraceEntry] = []
+
+    def __enter__(self) -> EntryEnd:
+        return self
+
+    def __call__(self) -> None:
+        self._behind += self._trace.cut_behind(self._entry)
+
+    def __exit__(self, *error: object) -> None:
+        if self._behind:
+            self()
+        for entry in self._behind:
+            self._trace.append(entry)
