@@ -9,29 +9,27 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
-from connectagent import frame
 from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.links import Links
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in, repeats
 from connectagent.data import LLM, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
-from connectagent.errors import ConfigError, Pause, Waiting
+from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out, model_handlers
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.host import Host
 from connectagent.loop.dry_run import DryRunBoundary
+from connectagent.loop.execute import execute_inside, execute_outside
 from connectagent.loop.nested import take_turn
 from connectagent.loop.operations import Ending, Given
 from connectagent.loop.stream import Events, streamed
-from connectagent.loop.tool_call import ToolRun, new_entry
-from connectagent.loop.turn import Turn
 from connectagent.models.connection import given
 from connectagent.models.create import connected
 from connectagent.models.names import default_model, parse_model
 from connectagent.models.prices import context_window
 from connectagent.records.write import new_log
 from connectagent.session.conversation import Conversation
-from connectagent.session.messages import NOT_RUN, text_of, user_message
+from connectagent.session.messages import text_of, user_message
 from connectagent.session.prompt import read_prompt
 from connectagent.session.snapshot import By
 from connectagent.session.state import initial_state
@@ -75,6 +73,7 @@ class Agent(Links):
         inherit_plugins: whether the parent's plugins act in this agent too, before its own.
         run: a function of `agent` and `prompt` that gives the result, in place of a model.
         output_key: where in the state the result is stored.
+        parallel_tools: how many tool calls of a round may run at the same time, at most.
 
     Attributes:
         switched_off: the plugins that code names and that the command line left out.
@@ -111,6 +110,7 @@ class Agent(Links):
         inherit_plugins: bool = True,
         run: Callable[..., Any] | None = None,
         output_key: str | None = None,
+        parallel_tools: int = 1,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
             raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
@@ -120,15 +120,14 @@ class Agent(Links):
         self.current_session: Session | None = None
         self.last_usage: TokenUsage | None = None
         self.spent = Spent()
-        self.turning = threading.Lock()
+        self.turning, self.executing = threading.Lock(), threading.RLock()
         self.listener: Any = None  # who streams this agent's next turn
         self.runtime = default()
         self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
         self.left_out = left_out([plugins, on_events])
         self.system_prompt = read_prompt(system_prompt)
-        self.max_iterations = _limit(max_iterations)
-        self.tools = ToolRegistry(tools, agent_tool=agent_tool)
-        self.streaming = stream
+        self.max_iterations, self.parallel_tools = _limit(max_iterations), _limit(parallel_tools, "parallel_tools")
+        self.tools, self.streaming = ToolRegistry(tools, agent_tool=agent_tool), stream
         self._executed = 0
         if plugin_errors not in ("raise", "warn"):
             raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
@@ -267,39 +266,12 @@ class Agent(Links):
             The call's trace entry: `status`, `result`, `timing` and so on.
         """
         self._executed += 1
-        number, values, turn = self._executed, dict(arguments or {}), self.turn
-        call = ToolCall(f"executed_{number}", name, values)
+        call = ToolCall(f"executed_{self._executed}", name, dict(arguments or {}))
+        turn = self.turn
         if turn is None:
-            return cast(TraceEntry, self.runtime.run(self, "execute_tool", partial(self._execute_outside, call)))
-        here = frame.current()
-        asked = here if here is not None and here.turn is turn else turn.frame
-        if turn.is_consumer():  # of `stream()`, who may have changed the session before
-            self.conversation.take_changes()
-        with turn.alone(asked):
-            id = turn.key(asked, "exec", name, values, key)
-            try:
-                return ToolRun(turn, call, f"{id.removeprefix(turn.id + '/')}/").whole()
-            except Waiting:
-                skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
-                self.conversation.trace_quietly({**new_entry(turn, call), **skipped})
-                raise
-
-    def _execute_outside(self, call: ToolCall) -> TraceEntry:
-        """Run a tool between turns; it is recorded, and never looked up."""
-        self._take_session()
-        self.conversation.take_over()
-        nothing = Given({"role": "user", "content": ""}, "", 1)
-        turn = Turn(self, nothing, f"B{self.conversation.session['turn']}", self.open_log())
-        try:
-            entry = ToolRun(turn, call, f"{self._executed}/").whole()
-        except Waiting as waiting:
-            skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
-            self.conversation.trace_quietly({**new_entry(turn, call), **skipped})
-            pause = Pause(waiting.waits[0].reason)
-            pause.call = waiting.call
-            raise pause from None
-        self.boundary.tell()
-        return entry
+            outside = partial(execute_outside, self, call, self._executed)
+            return cast(TraceEntry, self.runtime.run(self, "execute_tool", outside))
+        return execute_inside(turn, call, key)
 
     def create_llm(self, model: str) -> LLM:
         """Another model, with this agent's plugins.
@@ -389,7 +361,8 @@ class Agent(Links):
         return f"Agent({self.name!r}, model={self.llm.model!r}, tools={self.list_tools()!r})"
 
 
-def _limit(value: Any) -> int:
+def _limit(value: Any, name: str = "max_iterations") -> int:
     if type(value) is not int or value < 1:
-        raise ConfigError(f"max_iterations is a whole number of model calls, at least 1, not {value!r}")
+        of = "model calls" if name == "max_iterations" else "tool calls at the same time"
+        raise ConfigError(f"{name} is a whole number of {of}, at least 1, not {value!r}")
     return value

@@ -31,7 +31,19 @@ class Links(Node):
     _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
-    current_session: Session | None
+    _session: Session | None = None
+
+    @property
+    def current_session(self) -> Session | None:
+        """The session; for a tool that runs beside others, with its own copy of the state, and else read-only."""
+        here = frame.CURRENT.get()
+        if here is not None and here.body is not None and here.turn.agent is self:
+            return cast(Session, here.body.session())
+        return self._session
+
+    @current_session.setter
+    def current_session(self, session: Session | None) -> None:
+        self._session = session
 
     @property
     def conversation(self) -> Conversation:
@@ -43,7 +55,7 @@ class Links(Node):
 
     def _open(self, session: dict[str, Any] | None) -> None:
         self._conversation = Conversation(self, self.name, self.system_prompt, session, self._state, self.labels)
-        self.current_session = cast(Session, self._conversation.session)
+        self._session = cast(Session, self._conversation.session)
         self.boundary.snapshot = self._conversation.snapshot
 
     def label(self, labels: dict[str, str]) -> None:
@@ -112,16 +124,16 @@ class Links(Node):
     def take_session(self, session: dict[str, Any]) -> None:
         """Go on with a session that was read from a record."""
         self.give_up_wait()
-        self.current_session = cast(Session, session)
+        self._session = cast(Session, session)
         self._take_session()
 
     def _take_session(self) -> None:
         """Go on with the session that the program left in `current_session`: the same, another one, or none."""
-        if self.current_session is None:
+        if self._session is None:
             self._conversation = None
             _ = self.conversation
-        elif self._conversation is None or self.current_session is not self._conversation.session:
-            self._open(cast(dict[str, Any], self.current_session))
+        elif self._conversation is None or self._session is not self._conversation.session:
+            self._open(cast(dict[str, Any], self._session))
 
     def open_log(self) -> Log:
         """Where the lines of this session go."""
@@ -274,7 +286,7 @@ class Links(Node):
 
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo that somebody replaced `current_session`."""
-        self.current_session = cast(Session, session)
+        self._session = cast(Session, session)
 
 
 def as_session(history: History, trace: list[TraceEntry], last: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -13,6 +14,7 @@ from connectagent.data import LLM, ConfigurableLLM, Image, LLMRequest, LLMRespon
 from connectagent.errors import OutputError, ProviderError
 from connectagent.frame import Frame
 from connectagent.loop.model_call import Call
+from connectagent.loop.remote import Remote
 from connectagent.models.content import parts_of
 from connectagent.models.json_schema import json_in, with_instruction
 from connectagent.session.state import clone
@@ -118,7 +120,7 @@ def ask(
     if here is None or here.turn.over:
         if agent.turn is None:
             raise RuntimeError(f"agent {agent.name!r} is not in a turn: ask() is for handlers and tools; see llm_do()")
-        here = agent.turn.frame
+        here = agent.turn.innermost
     llm = agent.llm if model is None else agent.create_llm(model)
     complete = partial(_in_turn, here, llm, Sending(output), tools=_schemas(tools))
     messages = _messages(prompt, system_prompt)
@@ -133,7 +135,10 @@ def _in_turn(
     Raises:
         RuntimeError: a handler ended the turn before the model was asked.
     """
-    turn, lock = asked.turn, asked.turn.alone(asked)
+    if asked.body is not None and (asked.body.left or asked.body.over):
+        raise RuntimeError(f"a model was asked by a tool that nobody waits for any more: {asked.id}")
+    turn: Any = asked.turn if asked.body is None else Remote(asked.body, copy_context())
+    lock = turn.alone(asked)
 
     def meanwhile(*given: Any) -> LLMResponse:
         lock.release()  # others may ask while this one waits for its answer

@@ -105,6 +105,10 @@ class Operations:
         if self.past is not None:
             self.past.opened(id, self.id)
 
+    def is_known(self, id: str) -> bool:
+        """Whether the log has the end of an operation."""
+        return self.past is not None and id in self.past.closed and not self.past.is_open(id)
+
     def has_begun(self, id: str) -> bool:
         """Whether an operation began before the turn stopped."""
         return self.past is not None and id in self.past.began
