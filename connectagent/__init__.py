@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         before_each_tool,
         before_llm,
         before_tools,
+        on_agent_closed,
         on_agent_ready,
         on_complete,
         on_error,
@@ -62,7 +63,7 @@ _HOME = {
     "errors": "ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError Pause Paused "
     "PluginError PluginWarning ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
-    "before_each_tool before_llm before_tools on_agent_ready on_complete on_error on_text on_trace "
+    "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_text on_trace "
     "register_commands register_models",
     "hooks.discovery": "shadow use",
     "loop.ask": "llm_do",
@@ -111,6 +112,7 @@ __all__ = [
     "before_llm",
     "before_tools",
     "llm_do",
+    "on_agent_closed",
     "on_agent_ready",
     "on_complete",
     "on_error",

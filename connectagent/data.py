@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -234,6 +235,26 @@ class StreamingLLM(LLM, Protocol):
         *,
         on_text: Callable[[str], None],
     ) -> LLMResponse: ...
+
+
+class WordByWord:
+    """`stream` for an LLM that has its whole answer at once: it tells the text word by word."""
+
+    complete: Callable[..., LLMResponse]
+
+    def stream(
+        self,
+        messages: list[Message],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        on_text: Callable[[str], None],
+        **options: Any,
+    ) -> LLMResponse:
+        """As `complete`, with the text told word by word."""
+        response = self.complete(messages, tools, **options)
+        for word in re.findall(r"\S+\s*|\s+", response.content or ""):
+            on_text(word)
+        return response
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,6 +149,16 @@ def short_path(path: Any) -> str:
     return str(path) if relative.startswith(os.pardir) else relative
 
 
+def cut(text: str, limit: int = 80) -> str:
+    """A text of at most `limit` characters; "..." ends one that was longer."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def short(value: Any) -> str:
+    """A value as errors show it: its type and its beginning."""
+    return cut(f"{type(value).__name__} {value!r}")
+
+
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that somebody probably meant, or None.
 
@@ -169,7 +179,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 class OutputError(ConnectAgentError, ValueError):
-    """A structured answer does not fit the output model, after the model was told so once."""
+    """A structured answer does not fit what `output=` asks for, though the model was told so."""
 
 
 class ProviderError(ConnectAgentError):

@@ -102,11 +102,14 @@ def contracts() -> str:
 INTERNAL = ("by", "call_options", "ended")
 """What `Agent` has without an underscore for other modules of the package, and not for users."""
 
+INHERITED = ("ask", "session", "state", "plugin", "close", "find", "root", "branch")
+"""What it has for users from the classes that it is made of."""
+
 
 def agent() -> str:
     """What `Agent` takes and has, from its docstrings."""
     parts = ["## `Agent(...)`", described(Agent.__doc__ or "")]
-    for name in [*vars(Agent), *(name for name in ("find", "root", "branch") if name not in vars(Agent))]:
+    for name in dict.fromkeys([*vars(Agent), *INHERITED]):
         member = getattr(Agent, name)
         if name.startswith("_") or name in INTERNAL or not (callable(member) or isinstance(member, property)):
             continue

@@ -81,14 +81,14 @@ def test_a_message_is_shown_with_all_that_was_done_to_it(record: Path) -> None:
         shown = run(str(record), name).stdout
         assert shown.startswith("message 2, tool\n")
         assert re.search(r"added by tool search\nin turn 1\.1; entry:\d+\n    secret of tea\n", shown)
-        assert re.search(r"edited by redact, in after_each_tool, .*test_blame\.py:\d+\n.*\n    \*\*\* of tea\n", shown)
+        assert re.search(r"edited by redact \(after_each_tool, .*test_blame\.py:\d+\)\n.*\n    \*\*\* of tea\n", shown)
 
 
 def test_an_entry_is_shown_with_the_messages_that_it_touched(record: Path) -> None:
     (line,) = [line for line in history_of(record).lines if line.message["content"] == "Think again."]
     number = line.changes[0].entry
     shown = run(str(record), f"entry:{number}").stdout
-    assert shown.startswith(f"entry {number}, message, by reflect, in after_tools")
+    assert shown.startswith(f"entry {number}, message, by reflect (after_tools, ")
     assert "added message 3, by reflect" in shown and '"Think again."' in shown
     removed = history_of(record).removed[0].changes[-1].entry
     assert "removed a message that is gone, by shorten" in run(str(record), f"entry:{removed}").stdout

@@ -192,7 +192,7 @@ def test_a_broken_plugin_is_named_with_its_place() -> None:
         raise KeyError("oops")
 
     text = shown("never", plugins=[broken], width=100)
-    assert re.search(r"✗ .*broken \(test_console.py:\d+\) raised KeyError: 'oops'", text)
+    assert re.search(r"✗ .*broken \(before_llm, .*test_console.py:\d+\) raised KeyError: 'oops'", text)
     assert "failed: KeyError" in text
 
 

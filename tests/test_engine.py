@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from pydantic import BaseModel, Field
 
 from connectagent import Agent
 
@@ -84,3 +85,18 @@ def test_the_model_server_gets_the_right_calls(address: str, provider: str, prom
     assert [(entry["tool_name"], entry["arguments"]) for entry in entries] == PROMPTS[prompt]
     assert agent.current_session["outcome"] == "answered"
     assert all(entry["status"] == "success" for entry in entries)
+
+
+class Sum(BaseModel):
+    """Two numbers."""
+
+    a: int = Field(ge=0, le=99)
+    b: int = Field(ge=0, le=99)
+
+
+@pytest.mark.parametrize("output", [Sum, bool, Literal["red", "green"]], ids=["model", "bool", "choice"])
+def test_the_model_server_fills_a_form(address: str, output: Any) -> None:
+    where: Any = {"api_key": "k", "base_url": f"{address}/v1", "options": {"max_tokens": 60}}
+    agent = Agent("engine", model="openai/tiny-tools", quiet=True, log=False, **where)
+    value = agent.input("add 17 and 25", output=output)
+    assert isinstance(value, output) if isinstance(output, type) else value in ("red", "green")

@@ -121,7 +121,8 @@ def test_show_tells_who_did_what_where() -> None:
         '✓ search(query="retry")',
         "ValueError: nothing is there",
         "rejected",
-        f"by plugin guard, before_each_tool, {Path(__file__).name}:{line}",
+        f"{Path(__file__).name}:{line})",
+            "by guard (before_each_tool, ",
         "answered",
         "It is done.",
     ):

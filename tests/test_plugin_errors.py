@@ -43,6 +43,7 @@ def test_an_exception_of_a_handler_that_watches_is_a_warning_and_a_trace_entry(h
     with pytest.warns(PluginWarning, match=f"{hook} handler .* raised OSError: no disk"):
         agent = agent_with(hook)
         assert agent.input("Hi") == "Done."
+        agent.close()
     session: Any = agent.current_session
     assert all(message["content"] != "half-done" for message in session["messages"])
     told = [entry for entry in session["trace"] if entry["type"] == "error"]

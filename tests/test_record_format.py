@@ -89,12 +89,13 @@ CALL = ("work", {"x": 2})
 
 
 def a_session_that_begins_with_something() -> None:
-    one = agent("begins", [work], CALL, "Done.", "Again.", max_iterations=5, state={"left": 1}, system_prompt="{left}")
+    script = (CALL, "Done.", '{"value": 1}')
+    one = agent("begins", [work], *script, max_iterations=5, state={"left": 1}, system_prompt="{left}")
     one.input(["Look.", Image(DOT)], max_iterations=4)
     one.execute_tool("work")
     one.current_session["state"]["left"] = 2
     one.current_session["messages"].append({"role": "user", "content": "By the way."})
-    one.input("Again")
+    one.input("Again", output=int)
 
 
 def handlers_that_decide() -> None:

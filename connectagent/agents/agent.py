@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast, overload
 
 from connectagent.agents.agent_tool import agent_tool
-from connectagent.agents.links import Links
+from connectagent.agents.closing import Closable, watch
 from connectagent.agents.runtime import default
-from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in, repeats
+from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
 from connectagent.data import LLM, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
-from connectagent.hooks.discovery import find_handlers, is_left_out, left_out, model_handlers
-from connectagent.hooks.entry_points import normalized
+from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
 from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.execute import execute_inside, execute_outside
@@ -24,7 +23,6 @@ from connectagent.loop.nested import take_turn
 from connectagent.loop.operations import Ending, Given
 from connectagent.loop.stream import Events, streamed
 from connectagent.models.connection import given
-from connectagent.models.create import connected
 from connectagent.models.names import default_model, parse_model
 from connectagent.models.prices import context_window
 from connectagent.records.write import new_log
@@ -39,12 +37,14 @@ from connectagent.tools.registry import ToolRegistry
 
 OWN_PLUGINS = "connectagent.builtin"  # by its name, as plugins are: it stands above this room
 CONNECTAGENT = "connectagent"
-SCOPES = ("agent", "loop", "turn")
-STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running", "between_turns")
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
-class Agent(Links):
+Prompt = str | Image | list[Any]
+Output = TypeVar("Output")
+
+
+class Agent(Closable):
     """A model with tools, a conversation, and plugins that see and steer each moment of it.
 
     Args:
@@ -73,6 +73,8 @@ class Agent(Links):
         inherit_plugins: whether the parent's plugins act in this agent too, before its own.
         run: a function of `agent` and `prompt` that gives the result, in place of a model.
         output_key: where in the state the result is stored.
+        output: what each `input()` returns in place of text; see there.
+        output_retries: how often an answer that does not fit `output` is sent back in a turn.
         parallel_tools: how many tool calls of a round may run at the same time, at most.
 
     Attributes:
@@ -110,10 +112,11 @@ class Agent(Links):
         inherit_plugins: bool = True,
         run: Callable[..., Any] | None = None,
         output_key: str | None = None,
+        output: Any = None,
+        output_retries: int = 2,
         parallel_tools: int = 1,
     ) -> None:
-        if not isinstance(name, str) or not name.strip():
-            raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
+        _check(name, plugin_errors)
         self._state = initial_state(state)  # what each new session begins with
         self._connection = given(model, api_key, base_url, options, llm)
         self._conversation: Conversation | None = None
@@ -127,10 +130,8 @@ class Agent(Links):
         self.left_out = left_out([plugins, on_events])
         self.system_prompt = read_prompt(system_prompt)
         self.max_iterations, self.parallel_tools = _limit(max_iterations), _limit(parallel_tools, "parallel_tools")
-        self.tools, self.streaming = ToolRegistry(tools, agent_tool=agent_tool), stream
-        self._executed = 0
-        if plugin_errors not in ("raise", "warn"):
-            raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
+        self.tools, self.streaming, self._executed = ToolRegistry(tools, agent_tool=agent_tool), stream, 0
+        self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.boundary = DryRunBoundary(self, announce, warn_only=plugin_errors == "warn")
         self.hooks = Host(self.boundary)
@@ -148,12 +149,21 @@ class Agent(Links):
             self.llm = llm if llm is not None and not named else self.create_llm(asked)
         self.hooks.observe("on_agent_ready", agent=self)
         self.take_in()
+        watch(self)
 
     # -- turns ---------------------------------------------------------------------------------
 
+    @overload
     def input(
-        self, prompt: str | Image | list[Any], max_iterations: int | None = None, *, key: str | None = None
-    ) -> str:
+        self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: None = None
+    ) -> str: ...
+    @overload
+    def input(
+        self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: type[Output]
+    ) -> Output: ...
+    def input(
+        self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, output: Any = None
+    ) -> Any:
         """Give the agent a user's message and return the turn's result.
 
         Args:
@@ -161,19 +171,30 @@ class Agent(Links):
             max_iterations: how many model calls this turn may take, instead of the agent's own number.
             key: tells this turn apart from others that are asked for inside another agent's turn, in place of
                 the prompt, for example where the prompt holds the time.
+            output: what is returned in place of text: an instance of a pydantic model, a dataclass, a TypedDict, or
+                of a type such as `list[int]`. The tools are still there; an answer that does not fit is sent back.
 
         Raises:
+            OutputError: the result does not fit `output`.
             Paused: a call in it waits for a person.
             ProviderError: a model call failed and no handler recovered it.
             Exception: whatever a handler raised, with a note that names it.
         """
+        form = self.form if output is None else self.form_for(output)
+        text = self.answer(prompt, max_iterations, key=key, form=form)
+        return text if form is None else form.result(self, text)
+
+    def answer(
+        self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, form: Any = None
+    ) -> str:
+        """What `input()` does, with the result as text."""
         message = user_message(prompt)
         limit = self.max_iterations if max_iterations is None else _limit(max_iterations)
         self.refuse_inside("input()")
-        turn = partial(take_turn, self, Given(message, text_of(message["content"]), limit), key)
+        turn = partial(take_turn, self, Given(message, text_of(message["content"]), limit, form), key)
         return str(self.runtime.run(self, "input", turn))
 
-    def stream(self, prompt: str | Image | list[Any], max_iterations: int | None = None) -> Events:
+    def stream(self, prompt: Prompt, max_iterations: int | None = None, *, output: Any = None) -> Events:
         """Take a turn as `input()` does, as an iterator of what happens in it.
 
         Yields:
@@ -184,7 +205,7 @@ class Agent(Links):
         Raises:
             Exception: what `input()` raises, from `next()`.
         """
-        return streamed(self, partial(self.input, prompt, max_iterations))
+        return streamed(self, partial(self.input, prompt, max_iterations, output=output))
 
     def resume(
         self,
@@ -196,7 +217,8 @@ class Agent(Links):
         reject: str | tuple[str, str] | None = None,
         answer: Any = None,
         wait: str | None = None,
-    ) -> str | None:
+        output: Any = None,
+    ) -> Any:
         """Go on with the session of a record, and finish the turn that was stopped in it.
 
         What is finished is not done again. About a tool that was started and did not finish, the person at the
@@ -210,6 +232,7 @@ class Agent(Links):
             reject: why the call that waits does not happen; the model reads it.
             answer: what stands in for the call that waits.
             wait: the id of the wait that `reject` or `answer` is about, where several wait.
+            output: what the turn's `input()` was given.
 
         Returns:
             The result of the turn that was finished, else of the last one; None where there is no turn.
@@ -221,38 +244,12 @@ class Agent(Links):
         from connectagent.agents.resume import Decision, resume  # only then is the reader of records needed
 
         self.refuse_inside("resume()")
-        go_on = partial(resume, self, record, place, fork, Decision.of(approve, reject, answer, wait))
-        return cast("str | None", self.runtime.run(self, "resume", go_on))
+        form = self.form if output is None else self.form_for(output)
+        decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
+        text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision))
+        return text if form is None or text is None else form.result(self, text)
 
     # -- for handlers and tools ----------------------------------------------------------------
-
-    def end_turn(self, result: str | None = None, *, scope: str = "agent", outcome: str = "ended") -> None:
-        """End the turn before the next call of a model or tool; `on_complete` still fires.
-
-        Args:
-            result: what `input()` returns; without it, the last text of the model.
-            scope: where agents work inside each other: `"agent"`, this agent's turn only; `"loop"`, those up to
-                the next `Loop`; `"turn"`, all of them.
-            outcome: one word that tells why, for `on_complete` and the record.
-
-        Raises:
-            RuntimeError: no turn is running, or no `Loop`.
-            ValueError: the scope is not one of the three, or the outcome is not a word of your own.
-        """
-        turn = self.turn
-        if turn is None:
-            raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
-        if result is not None and not isinstance(result, str):
-            raise TypeError(f"end_turn() takes the turn's result, a str or None, not {type(result).__name__}")
-        if scope not in SCOPES:
-            raise ValueError(f"end_turn(scope=...) is 'agent', 'loop' or 'turn', not {scope!r}")
-        if not isinstance(outcome, str) or not outcome.isidentifier() or outcome in STATUSES:
-            taken = ", ".join(STATUSES)
-            raise ValueError(f"end_turn(outcome=...) is one word, and none of {taken}, not {outcome!r}")
-        loops = (one for one in turn.callers() if one.agent.body is not None and repeats(one.agent.body.function))
-        if scope == "loop" and next(loops, None) is None:
-            raise RuntimeError(f"agent {self.name!r} is not in a Loop: end_turn(scope='loop') ends one")
-        turn.end(Ending(result, outcome, self.boundary.running() or {"plugin": "(program)"}), scope)
 
     def execute_tool(self, name: str, arguments: dict[str, Any] | None = None, *, key: str | None = None) -> TraceEntry:
         """Run one tool without the model, with all its hooks; nothing is added to the messages.
@@ -272,19 +269,6 @@ class Agent(Links):
             outside = partial(execute_outside, self, call, self._executed)
             return cast(TraceEntry, self.runtime.run(self, "execute_tool", outside))
         return execute_inside(turn, call, key)
-
-    def create_llm(self, model: str) -> LLM:
-        """Another model, with this agent's plugins.
-
-        It has this agent's key, address and options if it is of the provider for which they were given.
-        """
-        if self.runtime.create_model is not None:
-            return self.runtime.create_model(model)
-        brought = self.hooks.collect("register_models")
-        known = {normalized(handler.plugin) for handler in self.hooks.handlers("register_models")}
-        brought += [handler({}) or {} for handler in model_handlers(model, known, parse_model)]
-        factories = {prefix: factory for models in brought for prefix, factory in models.items()}
-        return connected(model, self._connection, factories)
 
     # -- what it holds -------------------------------------------------------------------------
 
@@ -359,6 +343,13 @@ class Agent(Links):
 
     def __repr__(self) -> str:
         return f"Agent({self.name!r}, model={self.llm.model!r}, tools={self.list_tools()!r})"
+
+
+def _check(name: Any, plugin_errors: Any) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"an agent's name is a str that is not empty, not {name!r}")
+    if plugin_errors not in ("raise", "warn"):
+        raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
 
 
 def _limit(value: Any, name: str = "max_iterations") -> int:

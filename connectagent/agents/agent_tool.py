@@ -20,7 +20,7 @@ class AskAgent:
         self.__name__ = agent.name
 
     def __call__(self, prompt: str) -> str:
-        return str(self.agent.input(prompt))
+        return str(self.agent.answer(prompt, form=self.agent.form))
 
 
 def agent_tool(agent: Any) -> Tool:

@@ -66,8 +66,6 @@ def delegate(turn: Turn) -> Ending | None:
     agent = turn.agent
     if agent.body is not None:
         return _run_body(turn)
-    if not turn.conversation.labels:
-        return None
     if turn.request is None and turn.handoff is None:
         turn.request = _active(agent)
         if turn.request is not None:
@@ -135,7 +133,8 @@ def _hop(leader: Turn, request: HandoffRequest) -> TraceEntry:
         content, context = context, ""
     leader.heard.add(target.name)
     message: Message = {"role": "user", "content": content}
-    given = Given(message, text_of(content), target.max_iterations)
+    form = leader.output if agent.body is None else None  # who answers in place of another gives what that one owes
+    given = Given(message, text_of(content), target.max_iterations, form or target.form)
     if agent.body is not None:
         asked = frame.current()
         return ask_inside(target, given, asked or leader.frame, handoff=Handoff(leader, context))

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from connectagent import frame
 from connectagent.agents.agent_tool import AskAgent
 from connectagent.agents.handoff import HandoffRequest, delegate
-from connectagent.agents.tree import Node, parameters_of
+from connectagent.agents.runtime import Runtime
+from connectagent.agents.tree import Node, parameters_of, repeats
 from connectagent.data import LLM, Log, Session, ToolCall, TraceEntry
+from connectagent.errors import PluginError, did_you_mean
+from connectagent.hooks.discovery import model_handlers
+from connectagent.hooks.entry_points import normalized
 from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.operations import Ending
 from connectagent.loop.turn import Turn
+from connectagent.models.create import connected
+from connectagent.models.names import parse_model
 from connectagent.session.conversation import Conversation
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 
-if TYPE_CHECKING:  # it is loaded where a turn goes on
-    from connectagent.session.history import History
+SCOPES = ("agent", "loop", "turn")
+STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running", "between_turns")
 
 
 class Links(Node):
@@ -26,11 +32,14 @@ class Links(Node):
 
     boundary: DryRunBoundary
     llm: LLM
+    runtime: Runtime
     _connection: Any  # the key, address and options that code gave
     listener: Any  # who streams this agent's next turn
     _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
+    form: Any = None  # of each result; None for text
+    closed = False  # whether its life is over
     _session: Session | None = None
 
     @property
@@ -65,6 +74,67 @@ class Links(Node):
 
     # -- for handlers and tools ----------------------------------------------------------------
 
+    @property
+    def session(self) -> Session:
+        """`current_session`, for code that runs while there is one.
+
+        Raises:
+            RuntimeError: there is none before the first `input()`.
+        """
+        if self.current_session is None:
+            raise RuntimeError(f"agent {self.name!r} has no session before its first input()")
+        return self.current_session
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The session's state, as the code that asks for it sees it.
+
+        Raises:
+            RuntimeError: there is none before the first `input()`.
+        """
+        return self.session["state"] if self.turn is None else self.turn.state
+
+    def end_turn(self, result: str | None = None, *, scope: str = "agent", outcome: str = "ended") -> None:
+        """End the turn before the next call of a model or tool; `on_complete` still fires.
+
+        Args:
+            result: what `input()` returns; without it, the last text of the model.
+            scope: where agents work inside each other: `"agent"`, this agent's turn only; `"loop"`, those up to
+                the next `Loop`; `"turn"`, all of them.
+            outcome: one word that tells why, for `on_complete` and the record.
+
+        Raises:
+            RuntimeError: no turn is running, or no `Loop`.
+            ValueError: the scope is not one of the three, or the outcome is not a word of your own.
+        """
+        turn = self.turn
+        if turn is None:
+            raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
+        if result is not None and not isinstance(result, str):
+            raise TypeError(f"end_turn() takes the turn's result, a str or None, not {type(result).__name__}")
+        if scope not in SCOPES:
+            raise ValueError(f"end_turn(scope=...) is 'agent', 'loop' or 'turn', not {scope!r}")
+        if not isinstance(outcome, str) or not outcome.isidentifier() or outcome in STATUSES:
+            taken = ", ".join(STATUSES)
+            raise ValueError(f"end_turn(outcome=...) is one word, and none of {taken}, not {outcome!r}")
+        loops = (one for one in turn.callers() if one.agent.body is not None and repeats(one.agent.body.function))
+        if scope == "loop" and next(loops, None) is None:
+            raise RuntimeError(f"agent {self.name!r} is not in a Loop: end_turn(scope='loop') ends one")
+        turn.end(Ending(result, outcome, self.boundary.running() or {"plugin": "(program)"}), scope)
+
+    def plugin(self, name: str) -> Any:
+        """The object, module or function of a plugin that acts in this agent.
+
+        Raises:
+            PluginError: there is none of that name; the message lists those that there are.
+        """
+        found = {handler.plugin: handler.thing for handler in reversed(self.hooks.loaded) if not handler.builtin}
+        for known, thing in found.items():
+            if normalized(known) == normalized(name):
+                return thing
+        listed = ", ".join(sorted(found)) or "none"
+        raise PluginError(f"agent {self.name!r} has no plugin {name!r}.{did_you_mean(name, found)} It has: {listed}")
+
     def ask(
         self,
         prompt: str | list[Any],
@@ -97,14 +167,35 @@ class Links(Node):
 
         return ask(self, prompt, output, system_prompt, model, tools)
 
+    def create_llm(self, model: str) -> LLM:
+        """Another model, with this agent's plugins.
+
+        It has this agent's key, address and options if it is of the provider for which they were given.
+        """
+        if self.runtime.create_model is not None:
+            return self.runtime.create_model(model)
+        brought = self.hooks.collect("register_models")
+        known = {normalized(handler.plugin) for handler in self.hooks.handlers("register_models")}
+        brought += [handler({}) or {} for handler in model_handlers(model, known, parse_model)]
+        factories = {prefix: factory for models in brought for prefix, factory in models.items()}
+        return connected(model, self._connection, factories)
+
+    def form_for(self, output: Any) -> Any:
+        """The form of a result that `output` asks for; None for text."""
+        from connectagent.loop.output import form_of  # with pydantic, which few programs need
+
+        return form_of(output)
+
     # -- what the loop asks of it --------------------------------------------------------------
 
     def refuse_inside(self, what: str) -> None:
         """Refuse what is for between turns.
 
         Raises:
-            RuntimeError: a turn is running.
+            RuntimeError: a turn is running, or the agent is closed.
         """
+        if self.closed:
+            raise RuntimeError(f"agent {self.name!r} is closed; {what} comes too late: make a new agent")
         if self.turning.locked():
             raise RuntimeError(
                 f"agent {self.name!r} is in a turn; {what} is for between turns, and was called by its own handler or "
@@ -169,6 +260,8 @@ class Links(Node):
         outside = turn.root.agent.outside
         if branch not in outside or (self.conversation.session["turn"] and not anew):
             return False
+        from connectagent.session.history import as_session
+
         recorded = outside.pop(branch)
         self.take_session(as_session(recorded.history, recorded.trace))
         self.conversation.home = turn.log
@@ -176,7 +269,7 @@ class Links(Node):
 
     def rewind(self, places: list[str]) -> None:
         """Go back to before the first of some turns, which began in this process and have not ended."""
-        from connectagent.session.history import History
+        from connectagent.session.history import History, as_session
 
         before = self.conversation
         trace: list[TraceEntry] = before.session["trace"]
@@ -219,7 +312,8 @@ class Links(Node):
 
     def delegate(self, turn: Turn) -> Ending | None:
         """The ending of a turn that another agent, or a function, takes in place of the model."""
-        return delegate(turn)
+        lone = self.body is None and not turn.conversation.labels
+        return None if lone else delegate(turn)
 
     def asked_by(self, call: ToolCall) -> Node | None:
         """The agent of the tree that a tool call asks, or None."""
@@ -287,23 +381,3 @@ class Links(Node):
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo that somebody replaced `current_session`."""
         self._session = cast(Session, session)
-
-
-def as_session(history: History, trace: list[TraceEntry], last: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`current_session` as it was.
-
-    Args:
-        history: the conversation.
-        trace: all entries, those behind it too.
-        last: the summary of the last turn, where that ended.
-    """
-    restored = {key: value for key, value in history.session.items() if key not in _LOOPS}
-    prompts = (entry.get("prompt") for entry in reversed(trace) if entry.get("type") == "user_input")
-    restored.update(messages=history.messages, trace=trace, state=history.state)
-    restored.update(turn=history.turn, iteration=history.iteration, user_prompt=next(prompts, ""))
-    if last and last.get("status"):
-        restored.update(result=last.get("result"), outcome=last["status"])
-    return restored
-
-
-_LOOPS = ("turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")  # its own keys

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from connectagent.agents.links import as_session
 from connectagent.agents.tree import walk
 from connectagent.data import TokenUsage, TraceEntry, Wait
 from connectagent.errors import ConfigError, Paused
@@ -21,6 +20,7 @@ from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.write import ResumedFrom
+from connectagent.session.history import as_session
 from connectagent.session.journal import DECIDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in
@@ -32,10 +32,12 @@ class Decision(NamedTuple):
     Args:
         told: `{"approve": True}`, `{"reject": why}` or `{"answer": value}`; {} for nothing.
         wait: the id of the wait; None where only one waits.
+        form: of the turn's result; None for text.
     """
 
     told: dict[str, Any]
     wait: str | None
+    form: Any = None
 
     @classmethod
     def of(cls, approve: Any, reject: Any, answer: Any, wait: str | None) -> Decision:
@@ -120,14 +122,15 @@ def _reopened(
     told |= {"switched_off": agent.switched_off} if agent.switched_off else {}
     if opened is None or begun is None:
         agent.conversation.trace(told)
-        return _begun_anew(agent, session, at)
+        return _begun_anew(agent, session, at, decision.form)
     told["turn"] = opened.number
     if line is not None:
         journal = Journal([*journal.lines, line])
         agent.log.append(line)
     agent.conversation.trace(told)
     message = user_message(begun.get("content", begun.get("prompt", "")))
-    given = Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations)
+    limit = begun.get("max_iterations") or agent.max_iterations
+    given = Given(message, text_of(message["content"]), limit, decision.form)
     return take_root_turn(agent, given, journal, f"T{opened.number}")
 
 
@@ -135,12 +138,12 @@ def _lines_of(part: Any) -> list[TraceEntry]:
     return [] if part is None else part.lines
 
 
-def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None) -> str | None:
+def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None, form: Any) -> str | None:
     """The result of the last turn; of one that was cut off before its message was there, or taken back, a new one's."""
     if at is not None:
-        return str(agent.input(_prompt_of(session, at[0])))
+        return str(agent.answer(_prompt_of(session, at[0]), form=form))
     if session.open is not None and "input" in session.last:
-        return str(agent.input(session.last["input"]))
+        return str(agent.answer(session.last["input"], form=form))
     return session.last.get("result") if session.last.get("status") else None
 
 
@@ -262,10 +265,10 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
     if line is None and not any(wait in journal.decided for wait in journal.waits):
         raise _still_paused(journal, Path("(not recorded)"))
     journal = journal if line is None else Journal([*journal.lines, line])
-    return _go_on_here(agent, journal)
+    return _go_on_here(agent, journal, decision.form)
 
 
-def _go_on_here(agent: Any, journal: Journal) -> str:
+def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
     """Go on with a turn in the process in which it stopped: from the conversation as it was before."""
     begun = next(
         line for line in journal.lines if line.get("type") == "user_input" and line.get("at", "/").count("/") == 0
@@ -277,8 +280,8 @@ def _go_on_here(agent: Any, journal: Journal) -> str:
             child.rewind(journal.unfinished(child.branch))
     agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     message = user_message(begun.get("content", begun.get("prompt", "")))
-    given = Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations)
-    return take_root_turn(agent, given, journal, place)
+    limit = begun.get("max_iterations") or agent.max_iterations
+    return take_root_turn(agent, Given(message, text_of(message["content"]), limit, form), journal, place)
 
 
 def _changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The package's own plugins: they use the hooks that everybody uses, and are made for each agent anew."""
+"""The package's own plugins. They use public hooks only; each agent gets new ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[
     if log is not None and not isinstance(log, bool | str | Path):
         raise ConfigError(f"log is None, False or the text log's path, not {type(log).__name__} {log!r:.80}")
     plugins: dict[str, Any] = {}
-    masking.check()  # a mistake in these settings is told here, not in the middle of a turn
+    masking.check()  # a mistake in these settings raises here, not in the middle of a turn
     if log is not False:
         from connectagent.builtin.textlog import TextLog
 

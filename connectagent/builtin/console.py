@@ -1,32 +1,25 @@
 """A turn on the terminal: one line for each thing that happens, on stderr.
 
-It shows the rows of `lines` on a `terminal`.
+It shows the rows of `output/rows.py` on a `Terminal`.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 from weakref import WeakKeyDictionary
 
 from connectagent.data import TraceEntry
 from connectagent.hooks.markers import around_turn, on_text, on_trace
 from connectagent.output import masking
-from connectagent.output import rows as lines
 from connectagent.output.masking.stream import Stream
-from connectagent.output.rows import Row, duration, many, rows_of, spent_texts
+from connectagent.output.rows import Row, duration, many, rows_of, spent_texts, stopped
 from connectagent.output.terminal import Terminal
 
-if TYPE_CHECKING:
-    pass
-
-_TOKENS = re.compile(r"\n|[^\S\n]+|\S+")
-_TRAILING = re.compile(r" +$", re.MULTILINE)  # rich fills the cells of its tables
 _INDENT = 4  # of an agent that another one calls, below the line of the model call that asked for it
 
 
@@ -109,7 +102,7 @@ class Console:
                 self._show(agent, rows)
 
     def _count(self, turn: _Turn, entry: TraceEntry) -> bool:
-        """Add an entry to the turn's sums; whether it tells something that was not shown yet."""
+        """Add an entry to the turn's sums. Returns whether it is news."""
         kind, error = entry.get("type"), str(entry.get("error") or "")
         if kind == "user_input" or (kind == "error" and not entry.get("by") and (not error or error == turn.error)):
             return False
@@ -125,7 +118,7 @@ class Console:
         dot = f" {self._terminal.glyphs.dot} "
         outcome, style = str(session.get("outcome") or "answered"), "dim"
         if error is not None:
-            outcome, style = lines.stopped(error)
+            outcome, style = stopped(error)
         elif outcome == "max_iterations":
             style = "yellow"
         parts = [many(session.get("iteration") or 0, "iteration"), many(turn.tools, "tool") if turn.tools else ""]

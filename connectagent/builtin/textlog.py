@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.hooks.markers import around_turn, on_trace
 from connectagent.output.masking import current, refresh
-from connectagent.output.text import clean, shortened
+from connectagent.output.text import actor_with_place, clean, shortened
 from connectagent.records.paths import data_folder, safe_name, warn
 
 if TYPE_CHECKING:
@@ -60,11 +60,11 @@ class TextLog:
     @on_trace
     def entry(self, agent: Agent, entry: TraceEntry) -> None:
         """Log a model call, a tool call or an error."""
-        tell = _TELL.get(entry["type"])
-        if tell is None:
+        line = _LINES.get(entry["type"])
+        if line is None:
             return
         try:
-            text = tell(entry)
+            text = line(entry)
         except Exception as error:  # an entry that a handler made up
             text = f"{shortened(entry['type'], SHORT)} entry that cannot be read: {type(error).__name__}"
         self._log(agent, "  " + text)
@@ -136,12 +136,11 @@ def _tool_execution(entry: TraceEntry) -> str:
 def _error(entry: TraceEntry) -> str:
     if "error" not in entry:
         return ""
-    by = entry.get("by") or {}
-    whose = f" ({by['plugin']}, {by.get('file')}:{by.get('line')})" if by.get("plugin") else ""
-    return f"; {shortened(entry.get('error_type'), SHORT)}: {shortened(entry['error'], PROMPT)}{clean(whose)}"
+    whose = f" (by {actor_with_place(entry['by'])})" if entry.get("by") else ""
+    return f"; {shortened(entry.get('error_type'), SHORT)}: {shortened(entry['error'], PROMPT)}{whose}"
 
 
-_TELL: dict[str, Callable[[TraceEntry], str]] = {
+_LINES: dict[str, Callable[[TraceEntry], str]] = {
     "llm_call": _llm_call,
     "tool_execution": _tool_execution,
     "error": lambda entry: "error" + _error(entry),

@@ -94,7 +94,7 @@ class Trust:
             raise ToolRejected(f"the policy does not allow this call of {tool_call.name!r}: {reason}")
 
     def _careful(self, agent: Any, tool_call: ToolCall) -> None:
-        with _asking:  # two questions at once could not be told apart
+        with _asking:  # nobody could tell two questions at once from each other
             session, names = self._always.get(agent, (None, set()))
             if session is not None and session is agent.current_session and tool_call.name in names:
                 return
@@ -163,7 +163,7 @@ _asking = threading.RLock()
 def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     """The user's answer, `y`, `n` or `a`; None where nobody can be asked.
 
-    The arguments are shown whole, or it is told how much is not: it could be the part that matters.
+    The arguments are shown whole, or with a note of how much is missing: it could be the part that matters.
     """
     from connectagent.output.rows import Row
     from connectagent.output.terminal import Terminal
@@ -209,7 +209,7 @@ def _json(value: Any) -> str:
 
 def _described(agent: Any, tool_call: ToolCall, description: str) -> str:
     """The call as one line of JSON, so that no argument can seem to stand outside it."""
-    from connectagent.output.rows import visible
+    from connectagent.output.text import visible
 
     session = agent.current_session or {}
     call = {

@@ -1,4 +1,4 @@
-"""`xray`: what a tool can see of the agent that runs it, and the built-in plugin that lets it."""
+"""`xray`: what a tool sees of the agent that runs it, and the plugin that sets it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import functools
 import inspect
 import json
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from connectagent.data import Message, ToolCall, TraceEntry
 from connectagent.hooks.markers import around_tool
 from connectagent.output.masking import current
+from connectagent.output.text import describe
 from connectagent.settings import enabled
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ class Xray:
             return type(function)(self(function.__func__))
         if isinstance(function, type) or not callable(function):
             raise TypeError(f"@xray goes on a function or method, not on {function!r}")
-        return _watched_async(function) if inspect.iscoroutinefunction(function) else _watched(function)
+        return _watched(function)
 
     def __repr__(self) -> str:
         running = _current()
@@ -155,33 +157,38 @@ def _this_turn(trace: list[TraceEntry]) -> list[TraceEntry]:
 
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def watched_async(*args: Any, **kwargs: Any) -> Any:
+            with _showing(function, args, kwargs) as returned:
+                return returned(await function(*args, **kwargs))
+
+        return watched_async
+
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            result = function(*args, **kwargs)
-        except BaseException as error:
-            _show_call(function, args, kwargs, started, error=error)
-            raise
-        _show_call(function, args, kwargs, started, result)
-        return result
+        with _showing(function, args, kwargs) as returned:
+            return returned(function(*args, **kwargs))
 
     return watched
 
 
-def _watched_async(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    async def watched(*args: Any, **kwargs: Any) -> Any:
-        started = time.perf_counter()
-        try:
-            result = await function(*args, **kwargs)
-        except BaseException as error:
-            _show_call(function, args, kwargs, started, error=error)
-            raise
-        _show_call(function, args, kwargs, started, result)
+@contextmanager
+def _showing(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    """Show a call when it is over: with what it gives to `returned`, or what it raises."""
+    started, results = time.perf_counter(), []
+
+    def returned(result: Any) -> Any:
+        results.append(result)
         return result
 
-    return watched
+    try:
+        yield returned
+    except BaseException as error:
+        _show_call(function, args, kwargs, started, error=error)
+        raise
+    _show_call(function, args, kwargs, started, results[0])
 
 
 def _show_call(
@@ -204,9 +211,9 @@ def _show_call(
     if running is not None:
         parts.append((f"  {running.agent.name}, iteration {xray.iteration}", "dim"))
     arguments = current().value(_arguments(function, args, kwargs))
-    cells = [(key, _shown(value), "cyan") for key, value in arguments.items()]
+    cells = [(key, _as_json(value), "cyan") for key, value in arguments.items()]
     if error is None:
-        cells.append(("result", _shown(current().value(result)), "green"))
+        cells.append(("result", _as_json(current().value(result)), "green"))
     else:
         cells.append(("raised", f"{type(error).__name__}: {error}", "red"))
     terminal.show([Row(0, tuple(parts), duration(took)), _table(terminal, cells)])
@@ -234,18 +241,14 @@ def _arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     return {name: value for name, value in bound.arguments.items() if name not in _HIDDEN}
 
 
-def _shown(value: Any) -> str:
+def _as_json(value: Any) -> str:
     """A value as JSON where it is one, else as Python writes it."""
     if isinstance(value, str):
         return value
     try:
         return json.dumps(value, ensure_ascii=False)
     except Exception:
-        pass
-    try:
-        return repr(value)
-    except Exception as error:
-        return f"<{type(value).__name__} whose repr() raised {type(error).__name__}>"
+        return describe(repr, value)
 
 
 # -- the plugin ----------------------------------------------------------------------------------

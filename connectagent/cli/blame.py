@@ -1,4 +1,4 @@
-"""`connectagent blame`: who made each message of a conversation, and who changed it since."""
+"""`connectagent blame`: who made each message of a conversation, and who changed it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import click
 
 from connectagent.cli.log.reading import Column, data_text, echo, echo_json, json_option, record_argument, show_table
 from connectagent.errors import ConfigError
-from connectagent.output.rows import first_line, visible
+from connectagent.output.rows import first_line
+from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import find_record
 from connectagent.records.history import history_of
 from connectagent.session.history import Change, History, Line
@@ -53,33 +54,17 @@ def _table(changes: list[tuple[int | None, Line]]) -> None:
     cells = []
     for number, line in changes:
         first, *rest = line.changes
-        since = ", ".join(f"{change.did} by {who(change.by)}" for change in rest)
+        since = ", ".join(f"{change.did} by {actor(change.by)}" for change in rest)
         cells.append([
             "-" if number is None else str(number),
             visible(line.message.get("role"), 20),
             _when(first),
-            who(first.by),
+            actor(first.by),
             visible(since),
             visible(_words(line.message), 200),
         ])  # fmt: skip
     columns = [Column("#", right=True), Column("role", 9), Column("turn", 6), Column("made by", 30)]
     show_table([*columns, Column("and then", 40), Column("message")], cells)
-
-
-def who(by: dict[str, Any]) -> str:
-    """Whose doing something was, in a few words."""
-    for kind, shown in (("user", "the user"), ("model", "model {}"), ("tool", "tool {}"), ("agent", "{}")):
-        if by.get(kind):
-            return visible(shown.format(by[kind]), 60)
-    version = f" {by['version']}" if by.get("version") else ""
-    handler = f" {by['handler']}" if by.get("handler") and by["handler"] != by.get("plugin") else ""
-    return visible(f"{by.get('plugin') or 'unknown'}{version}{handler}", 60)
-
-
-def _place(by: dict[str, Any]) -> str:
-    hook = f", in {by['hook']}" if by.get("hook") else ""
-    file = f", {by['file']}:{by['line']}" if by.get("file") and by["file"] != "?" else ""
-    return visible(f"{who(by)}{hook}{file}", 300)
 
 
 def _when(change: Change) -> str:
@@ -96,7 +81,7 @@ def _message(line: Line, number: int) -> None:
     echo(f"message {number}, {visible(line.message.get('role'), 20)}")
     for change in line.changes:
         entry = f"; entry:{change.entry}" if change.entry >= 0 else ""
-        echo(f"\n{change.did} by {_place(change.by)}\nin turn {_when(change)}{entry}")
+        echo(f"\n{change.did} by {actor_with_place(change.by)}\nin turn {_when(change)}{entry}")
         if change.message is not None:
             echo(_indented(_whole(change.message)))
 
@@ -110,20 +95,20 @@ def _entry(history: History, number: int, as_json: bool) -> None:
         if change.entry == number
     ]  # fmt: skip
     if as_json:
-        told = [{"message": place, "did": change.did, "by": change.by} for place, _, change in touched]
-        return echo_json({"entry": number, **entry, "messages": told})
-    echo(f"entry {number}, {visible(entry.get('type'), 40)}" + (f", by {_place(by)}" if by else ""))
+        messages = [{"message": place, "did": change.did, "by": change.by} for place, _, change in touched]
+        return echo_json({"entry": number, **entry, "messages": messages})
+    echo(f"entry {number}, {visible(entry.get('type'), 40)}" + (f", by {actor_with_place(by)}" if by else ""))
     for place, _, change in touched:
         which = f"message {place}" if place is not None else "a message that is gone"
-        echo(f"{change.did} {which}, by {_place(change.by)}")
+        echo(f"{change.did} {which}, by {actor_with_place(change.by)}")
     echo(_indented(data_text({key: value for key, value in entry.items() if key != "by"}, indent=2)))
 
 
 def _whole(message: Any) -> str:
     calls = [call.get("function") or {} for call in message.get("tool_calls") or ()]
-    shown = [f"-> {call.get('name')}({call.get('arguments')})" for call in calls]
+    calls_text = [f"-> {call.get('name')}({call.get('arguments')})" for call in calls]
     content = message.get("content")
-    return "\n".join([*([data_text(content)] if content not in (None, "") else []), *shown]) or "(empty)"
+    return "\n".join([*([data_text(content)] if content not in (None, "") else []), *calls_text]) or "(empty)"
 
 
 def _indented(text: str) -> str:

@@ -14,6 +14,7 @@ from connectagent.cli import failure, script
 from connectagent.hooks.markers import marks_of, on_text, on_trace
 from connectagent.output.masking import current
 from connectagent.output.masking.stream import Stream
+from connectagent.output.text import clean
 
 LEAVE = ("/quit", "/exit", "/q")
 HELP = "/reset forgets the conversation, /quit or Ctrl-D ends, Ctrl-C interrupts an answer"
@@ -57,7 +58,7 @@ class View:
     def show(self, text: str) -> None:
         """Show text on standard output at once."""
         if text:
-            click.echo(failure.harmless(text), nl=False)
+            click.echo(clean(text), nl=False)
             sys.stdout.flush()
 
     def end_line(self) -> None:
@@ -71,7 +72,7 @@ class View:
         """Show what is still to be shown of the result: all of it, where it did not come as it arrived."""
         if self.text.strip() != result.strip():
             self.end_line()
-            click.echo(failure.harmless(failure.answer(result)))
+            click.echo(clean(failure.answer(result)))
         else:
             self.end_line()
         self.text = ""
@@ -124,10 +125,7 @@ def _agent(module: ModuleType | None, system: str | None) -> Any:
             tools = [f for f in own if not marks_of(f) and not f.__name__.startswith("_") and f.__name__ != "main"]
         return Agent("chat", tools=tools, system_prompt=system, on_events=handlers)
     if system is not None:
-        raise click.UsageError(
-            f"{script.shown(module)} brings its own agent; --system is for a chat without one",
-            click.get_current_context(silent=True),
-        )
+        raise failure.usage_error(f"{script.shown(module)} brings its own agent; --system is for a chat without one")
     return agent
 
 
@@ -152,7 +150,7 @@ def _converse(agent: Any, view: View) -> int:
         if line in LEAVE:
             return code
         if line:
-            code = _told(agent, view, line)
+            code = _take(agent, view, line)
 
 
 def _line() -> str:
@@ -169,7 +167,7 @@ def _line() -> str:
     return line.strip()
 
 
-def _told(agent: Any, view: View, line: str) -> int:
+def _take(agent: Any, view: View, line: str) -> int:
     """One turn, or one of the chat's own commands; a turn that fails does not end the conversation."""
     if line == "/help":
         click.echo(HELP, err=True)

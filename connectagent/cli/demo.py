@@ -21,6 +21,7 @@ import click
 from connectagent import hooks
 from connectagent.cli import failure
 from connectagent.data import LLMRequest, LLMResponse, ToolCall, TraceEntry
+from connectagent.errors import cut
 from connectagent.settings import setting
 
 MOST_FILES = 20  # of a folder that may hold a million
@@ -141,7 +142,7 @@ def demo() -> None:
 def _task() -> str:
     """The task, about the largest file of this folder, if there is one whose name needs no care."""
     sizes = {}
-    with contextlib.suppress(OSError):  # a folder that cannot be read; the tool will tell
+    with contextlib.suppress(OSError):  # a folder that cannot be read; the tool will say so
         for line in list_files():
             name, size = line.rsplit(" ", 2)[0], line.rsplit(" ", 2)[1]
             if line.endswith(" bytes") and re.fullmatch(r"[\w .-]+", name):
@@ -154,7 +155,7 @@ def _say(hook: str, what: str) -> None:
     """One line for one hook, as wide as the terminal."""
     width = max(60, shutil.get_terminal_size((118, 24)).columns)
     line = failure.plain(f"{hook}: {' '.join(what.split())}")
-    click.echo(line if len(line) <= width else f"{line[: width - 4]} ...")
+    click.echo(cut(line, width))
 
 
 def _home() -> Path:

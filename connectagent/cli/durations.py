@@ -8,7 +8,7 @@ from connectagent.hooks.markers import on_agent_ready
 
 
 class Durations:
-    """Notes the agents that are made, and tells in the end what their handlers cost."""
+    """Notes the agents that are made, and shows in the end what their handlers cost."""
 
     name = "durations"
 

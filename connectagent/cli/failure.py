@@ -12,8 +12,9 @@ import click
 import pluggy
 
 import connectagent
-from connectagent.errors import ConnectAgentError, Paused, short_path
+from connectagent.errors import ConnectAgentError, Paused, cut, short_path
 from connectagent.output.masking import current
+from connectagent.output.text import clean
 
 MOST_LINES = 5
 MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
@@ -57,10 +58,10 @@ def lines_of(error: BaseException) -> list[str]:
         text = str(error) if named and str(error) else f"{type(error).__name__}: {error}".removesuffix(": ")
         notes = [line for note in getattr(error, "__notes__", []) for line in plain(note).splitlines()]
         behind = [*_frames(error), *notes]
-    told = [line for line in plain(f"error: {text}").splitlines() if line.strip()]
-    behind = behind[: max(2, MOST_LINES - len(told))]
-    lines = [*told[: MOST_LINES - len(behind)], *behind]
-    return [line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS - 4]} ..." for line in lines]
+    said = [line for line in plain(f"error: {text}").splitlines() if line.strip()]
+    behind = behind[: max(2, MOST_LINES - len(said))]
+    lines = [*said[: MOST_LINES - len(behind)], *behind]
+    return [cut(line, MOST_CHARACTERS) for line in lines]
 
 
 def _lines_of_pause(pause: Paused) -> list[str]:
@@ -82,21 +83,21 @@ def _lines_of_pause(pause: Paused) -> list[str]:
 def _frames(error: BaseException) -> list[str]:
     """The line of the handler that raised it, else the last of the user's script, or outside of this package."""
     frames, notes = traceback.extract_tb(error.__traceback__), "\n".join(getattr(error, "__notes__", []))
-    own = [frame for frame in frames if f"({frame.filename}:" in notes and not frame.filename.startswith(_FRAMEWORK)]
-    own = own or [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
-    if not own and not isinstance(error, ConnectAgentError):
-        own = [frame for frame in frames if not frame.filename.startswith(_FRAMEWORK)] or frames
-    return [plain(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}") for frame in own[-1:]]
+    theirs = [frame for frame in frames if f"({frame.filename}:" in notes and not frame.filename.startswith(_FRAMEWORK)]
+    theirs = theirs or [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
+    if not theirs and not isinstance(error, ConnectAgentError):
+        theirs = [frame for frame in frames if not frame.filename.startswith(_FRAMEWORK)] or frames
+    return [plain(f"  {frame.filename}:{frame.lineno} in {frame.name}: {frame.line}") for frame in theirs[-1:]]
+
+
+def usage_error(text: str) -> click.UsageError:
+    """The error for a wrong use of the command that runs."""
+    return click.UsageError(text, click.get_current_context(silent=True))
 
 
 def plain(text: object) -> str:
     """A text without secrets, and without the control characters that steer a terminal."""
-    return harmless(current().text(str(text)))
-
-
-def harmless(text: str) -> str:
-    """A text without the control characters that steer a terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return clean(current().text(str(text)))
 
 
 def answer(text: str) -> str:

@@ -25,7 +25,7 @@ class LazyGroup(click.Group):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._asked: set[object] = set()  # the plugins that have been asked for their commands
+        self._loaded: set[object] = set()  # the plugins whose commands were loaded
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         self._bring(None)
@@ -52,13 +52,13 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no command {args[0]!r}.{hint} Commands: {', '.join(names)}", ctx) from error
 
     def _bring(self, name: str | None) -> None:
-        """Let installed plugins add one command, or all; a broken one is told and costs nobody else's."""
+        """Let installed plugins add one command, or all; a broken one is reported, and the others stay."""
         from connectagent.hooks.discovery import command_plugins, handlers_of
 
         for plugin in command_plugins(name):
-            if plugin.entry in self._asked:
+            if plugin.entry in self._loaded:
                 continue
-            self._asked.add(plugin.entry)
+            self._loaded.add(plugin.entry)
             try:
                 for handler in handlers_of(plugin):
                     if handler.hook == "register_commands":
@@ -114,7 +114,7 @@ def _code(code: Any) -> int:
 
 def stdout_is_gone() -> bool:
     """Whether nobody reads standard output any more; a script's own broken pipe is an error like others."""
-    # A second flush() would not tell: Python drops what it could not write.
+    # A second flush() would not raise: Python drops what it could not write.
     if not hasattr(select, "poll"):
         return True
     poll = select.poll()
@@ -123,7 +123,7 @@ def stdout_is_gone() -> bool:
 
 
 def _flushed(code: int) -> int:
-    """Write out what is left; a reader that has gone, as in `| head -1`, is told nothing about it."""
+    """Write out what is left; a reader that has gone, as in `| head -1`, is no error."""
     try:
         sys.stdout.flush()
     except OSError:

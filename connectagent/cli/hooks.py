@@ -7,6 +7,7 @@ import re
 
 import click
 
+from connectagent.cli.failure import usage_error
 from connectagent.errors import did_you_mean
 
 TITLES = {
@@ -55,9 +56,7 @@ def contract(name: str) -> str:
     name = name.replace("-", "_").removeprefix("@")
     if name not in SPECS:
         hint = did_you_mean(name, HOOKS, 0.5)
-        raise click.UsageError(
-            f"no hook {name!r}.{hint}\nHooks: {', '.join(HOOKS)}", click.get_current_context(silent=True)
-        )
+        raise usage_error(f"no hook {name!r}.{hint}\nHooks: {', '.join(HOOKS)}")
     body = "    outcome = yield" if CONTRACTS[name].kind == "around" else "    ..."
     head = [f"@{name}", f"def handler({', '.join(PARAMETERS[name])}):", body, ""]
     return "\n".join([*head, inspect.getdoc(SPECS[name]) or ""])

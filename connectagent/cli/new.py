@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from connectagent.cli.failure import usage_error
 from connectagent.errors import did_you_mean
 
 PYPROJECT = """\
@@ -81,11 +82,11 @@ def new(name: str, hooks: str) -> None:
     """Write a new package, connectagent-NAME, into the current folder: pyproject, module, README and tests."""
     name = re.sub(r"[-_.]+", "-", name).lower().removeprefix("connectagent-")
     if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]|[a-z]", name):
-        raise _usage(f"a plugin's name is letters, digits and dashes, beginning with a letter, not {name!r}")
+        raise usage_error(f"a plugin's name is letters, digits and dashes, beginning with a letter, not {name!r}")
     listed = _hooks(hooks)
     folder = Path(f"connectagent-{name}")
     if folder.exists():
-        raise _usage(f"{str(folder)!r} is there already; take another name, or remove it")
+        raise usage_error(f"{str(folder)!r} is there already; take another name, or remove it")
     module = f"connectagent_{name.replace('-', '_')}"
     words = {"name": name, "module": module, "hooks": ", ".join(listed), "brings": _brings(name, module, listed)}
     called = sorted(hook for hook in listed if not hook.startswith("register_"))
@@ -110,14 +111,14 @@ def _hooks(text: str) -> list[str]:
     listed = list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for hook in listed:
         if hook not in HOOKS:
-            raise _usage(f"no hook {hook!r}.{did_you_mean(hook, HOOKS, 0.5)} Hooks: {', '.join(HOOKS)}")
+            raise usage_error(f"no hook {hook!r}.{did_you_mean(hook, HOOKS, 0.5)} Hooks: {', '.join(HOOKS)}")
     if not listed:
-        raise _usage(f"--hooks names at least one hook: {', '.join(HOOKS)}")
+        raise usage_error(f"--hooks names at least one hook: {', '.join(HOOKS)}")
     return listed
 
 
 def _brings(name: str, module: str, hooks: list[str]) -> str:
-    """The entry points by which models and commands are found without naming the plugin."""
+    """The entry points for models and commands, which need no plugin to be named."""
     groups = [group for group in ("models", "commands") if f"register_{group}" in hooks]
     return "".join(f'\n[project.entry-points."connectagent.{group}"]\n{name} = "{module}"\n' for group in groups)
 
@@ -142,7 +143,3 @@ def _body(name: str, hook: str) -> list[str]:
         add = f'    cli.add_command(click.Command("{name}", callback=lambda: click.echo("{name}")))'
         return ["    import click", "", add]
     return []
-
-
-def _usage(text: str) -> click.UsageError:
-    return click.UsageError(text, click.get_current_context(silent=True))

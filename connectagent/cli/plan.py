@@ -35,15 +35,15 @@ def plan_of(agent: Any) -> dict[str, list[Step]]:
 
 
 def text_of(plan: dict[str, list[Step]]) -> str:
-    """A plan as it is printed."""
+    """A plan as text."""
     lines = []
     for hook, steps in plan.items():
         lines.append(f"{hook}{' (the first is the outermost)' if hook in AROUND else ''}")
-        lines += [f"  {number}. {shown(step.handler)}: {step.why}" for number, step in enumerate(steps, 1)]
+        lines += [f"  {number}. {handler_text(step.handler)}: {step.why}" for number, step in enumerate(steps, 1)]
     return "\n".join(lines)
 
 
-def shown(handler: Handler) -> str:
+def handler_text(handler: Handler) -> str:
     """A handler with its plugin, version, file and line."""
     by = handler.by
     version = f" {handler.version}" if handler.version else ""

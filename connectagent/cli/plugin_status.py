@@ -1,4 +1,4 @@
-"""What there is to tell about installed plugins: each is loaded, and whatever goes wrong is told as its own."""
+"""The status of installed plugins: loads each, and keeps what goes wrong with it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from connectagent.settings import named_plugins, project_file, project_settings
 
 @dataclass
 class Status:
-    """One plugin as `plugins list` tells it.
+    """One plugin as `plugins list` prints it.
 
     Args:
         status: `ok`, `broken`, `needs options` (it loads, and cannot be made without them), or `not checked`
@@ -58,7 +58,7 @@ class Status:
     load_ms: float = 0.0
     handlers: list[Handler] = field(default_factory=list, repr=False)
 
-    def shown(self) -> dict[str, Any]:
+    def data(self) -> dict[str, Any]:
         """The status as data, for `--json`."""
         return {key: value for key, value in vars(self).items() if key != "handlers"}
 
@@ -73,7 +73,7 @@ def everything() -> list[Installed]:
 
 
 def status_of(plugin: Installed) -> Status:
-    """Load a plugin and tell what came of it; what it prints meanwhile is not shown."""
+    """Load a plugin, without showing what it prints, and return its status."""
     folder = plugin.entry.dist.locate_file("") if plugin.entry.dist else "?"
     source, named_by = f"{plugin.entry.value} in {folder}", _named_by(plugin)
     status = Status(plugin.name, plugin.distribution, plugin.version, "ok", [], source, named_by)
@@ -86,9 +86,9 @@ def status_of(plugin: Installed) -> Status:
     except ConfigError as error:  # of the project's file, which is no plugin's fault
         status.status, status.error, status.way_out = "not checked", str(error), "repair that file"
     except ConnectAgentError as error:
-        told, _, hint = str(error).rpartition("\n")
-        status.status, status.error = "broken", told or hint
-        status.way_out = hint if told else way_out(plugin, error)
+        text, _, hint = str(error).rpartition("\n")
+        status.status, status.error = "broken", text or hint
+        status.way_out = hint if text else way_out(plugin, error)
     status.load_ms = round(1000 * (time.perf_counter() - started), 2)
     return status
 
@@ -110,7 +110,7 @@ def _named_by(plugin: Installed) -> list[str]:
     try:
         listed = [(name.removeprefix("shadow:"), place) for name, place in named_plugins()]
         return [place for name, place in listed if not name.endswith(".py") and plugin in named(name)]
-    except ConnectAgentError:  # of the project's file, which `doctor` tells
+    except ConnectAgentError:  # of the project's file, which `doctor` reports
         return []
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from connectagent.cli import installer, script
+from connectagent.cli.failure import usage_error
 from connectagent.cli.new import new
-from connectagent.cli.plan import plan_of, shown, text_of
+from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_status import Status, everything, project_problems, shared_names, status_of
 
 
@@ -24,7 +25,7 @@ def list_(as_json: bool) -> None:
     """Print every installed plugin: name, version, status, hooks, and where it is from."""
     found = [status_of(plugin) for plugin in everything()]
     if as_json:
-        click.echo(json.dumps([status.shown() for status in found], indent=2))
+        click.echo(json.dumps([status.data() for status in found], indent=2))
     elif not found:
         click.echo("no plugin is installed; write one: connectagent plugins new NAME")
     for status in found if not as_json else ():
@@ -53,7 +54,7 @@ def inspect(name: str) -> None:
     if status.error:
         raise SystemExit(f"error: {status.error}\nway out: {status.way_out}")
     for handler, place in _placed(status):
-        click.echo(f"{handler.hook}: {shown(handler)}, {place}")
+        click.echo(f"{handler.hook}: {handler_text(handler)}, {place}")
     given = options_of(plugin)
     known = {name: f"set to {given[name]!r}" if name in given else how for name, how in _options(plugin)}
     click.echo(f"options: {', '.join(f'{name} ({how})' for name, how in known.items()) or 'none'}")
@@ -102,7 +103,7 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
     else:
         agent = script.agent_of(module)
         if agent is None:
-            raise click.UsageError(f"{script.shown(module)} has no agent", click.get_current_context())
+            raise usage_error(f"{script.shown(module)} has no agent")
     click.echo(text_of(plan_of(agent)))
 
 

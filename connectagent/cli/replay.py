@@ -1,4 +1,4 @@
-"""`connectagent replay`: what today's handlers would make of recorded sessions."""
+"""`connectagent replay`: plays recorded sessions through today's handlers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import Any
 import click
 
 from connectagent.cli import script
+from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
 from connectagent.errors import ConfigError, short_path
-from connectagent.output.rows import call_text, visible
+from connectagent.output.rows import call_text
+from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import agent_in_name, all_records, find_record
 
 MOST = 20  # lines of a list
@@ -52,7 +54,7 @@ def replay(
     named = records[:-1] if program else records
     paths = _paths(named, every, agent)
     if program is not None and not Path(program).is_file():
-        raise _usage(f"{program!r}: no such script")
+        raise usage_error(f"{program!r}: no such script")
     script.apply(None, True, plugins)
     several = every or agent is not None or len(paths) > 1
     rows = [_row(path, program, live_tools, traceback, several) for path in paths]
@@ -75,11 +77,7 @@ def _paths(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]
                 raise ConfigError(f"there are no records of agent {agent!r}" if agent else "there are no records yet")
         return list(dict.fromkeys(paths or [find_record(None).absolute()]))
     except ConfigError as error:
-        raise _usage(str(error)) from error
-
-
-def _usage(text: str) -> click.UsageError:
-    return click.UsageError(text, click.get_current_context(silent=True))
+        raise usage_error(str(error)) from error
 
 
 # -- one record ----------------------------------------------------------------------------------
@@ -94,7 +92,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
     except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if several:
             return path, error
-        raise _usage(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
+        raise usage_error(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
     try:
         program = program or _script_of(path, recording.head.get("script"))
         with _offline(live_tools), contextlib.redirect_stdout(sys.stderr):
@@ -142,7 +140,7 @@ def _script_of(record: Path, named: Any) -> str | None:
     try:
         return script.recorded(record, named, command)
     except ConfigError as error:
-        raise _usage(str(error)) from error
+        raise usage_error(str(error)) from error
 
 
 def _agent(program: str, name: str, traceback: bool) -> Any:
@@ -226,9 +224,7 @@ def _lacking(one: dict[str, Any]) -> str:
 
 
 def _error(entry: dict[str, Any]) -> str:
-    from connectagent.testing.replay.compare import by_text
-
-    return f"{by_text(entry['by'])}: {entry.get('error_type')}: {entry.get('error')}"
+    return f"{actor_with_place(entry['by'])}: {entry.get('error_type')}: {entry.get('error')}"
 
 
 def _table(rows: list[tuple[Path, Any]]) -> None:
@@ -247,15 +243,14 @@ def _table(rows: list[tuple[Path, Any]]) -> None:
         cells.append([path.stem, str(len(played.results)), str(len(played.requests)), count, _outcome(played)])
     columns = [Column("record", 60), Column("turns", right=True), Column("calls", right=True), Column("now rejected")]
     show_table([*columns, Column("outcome")], cells)
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    echo(f"{len(rows)} records: {told}; {rejected} calls now rejected, of which {succeeded} had succeeded")
+    outcomes = ", ".join(f"{count} {name}" for name, count in counts.items())
+    echo(f"{len(rows)} records: {outcomes}; {rejected} calls now rejected, of which {succeeded} had succeeded")
 
 
 def _outcome(played: Any) -> str:
     if played.same:
         return "same"
     if played.divergence is not None:
-        by = played.divergence.now_by
-        whose = f", by {by.get('handler') or by.get('plugin')}" if by.get("handler") or by.get("plugin") else ""
+        whose = f", by {actor(played.divergence.now_by)}" if played.divergence.now_by else ""
         return f"diverged at {played.divergence.place}: other {played.divergence.what}{whose}"
     return "other tool calls"

@@ -63,7 +63,7 @@ def _script_of(record: Path, named: Any) -> str:
         ConfigError: it names none, or one that is not run by itself.
     """
     if not named or not isinstance(named, str):
-        raise ConfigError(f"{record.name} does not tell which script made its agent; name it with --script FILE")
+        raise ConfigError(f"{record.name} names no script that made its agent; name it with --script FILE")
     command = f"connectagent resume {shlex.quote(short_path(record))} --script {shlex.quote(short_path(Path(named)))}"
     return script.recorded(record, named, command)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from connectagent.cli import failure, script
+from connectagent.cli import script
+from connectagent.cli.failure import answer, usage_error
 
 
 @click.command(short_help="Run the agent or the main function of a script.")
@@ -42,7 +43,7 @@ def run(
     finally:
         costs.show()
     if result is not None:
-        click.echo(failure.answer(str(result)))
+        click.echo(answer(str(result)))
 
 
 def _turn(module: ModuleType, prompt: str | None) -> Callable[[], Any]:
@@ -56,10 +57,10 @@ def _turn(module: ModuleType, prompt: str | None) -> Callable[[], Any]:
         text = _read(prompt, "the agent")
         return lambda: agent.input(text)
     if wants is None or main is None:
-        raise _usage(f"{script.shown(module)} has neither an 'agent' nor a function 'main'")
+        raise usage_error(f"{script.shown(module)} has neither an 'agent' nor a function 'main'")
     if wants == "none":
         if prompt is not None:
-            raise _usage(f"main() in {script.shown(module)} takes no prompt; run it without one")
+            raise usage_error(f"main() in {script.shown(module)} takes no prompt; run it without one")
         return lambda: _awaited(main())
     if wants == "optional" and prompt is None:
         return lambda: _awaited(main())
@@ -92,14 +93,10 @@ def _read(prompt: str | None, who: str) -> str:
     """The prompt: as it was given, else what is piped in."""
     if prompt is None or prompt == "-":
         if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
-            raise _usage(f"{who} needs a prompt: give it behind the script, or pipe it in")
+            raise usage_error(f"{who} needs a prompt: give it behind the script, or pipe it in")
         prompt = sys.stdin.read().strip() if sys.stdin is not None else ""
         if not prompt:
-            raise _usage(f"{who} needs a prompt, and standard input was empty")
+            raise usage_error(f"{who} needs a prompt, and standard input was empty")
     if not prompt.strip():
-        raise _usage(f"{who} needs a prompt that is not empty")
+        raise usage_error(f"{who} needs a prompt that is not empty")
     return prompt
-
-
-def _usage(text: str) -> click.UsageError:
-    return click.UsageError(text, click.get_current_context(silent=True))

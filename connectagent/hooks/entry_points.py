@@ -12,11 +12,13 @@ without being loaded, so its name does.
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import PluginError, did_you_mean, nearest
@@ -175,8 +177,11 @@ def guarded(plugin: Installed, step: Callable[[], Any]) -> Any:
 def load(plugin: Installed) -> Any:
     """What a plugin's entry point means: a module or an object; a class or a factory is called with the options.
 
+    With `scope = "process"` it is called once, and all agents of the process that have the same options share what it
+    made.
+
     Raises:
-        PluginError: it cannot be loaded, or its options do not fit.
+        PluginError: it cannot be loaded, or its options or its scope do not fit.
     """
     thing = guarded(plugin, plugin.entry.load)
     options = options_of(plugin)
@@ -188,7 +193,21 @@ def load(plugin: Installed) -> Any:
             )
         return thing
     check_options(plugin, thing, options)
-    return guarded(plugin, lambda: thing(**options))
+    make = partial(thing, **options)
+    scope = getattr(thing, "scope", "agent")
+    if scope not in ("agent", "process"):
+        raise PluginError(f"plugin {plugin.name!r} ({plugin}): scope is 'agent' or 'process', not {scope!r}")
+    if scope == "agent":
+        return guarded(plugin, make)
+    key = (os.getpid(), thing, repr(sorted(options.items())))  # connections and threads do not survive a fork
+    with _process_wide_lock:
+        if key not in _process_wide:
+            _process_wide[key] = guarded(plugin, make)
+        return _process_wide[key]
+
+
+_process_wide: dict[Any, Any] = {}  # plugins of which all agents of the process share one, by options
+_process_wide_lock = threading.RLock()
 
 
 def is_factory(thing: Any) -> bool:

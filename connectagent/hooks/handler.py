@@ -156,9 +156,3 @@ def who(handler: Handler) -> str:
     """A handler as errors name it: hook, name, file and line."""
     by = handler.by
     return f"{handler.hook} handler {by['handler']!r} ({by['file']}:{by['line']})"
-
-
-def short(value: Any) -> str:
-    """A value as errors show it: its type and at most 80 characters."""
-    text = f"{type(value).__name__} {value!r}"
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -69,6 +69,7 @@ around_tool = _marker("around_tool")
 on_trace = _marker("on_trace")
 on_text = _marker("on_text")
 on_agent_ready = _marker("on_agent_ready")
+on_agent_closed = _marker("on_agent_closed")
 register_models = _marker("register_models")
 register_commands = _marker("register_commands")
 

@@ -7,36 +7,19 @@ A hook is defined here and nowhere else: `connectagent hooks NAME` prints its do
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import pluggy
 
-from connectagent.data import LLM, Continue, LLMRequest, LLMResponse, Session, ToolCall, TraceEntry
+from connectagent.data import Continue, LLMRequest, LLMResponse, ToolCall, TraceEntry
+from connectagent.hooks.agent_api import AgentAPI
 
 if TYPE_CHECKING:
     import click  # for readers and type checkers; nothing is imported at run time
 
-    from connectagent.tools.registry import ToolRegistry
-
 PROJECT = "connectagent"
 Kind = Literal["first", "chain", "observe", "around", "collect"]
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class AgentAPI(Protocol):
-    """What a handler may rely on of the `agent` that it is given."""
-
-    name: str
-    llm: LLM
-    tools: ToolRegistry
-    system_prompt: str
-    max_iterations: int
-    current_session: Session | None
-    def end_turn(self, result: str | None = None, *, scope: str = "agent", outcome: str = "ended") -> None: ...
-    def ask(self, prompt: str | list[Any], **options: Any) -> Any: ...
-    def execute_tool(self, name: str, arguments: dict[str, Any] | None = None) -> TraceEntry: ...
-    def add_tool(self, tool: Any) -> None: ...
-    def create_llm(self, model: str) -> LLM: ...
 
 
 class Contract(NamedTuple):
@@ -343,6 +326,22 @@ def on_agent_ready(agent: AgentAPI) -> None:
     """
 
 
+@_spec("observe")
+def on_agent_closed(agent: AgentAPI) -> None:
+    """An agent's life is over.
+
+    Fires: once, when the agent is closed: by `close()`, at the end of `with Agent(...)`, at the end of the process, or
+    after nobody has held the agent any more; after it fired for the agents below. Every handler runs, whatever
+    the others raise.
+
+    Args:
+        agent: the agent, which takes no further turn.
+
+    Returns:
+        None.
+    """
+
+
 # -- bringing things -----------------------------------------------------------------------------
 
 
@@ -387,7 +386,7 @@ EVENTS = (
     "on_complete",
 )
 AROUND = ("around_turn", "around_llm", "around_tool")
-OBSERVING = ("on_trace", "on_text", "on_agent_ready")
+OBSERVING = ("on_trace", "on_text", "on_agent_ready", "on_agent_closed")
 BRINGING = ("register_models", "register_commands")
 HOOKS = EVENTS + AROUND + OBSERVING + BRINGING
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import Continue, LLMResponse, ToolCall, TraceEntry
-from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejected, Waiting
-from connectagent.hooks.handler import Handler, short, who
+from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejected, Waiting, short
+from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
 from connectagent.session.messages import value_problem

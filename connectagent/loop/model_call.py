@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
@@ -251,9 +252,8 @@ class Attempt:
         if self.call.send is not None:
             return self.call.send(llm, messages, tools)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
-        if stream is None:
-            return llm.complete(messages, tools)
-        return stream(messages, tools, on_text=turn.tell_text)
+        ask = llm.complete if stream is None else partial(stream, on_text=turn.tell_text)
+        return ask(messages, tools) if turn.output is None else turn.output.send(llm, ask, messages, tools)
 
     def _lost(self) -> None:
         """Trace an attempt whose answer reached nobody: a handler raised, or Ctrl-C came."""

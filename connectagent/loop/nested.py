@@ -144,9 +144,9 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
 
 def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -> TraceEntry:
     caller: Turn = asked.turn
+    _check_depth(agent, caller)
     turn = Turn(agent, given, id, caller.log, asked, caller.past)
     turn.handoff = handoff
-    _check_depth(turn)
     with agent.turning:
         related = agent.root is caller.agent.root
         labels = agent.enter_session(turn, None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
@@ -227,11 +227,11 @@ def _refuse_waiting(agent: Any) -> None:
     )
 
 
-def _check_depth(turn: Turn) -> None:
-    callers = list(turn.callers())
+def _check_depth(agent: Any, caller: Turn) -> None:
+    callers = [caller, *caller.callers()]
     if len(callers) > MAX_DEPTH:
-        chain = " > ".join(one.agent.name for one in [*reversed(callers), turn])
+        chain = " > ".join([*(one.agent.name for one in reversed(callers)), agent.name])
         raise RuntimeError(
-            f"agent {turn.agent.name!r} was not asked: it would be {len(callers)} agents inside each other "
+            f"agent {agent.name!r} was not asked: it would be {len(callers)} agents inside each other "
             f"({chain}), and {MAX_DEPTH} is the limit"
         )

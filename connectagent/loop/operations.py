@@ -38,11 +38,13 @@ class Given(NamedTuple):
         message: the user's message.
         prompt: its text.
         limit: how many iterations the turn may take.
+        output: the form of its result; None for text.
     """
 
     message: Message
     prompt: str
     limit: int
+    output: Any = None
 
 
 class Operations:
@@ -104,10 +106,6 @@ class Operations:
         """Note that an operation is done now, though the log may have something of it."""
         if self.past is not None:
             self.past.opened(id, self.id)
-
-    def is_known(self, id: str) -> bool:
-        """Whether the log has the end of an operation."""
-        return self.past is not None and id in self.past.closed and not self.past.is_open(id)
 
     def has_begun(self, id: str) -> bool:
         """Whether an operation began before the turn stopped."""

@@ -50,7 +50,7 @@ def answer(turn: Turn) -> Ending:
         response = iterate(turn)
         if response is not None and response.tool_calls:
             run_tools(turn, response.tool_calls)
-        elif response is not None and turn.ended is None:
+        elif response is not None and turn.ended is None and (turn.output is None or turn.fits(response)):
             return Ending(response.content or "", "answered", {"model": response.model})
     return turn.last_words()
 

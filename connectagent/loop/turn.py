@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import Log, TokenUsage, ToolCall, TraceEntry, Wait
+from connectagent.data import LLMResponse, Log, TokenUsage, ToolCall, TraceEntry, Wait
 from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
@@ -47,7 +47,7 @@ class Turn(Operations):
     ) -> None:
         self.agent, self.conversation, self.host, self.boundary = agent, agent.conversation, agent.hooks, agent.boundary
         self.id, self.log, self.past = id, log, past
-        self.message, self.prompt, self.limit = given
+        self.message, self.prompt, self.limit, self.output = given
         self.asked = asked
         self.parent: Turn | None = None if asked is None else asked.turn
         self.root: Turn = self if self.parent is None else self.parent.root
@@ -61,7 +61,7 @@ class Turn(Operations):
         self.innermost = self.frame  # of the turn's own thread
         self.handoff: Any = None  # what a leading agent gave this one: see `agents.handoff`
         self.request: Any = None  # to whom the agent's own model wants to hand over
-        self.hops = self.handoffs = 0
+        self.hops = self.handoffs = self.misfits = 0
         self.heard: set[str] = set()  # the agents that know the user's message
         self.outward: tuple[Ending, str] | None = None
         self.line: TraceEntry = {}  # its closing entry, where it is an inner turn
@@ -153,7 +153,25 @@ class Turn(Operations):
             entry["max_iterations"] = self.limit
         if self.message["content"] != self.prompt:
             entry["content"] = clone(self.message["content"])
+        if self.output is not None:
+            entry["output"] = self.output.name
         conversation.trace(entry)
+
+    def fits(self, response: LLMResponse) -> bool:
+        """Whether the model's answer has the form that the result shall have; else it is sent back.
+
+        Raises:
+            OutputError: the model had all its chances.
+        """
+        wrong = self.output.problem(response, self.agent.llm)
+        if wrong is None:
+            return True
+        if self.closing(f"{self.place}/model1") is None:  # an answer of an earlier process took none of these chances
+            self.misfits += 1
+        if self.misfits > self.agent.output_retries:
+            raise self.output.misfit(self.agent.llm, wrong, response.content or "")
+        self.conversation.append(self.output.again(wrong), by={"plugin": "connectagent"})
+        return False
 
     def complete(self, ending: Ending) -> HandlerValue | None:
         """Let handlers see and replace the result; what to go on with, where one of them wants that."""
@@ -262,6 +280,10 @@ class Turn(Operations):
             result = self.conversation.session["result"] if ending.result is None else ending.result
             told["outward"] = {**ending._asdict(), "result": result, "scope": scope}
         return told
+
+    def is_known(self, id: str) -> bool:
+        """Whether the log has the end of an operation."""
+        return self.past is not None and id in self.past.closed and not self.past.is_open(id)
 
     def new_entry(self, call: ToolCall) -> TraceEntry:
         """The trace entry of a tool call of which nothing is decided yet."""

@@ -42,21 +42,11 @@ class AnthropicLLM(WireLLM):
             `betas` is sent as a header, `system` replaces the conversation's system messages.
     """
 
+    default_provider = "anthropic"
     path = "/v1/messages"
     default_base_url = "https://api.anthropic.com"
     base_url_variable = "ANTHROPIC_BASE_URL"
     client_variables = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE", "ANTHROPIC_IDENTITY_TOKEN")
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        provider: str = "anthropic",
-        api_key: str | None = None,
-        base_url: str | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(model, provider=provider, api_key=api_key, base_url=base_url, options=options)
 
     @property
     def base_url(self) -> str:
@@ -135,7 +125,7 @@ class AnthropicLLM(WireLLM):
             wire_tools.append(tool)
         if not wire_tools:
             options.pop("tool_choice", None)  # refused without tools
-            if used_tools:  # and what the history calls must be there; it shall not be called again
+            if used_tools:  # what the history calls must be defined, and is not to be called again
                 wire_tools = [{"name": name, "input_schema": {"type": "object"}} for name in used_tools]
                 options["tool_choice"] = {"type": "none"}
         body: dict[str, Any] = {"model": self.wire_model, "max_tokens": self._max_tokens(thinking), "messages": sent}
@@ -161,15 +151,17 @@ class AnthropicLLM(WireLLM):
         blocks: list[Block] = answer["content"]
         content = "".join(block.get("text") or "" for block in blocks if block["type"] == "text") or None
         calls = self._calls(blocks, stop)
-        if output is not None and calls and calls[0].name == output_tool(output)["name"]:
+        name = None if output is None else output_tool(output)["name"]
+        if calls and all(call.name == name for call in calls):
             arguments = calls[0].arguments if calls[0].error is None else {}
             return LLMResponse(as_json(arguments), None, None, stop, answer.get("model"))
+        calls, blocks = _without(name, calls, blocks)  # given beside calls whose results it has not seen: too early
         if content is None and not calls and stop in _EMPTY_KINDS:
             kind, text = _EMPTY_KINDS[stop]
             raise self._failure(text, kind, status=200, body=answer)
-        return LLMResponse(content, calls or None, None, stop, answer.get("model"), self._kept(blocks))
+        return LLMResponse(content, calls or None, None, stop, answer.get("model"), self._provider_data(blocks))
 
-    def _kept(self, blocks: list[Block]) -> dict[str, Any] | None:
+    def _provider_data(self, blocks: list[Block]) -> dict[str, Any] | None:
         """The blocks themselves, where one of them says what the message does not."""
         if all(_is_plain(block) for block in blocks):
             return None
@@ -232,6 +224,14 @@ class AnthropicLLM(WireLLM):
 def _counted(usage: dict[str, Any]) -> dict[str, Any]:
     """The counts that a `message_delta` brings: null stands where the first count still holds."""
     return {key: value for key, value in usage.items() if value is not None}
+
+
+def _without(name: str | None, calls: list[ToolCall], blocks: list[Block]) -> tuple[list[ToolCall], list[Block]]:
+    """Calls, and the blocks of an answer, without those of one tool."""
+    if name is None:
+        return calls, blocks
+    kept = [block for block in blocks if block["type"] != "tool_use" or block.get("name") != name]
+    return [call for call in calls if call.name != name], kept
 
 
 def _is_plain(block: Block) -> bool:

@@ -147,7 +147,7 @@ def _assistant_blocks(
     own = _own_blocks(kept, provider) if kept else []
     blocks: list[Block] = []
     if own:
-        if _says_the_same(own, text, calls, sent_ids):
+        if _is_unchanged(own, text, calls, sent_ids):
             return _unchanged(own, used)
         # a handler has changed the message since: only the thinking, which must come back untouched, is kept
         blocks = [block for block in own if block.get("type") in _THINKING]
@@ -179,18 +179,18 @@ def _unchanged(own: list[Block], used: dict[str, None]) -> list[Block]:
     return blocks if any(block.get("type") not in _THINKING for block in blocks) else []
 
 
-def _says_the_same(blocks: list[Block], text: str, calls: list[Any], sent_ids: list[str]) -> bool:
-    """Whether the message still says what the provider's blocks say."""
+def _is_unchanged(blocks: list[Block], text: str, calls: list[Any], sent_ids: list[str]) -> bool:
+    """Whether the message still has the text and calls of the provider's blocks."""
     said = "".join(block.get("text") or "" for block in blocks if block.get("type") == "text")
-    asked = [
+    uses = [
         (block.get("id"), block.get("name"), block.get("input")) for block in blocks if block.get("type") == "tool_use"
     ]
-    if said != text or len(asked) != len(calls):
+    if said != text or len(uses) != len(calls):
         return False
     return all(
         isinstance(call, dict)
         and call.get("id") == id == sent_id
         and (call.get("function") or {}).get("name") == name
         and sent_arguments((call.get("function") or {}).get("arguments")) == input
-        for call, sent_id, (id, name, input) in zip(calls, sent_ids, asked, strict=True)
+        for call, sent_id, (id, name, input) in zip(calls, sent_ids, uses, strict=True)
     )

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.data import LLM
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, short
 from connectagent.models.names import default_model, parse_model
 from connectagent.settings import setting
 
 OWN_SERVER = ""
-"""The provider of a name that tells none, with an address: a server of the user's own, on OpenAI's wire."""
+"""Stands for the provider where a name has none and there is an address: the user's own server, on OpenAI's wire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Connection:
     """How a provider is reached. Another provider is never reached with it, so that no key gets into its logs.
 
     Args:
-        model: the name of the model for which the rest was given; None where it tells no provider.
+        model: the name of the model for which the rest was given; None where it names no provider.
         api_key: the key, in place of the provider's variable.
         base_url: the address, in place of the provider's.
         options: parameters that are sent with each request.
@@ -34,16 +34,16 @@ class Connection:
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def provider(self, name: str, prefixes: Iterable[str] = ()) -> tuple[str, str]:
-        """The provider that a model's name means, and the name by which it knows the model.
+        """The provider that a model's name means, and the provider's own name for the model.
 
-        A name that tells no provider means the model at the address that was given.
+        A name without a provider means the model at the given address.
 
         Args:
             name: as `create_llm` takes it.
             prefixes: the beginnings of names for which plugins make the `LLM`; the longest wins.
 
         Raises:
-            ConfigError: the name tells no provider, and there is no address.
+            ConfigError: the name has no provider, and there is no address.
         """
         prefixes = sorted(prefixes, key=len, reverse=True)
         own = next((prefix for prefix in prefixes if _begins(name, prefix)), None)
@@ -85,14 +85,14 @@ def given(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any = None
     comes from somebody else than the key.
 
     Raises:
-        ConfigError: an argument is not what is accepted, or nobody can tell whom the key or address is for.
+        ConfigError: an argument is not what is accepted, or the key or address has no model to belong to.
     """
     _check(model, api_key, base_url, options, llm)
     name = model
-    if getattr(llm, "_own_base_url", None):  # whatever its name says, it is a server of its own
+    if getattr(llm, "_own_base_url", None):  # the user's own server, whatever its name says
         name = None
     elif model is None and llm is not None:
-        with contextlib.suppress(ConfigError):  # of a name that tells no provider: then it is nobody's
+        with contextlib.suppress(ConfigError):  # a name without a provider: then the key belongs to none
             name = parse_model(llm.model) and llm.model
     elif model is None:
         if base_url and not setting("model"):
@@ -108,26 +108,22 @@ def _check(model: Any, api_key: Any, base_url: Any, options: Any, llm: Any) -> N
     if not isinstance(model, str | None):
         hint = "; an LLM is given as llm=" if is_llm(model) else ""
         accepted = "a str such as 'claude-sonnet-4-5' or 'provider/model', or None"
-        raise ConfigError(f"model is {accepted}, not {_shown(model)}{hint}")
+        raise ConfigError(f"model is {accepted}, not {short(model)}{hint}")
     if llm is not None and not is_llm(llm):
         accepted = "an object with model, a str, and complete(messages, tools=None)"
         hint = f"; a name is given as model={llm!r:.80}" if isinstance(llm, str) else ""
-        raise ConfigError(f"llm is {accepted}, not {_shown(llm)}{hint}")
+        raise ConfigError(f"llm is {accepted}, not {short(llm)}{hint}")
     if not isinstance(api_key, str | None):  # whose value is not shown: it may hold the key all the same
         raise ConfigError(f"api_key is a str or None, not {type(api_key).__name__}")
     if not isinstance(base_url, str | None) or (base_url and not base_url.startswith(("http://", "https://"))):
         accepted = "an address that begins with http:// or https://, or None"
-        raise ConfigError(f"base_url is {accepted}, not {_shown(base_url)}")
+        raise ConfigError(f"base_url is {accepted}, not {short(base_url)}")
     if options is not None and not (isinstance(options, Mapping) and all(isinstance(key, str) for key in options)):
         raise ConfigError(f"options is a dict of the provider's parameters by name, not {type(options).__name__}")
 
 
 def is_llm(value: Any) -> bool:
-    """Whether a value can be asked as a model."""
+    """Whether a value is an `LLM`."""
     if isinstance(value, type) or not callable(getattr(value, "complete", None)):
         return False
     return isinstance(value, LLM) and isinstance(value.model, str)
-
-
-def _shown(value: Any) -> str:
-    return f"{type(value).__name__} {value!r:.80}"

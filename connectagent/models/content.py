@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from connectagent.data import Image, ToolCall
+from connectagent.errors import cut
 
 Part = dict[str, Any]
 
@@ -81,14 +82,10 @@ def read_arguments(raw: object) -> tuple[dict[str, Any], str | None]:
     try:
         value = json.loads(raw, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        return {}, f"the arguments are not valid JSON ({error}): {_short(raw)}"
+        return {}, f"the arguments are not valid JSON ({error}): {cut(raw, 200)}"
     if not isinstance(value, dict):
-        return {}, f"the arguments must be a JSON object, not {type(value).__name__}: {_short(raw)}"
+        return {}, f"the arguments must be a JSON object, not {type(value).__name__}: {cut(raw, 200)}"
     return value, None
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 200 else f"{text[:160]} ... {text[-30:]}"
 
 
 def sent_arguments(raw: object) -> dict[str, Any]:

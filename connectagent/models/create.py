@@ -1,7 +1,4 @@
-"""The models behind an `LLM`: a name becomes one here.
-
-An adapter is imported when a model needs it, an SDK at the first call.
-"""
+"""Makes an `LLM` from a model's name. A model imports its adapter when it is made, and its SDK at the first call."""
 
 from __future__ import annotations
 

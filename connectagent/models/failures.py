@@ -18,8 +18,8 @@ from typing import Any
 
 from connectagent.errors import ProviderError
 
-# What providers say, in `type`, `code` or the text of an error body; the first line that fits wins. A text is
-# asked before the status, since an overflow, a filter and a failed tool call all come as a plain 400.
+# What providers say, in `type`, `code` or the text of an error body; the first line that fits wins. The text
+# counts before the status, since an overflow, a filter and a failed tool call all come as a plain 400.
 _WORDINGS: tuple[tuple[str, str], ...] = (
     (
         "context_length",
@@ -35,7 +35,7 @@ _WORDINGS: tuple[tuple[str, str], ...] = (
     ("not_found", r"not_found_error|model_not_found"),
     ("timeout", r"timeout_error"),
 )
-# What a gateway may say of every failure: a status tells more.
+# What a gateway may say of every failure: the status is more exact.
 _GENERIC = re.compile(r"\bapi_error\b|server_error", re.IGNORECASE)
 _PATTERNS = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _WORDINGS)
 _STATUSES = {
@@ -50,6 +50,13 @@ _STATUSES = {
     504: "timeout",
     529: "overloaded",
 }
+# What the SDKs raise, by the names of its classes.
+_CLASSES = {
+    "timeout": {"APITimeoutError", "TimeoutException"},
+    "connection": {"APIConnectionError", "TransportError", "StreamError"},
+    "bad_response": {"APIResponseValidationError", "JSONDecodeError", "UnicodeDecodeError"},
+    "auth": {"OpenAIError", "AnthropicError"},  # the SDK has no way to sign in
+}
 _HINTS = {
     "context_length": "The conversation is longer than the model takes: shorten it in a before_llm handler.",
     "not_found": "Check the model's name, and the base URL if you set one.",
@@ -59,19 +66,18 @@ _HINTS = {
 
 def kind_of(status: int | None, body: object) -> str:
     """The kind of a failed response, by what its body says, else by its status."""
-    parts = [str(body.get(key) or "") for key in ("type", "code")] if isinstance(body, dict) else []
-    inner = body.get("error") if isinstance(body, dict) else None
-    if isinstance(inner, dict):
-        parts += [str(inner.get(key) or "") for key in ("type", "code")]
-    said = " ".join([*parts, error_text(body)])
-    for kind, pattern in _PATTERNS:
-        if pattern.search(said):
-            return kind
+    outer = body if isinstance(body, dict) else {}
+    levels = [level for level in (outer, outer.get("error")) if isinstance(level, dict)]
+    codes = [str(level.get(key)) for level in levels for key in ("type", "code")]
+    said = " ".join([*codes, error_text(body)])
+    by_text = next((kind for kind, pattern in _PATTERNS if pattern.search(said)), None)
     if status is None or status < 400:  # an error inside a response that began well: its code may be a status
-        status = next((int(part) for part in parts if re.fullmatch(r"[45]\d\d", part)), None)
-    if status is None:
-        return "server" if _GENERIC.search(said) else "stream"
-    return _STATUSES.get(status, "server" if status >= 500 else "bad_request")
+        status = next((int(code) for code in codes if re.fullmatch(r"[45]\d\d", code)), None)
+    return by_text or _kind_of_status(status) or ("server" if _GENERIC.search(said) else "stream")
+
+
+def _kind_of_status(status: int | None) -> str | None:
+    return None if status is None else _STATUSES.get(status, "server" if status >= 500 else "bad_request")
 
 
 def error_text(body: object) -> str:
@@ -93,15 +99,15 @@ def error_text(body: object) -> str:
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """The seconds that a response asks to wait: `retry-after-ms`, or `retry-after` as seconds or a date.
 
-    Some send 0 milliseconds beside whole seconds: a 0 counts only where nothing else is told.
+    Some send 0 milliseconds beside whole seconds: a 0 counts only where nothing else is sent.
     """
-    told: list[float] = []
+    found: list[float] = []
     for name, divisor in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         with contextlib.suppress(ValueError):
-            told.append(max(0.0, float(headers.get(name) or "")) / divisor)
+            found.append(max(0.0, float(headers.get(name) or "")) / divisor)
     if date := email.utils.parsedate_tz(headers.get("retry-after")):
-        told.append(max(0.0, email.utils.mktime_tz(date) - time.time()))
-    return next((seconds for seconds in told if seconds), told[0] if told else None)
+        found.append(max(0.0, email.utils.mktime_tz(date) - time.time()))
+    return next((seconds for seconds in found if seconds), found[0] if found else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +123,10 @@ class Endpoint:
 
 def from_sdk(error: Exception, at: Endpoint, *, streaming: bool, retries: list[dict[str, Any]]) -> ProviderError | None:
     """The `ProviderError` for what an SDK raised; None for what is no failure of the call (a bug, say)."""
-    told = _told(error, at.base_url, streaming)
-    if told is None:
+    found = _kind_and_text(error, at.base_url, streaming)
+    if found is None:
         return None
-    kind, text = told
+    kind, text = found
     body = getattr(error, "body", None)
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None)
@@ -130,28 +136,27 @@ def from_sdk(error: Exception, at: Endpoint, *, streaming: bool, retries: list[d
     return failure(text, kind, at, status=status, retry_after_s=wait, body=body, retries=retries)
 
 
-def _told(error: Exception, base_url: str, streaming: bool) -> tuple[str, str] | None:
-    """Kind and text of what an SDK raised.
+def _kind_and_text(error: Exception, base_url: str, streaming: bool) -> tuple[str, str] | None:
+    """Kind and text of what an SDK raised; None for what is no failure of the call.
 
-    Both SDKs are built alike, so that one function serves both: the names of their classes tell a
-    timeout and a lost connection, and so they do for httpx's own, which come through bare where the
+    One function serves both SDKs, whose classes have the same names. httpx's own come through bare where the
     anthropic SDK reads a stream.
     """
     names = {cls.__name__ for cls in type(error).__mro__}
     body = getattr(error, "body", None)
     if "APIStatusError" in names or ("APIError" in names and body is not None):
         return kind_of(getattr(error, "status_code", None), body), error_text(body) or str(error)
-    if names & {"APITimeoutError", "TimeoutException"}:
-        return "timeout", f"no answer in time from {base_url}"
-    if names & {"APIConnectionError", "TransportError", "StreamError"}:
-        cause = error.__cause__ or error
-        happened = "was lost" if streaming else "failed"
-        return "connection", f"the connection to {base_url} {happened}: {cause or type(cause).__name__}"
-    if names & {"APIResponseValidationError", "JSONDecodeError", "UnicodeDecodeError"}:
-        return "stream" if streaming else "bad_response", f"what came from {base_url} is not JSON: {error}"
-    if names & {"OpenAIError", "AnthropicError"} or (isinstance(error, TypeError) and "auth" in str(error)):
-        return "auth", str(error)  # the SDK has no way to sign in
-    return None
+    kind = next((kind for kind, classes in _CLASSES.items() if names & classes), None)
+    if kind is None:
+        return ("auth", str(error)) if isinstance(error, TypeError) and "auth" in str(error) else None
+    cause = error.__cause__ or error
+    texts = {
+        "timeout": f"no answer in time from {base_url}",
+        "connection": f"the connection to {base_url} {'was lost' if streaming else 'failed'}: {cause}",
+        "bad_response": f"what came from {base_url} is not JSON: {error}",
+        "auth": str(error),
+    }
+    return "stream" if streaming and kind == "bad_response" else kind, texts[kind]
 
 
 def failure(

@@ -1,4 +1,4 @@
-"""What an LLM is, and which provider a model's name means."""
+"""The providers, and which one a model's name means."""
 
 from __future__ import annotations
 

@@ -7,16 +7,14 @@ it writes.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from typing import Any
 
-from connectagent.data import LLMResponse, Message, ToolCall
+from connectagent.data import LLMResponse, Message, ToolCall, WordByWord
 from connectagent.models.content import as_json, sent_arguments, text_of
-from connectagent.models.offline_rules import Result, arguments_for, plan, short
+from connectagent.models.offline_rules import Result, arguments_for, plan
 
 
-class OfflineLLM:
+class OfflineLLM(WordByWord):
     """A deterministic model that follows rules; see the module."""
 
     model = "offline"
@@ -55,21 +53,6 @@ class OfflineLLM:
             return LLMResponse(None, [call], finish_reason="tool_calls", model=self.model)
         return LLMResponse(_answer(results, tools or []), finish_reason="stop", model=self.model)
 
-    def stream(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None = None,
-        *,
-        on_text: Callable[[str], None],
-        output: type[Any] | None = None,
-    ) -> LLMResponse:
-        """As `complete`, with the text told word by word."""
-        response = self.complete(messages, tools, output=output)
-        for word in re.findall(r"\s*\S+\s*", response.content or ""):
-            on_text(word)
-        return response
-
-
 def _turn_begin(messages: list[Message]) -> int:
     """The index of the prompt: the last user message that does not follow results, where handlers add theirs."""
     begin = len(messages)
@@ -102,7 +85,7 @@ def _results(messages: list[Message]) -> list[Result]:
 
 def _answer(results: list[Result], tools: list[dict[str, Any]]) -> str:
     if results:
-        lines = [f"- {result.call()}: {short(result.text)}" for result in results]
+        lines = [result.line(160) for result in results]
         return "\n".join([f"[offline] Done, {len(results)} tool call{'s' * (len(results) > 1)}:", *lines])
     functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
     names = [str(function.get("name")) for function in functions if isinstance(function, dict)]

@@ -7,39 +7,41 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from connectagent.errors import cut
+
 _MAX_STEPS = 12
+_MAX_LEVELS = 5
 _CLAUSE = re.compile(r"[,;:!?\n]+|\.(?=\s|$)|\band\b|\bthen\b|\bund\b|\bdann\b", re.IGNORECASE)
-_QUOTED = re.compile(r"\"([^\"\n]+)\"|(?<!\w)'([^'\n]+)'(?!\w)|`([^`\n]+)`|“([^”\n]+)”")
 _URL = re.compile(r"https?://[^\s'\"<>)]+")
-_EMAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w")
 _PATH = re.compile(r"(?<![\w/.])(?:~?[\w.-]*/[\w./-]*\w/?|[\w-]+(?:\.[\w-]+)*\.[A-Za-z]\w{0,7}|\.\w[\w.-]+)(?!\w)")
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
-_SIZE = re.compile(r"(?<![\w.-])(\d+(?:[.,]\d+)*)\s*([kmg]?)i?b?\b", re.IGNORECASE)
+_TOKENS = {  # each is looked for in what the ones before it have left
+    "quoted": re.compile(r"\"([^\"\n]+)\"|(?<!\w)'([^'\n]+)'(?!\w)|`([^`\n]+)`|“([^”\n]+)”"),
+    "url": _URL,
+    "email": re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]*\w"),
+    "path": _PATH,
+    "number": re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)"),
+}
+_HELD = re.compile(f"{_TOKENS['quoted'].pattern}|{_URL.pattern}")
+_BARE_NAME = re.compile(r"\W*([A-Za-z_][\w-]*)(?![\w/])\W*(?:\d.*)?$")  # LICENSE 1071
+_SIZE = re.compile(r"(?<![\w.-])(\d+(?:,\d+)*(?:\.\d+)?)\s*([kmg]?)i?b?\b", re.IGNORECASE)
 _AFTER = re.compile(
     r"\b(?:for|about|named|called|titled|saying|says|of|in|on|to|with)\s+(?:the\s+|a\s+|an\s+)?(.+)", re.I
 )
 _BACK = re.compile(r"\b(it|its|them|that|this|those|these|one|ones|result|results|each|first|last|file)\b", re.I)
-_LAST_WORDS = (("largest", max), ("biggest", max), ("longest", max), ("smallest", min), ("shortest", min))
 
-# Words that say nothing about which tool is meant.
+# Words that say nothing about which tool is meant, and words that are taken for each other.
 _WEAK = frozenset(
-    re.findall(
-        r"\w+",
-        """a an the of to for in on at by with from and or is are be it its this that as do does get run make tool
-        please me my i you your what which how all any each use using given return returns one into here""",
-    )
+    """a an the of to for in on at by with from and or is are be it its this that as do does get run make tool please
+    me my i you your what which how all any each use using given return returns one into here""".split()  # noqa: SIM905
 )
-# Words that are taken for each other.
 _SAME = {
-    "find": "search", "look": "search", "lookup": "search", "query": "search",
-    "save": "write", "store": "write", "create": "write", "put": "write",
-    "show": "list", "ls": "list", "open": "read", "cat": "read",
-    "delete": "remove", "erase": "remove", "directory": "folder", "dir": "folder",
-    "add": "sum", "plus": "sum", "total": "sum", "mail": "email", "many": "count",
+    other: word
+    for word, others in {
+        "search": "find look lookup query", "write": "save store create put", "list": "show ls", "read": "open cat",
+        "remove": "delete erase", "folder": "directory dir", "sum": "add plus total", "email": "mail", "count": "many",
+    }.items()
+    for other in others.split()
 }  # fmt: skip
-_PATH_NAMES = ("path", "file", "filename", "document", "source", "target", "destination")
-_FOLDER_NAMES = ("folder", "directory", "dir", "root")
-_TEXT_NAMES = ("text", "content", "body", "message", "note", "summary", "report", "comment")
 
 
 @dataclass(slots=True)
@@ -50,16 +52,11 @@ class Result:
     arguments: dict[str, Any]
     text: str
 
-    def call(self) -> str:
-        """The call as one would write it, long arguments cut."""
-        inside = ", ".join(f"{key}={short(repr(value), 40)}" for key, value in self.arguments.items())
-        return f"{self.name}({inside})"
-
-
-def short(text: str, limit: int = 160) -> str:
-    """A text on one line, cut behind `limit` characters."""
-    line = "; ".join(part.strip() for part in text.splitlines() if part.strip())
-    return line if len(line) <= limit else f"{line[: limit - 4].rstrip()} ..."
+    def line(self, limit: int) -> str:
+        """The call as one would write it, and its result on the same line."""
+        inside = ", ".join(f"{key}={cut(repr(value), 40)}" for key, value in self.arguments.items())
+        text = "; ".join(part.strip() for part in self.text.splitlines() if part.strip())
+        return f"- {self.name}({inside}): {cut(text, limit)}"
 
 
 # ---------------------------------------------------------------------------------------- which tools
@@ -69,31 +66,23 @@ def plan(prompt: str, tools: list[dict[str, Any]]) -> list[tuple[dict[str, Any],
     """The functions that a prompt asks for, in its order, each with the part of the prompt that names it."""
     functions = [tool.get("function") for tool in tools if isinstance(tool, dict)]
     known = [function for function in functions if isinstance(function, dict) and function.get("name")]
-    steps = []
+    steps: list[tuple[dict[str, Any], str]] = []
     for clause in _clauses(prompt):
         words = set(_words(clause))
-        scored = [(_score(function, words), -index) for index, function in enumerate(known)]
-        best, index = max(scored, default=(0, 0))
-        if best >= 2:
-            steps.append((known[-index], clause))
+        best = max(known, key=lambda function: _score(function, words), default={"name": ""})
+        if _score(best, words) >= 2:
+            steps.append((best, clause))
         elif steps:  # what follows belongs to the step before: "write a note, short and friendly"
             steps[-1] = (steps[-1][0], f"{steps[-1][1]}, {clause}")
     return steps[:_MAX_STEPS]
 
 
 def _clauses(prompt: str) -> list[str]:
-    """The parts of a prompt that may each ask for one tool; what is quoted is never cut."""
-    held: list[str] = []
-
-    def hold(match: re.Match[str]) -> str:
-        held.append(match.group())
-        return f"\0{len(held) - 1}\0"
-
-    masked = _URL.sub(hold, _QUOTED.sub(hold, prompt.replace("\0", " ")))
-    parts = [part.strip() for part in _CLAUSE.split(masked)]
-    for number in reversed(range(len(held))):  # a URL may hold a quotation, never the other way round
-        parts = [part.replace(f"\0{number}\0", held[number]) for part in parts]
-    return [part for part in parts if part]
+    """The parts of a prompt that may each ask for one tool; quotations and URLs are never cut."""
+    held = [match[0] for match in _HELD.finditer(prompt)]
+    parts = _CLAUSE.split(_HELD.sub("\0", prompt.replace("\0", " ")))
+    whole = [re.sub("\0", lambda match: held.pop(0), part).strip() for part in parts]
+    return [part for part in whole if part]
 
 
 def _score(function: dict[str, Any], words: set[str]) -> int:
@@ -106,16 +95,9 @@ def _score(function: dict[str, Any], words: set[str]) -> int:
 def _words(text: str) -> list[str]:
     """The telling words of a text, without endings, synonyms made one."""
     split = re.sub(r"([a-z])([A-Z])", r"\1 \2", text).replace("_", " ").lower()
-    found = [_stem(word) for word in re.findall(r"[^\W\d_]+", split)]
+    found = [re.sub(r"(?<=\w{3})(?:ing|ed|(?<=[sxz])es|(?<=[cs]h)es|(?<!s)s)$", "", word)
+             for word in re.findall(r"[^\W\d_]+", split)]  # fmt: skip
     return [_SAME.get(word, word) for word in found if word not in _WEAK]
-
-
-def _stem(word: str) -> str:
-    for ending in ("ing", "es", "ed", "s"):
-        if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
-            stem = word[: -len(ending)]
-            return stem if ending != "es" or stem.endswith(("s", "x", "z", "ch", "sh")) else word[:-1]
-    return word
 
 
 # ------------------------------------------------------------------------------------------ arguments
@@ -123,187 +105,167 @@ def _stem(word: str) -> str:
 
 def arguments_for(schema: object, clause: str, prompt: str, results: list[Result]) -> dict[str, Any]:
     """Arguments for a tool: found in the clause that names it, in the prompt, in earlier results, else a default."""
-    if not isinstance(schema, dict):
-        return {}
-    return _Filler(schema, clause, prompt, results).object(schema)
+    return _Filler(schema, clause, prompt, results).object(schema) if isinstance(schema, dict) else {}
 
 
 class _Filler:
     """Fills one call. What was taken for one argument is not taken for the next."""
 
     def __init__(self, root: dict[str, Any], clause: str, prompt: str, results: list[Result]) -> None:
-        self.root = root
-        self.clause = clause
-        self.prompt = prompt
-        self.results = results
-        self.quoted = [next(filter(None, groups)) for groups in _QUOTED.findall(clause)]
-        unquoted = _QUOTED.sub(" ", clause)
-        self.urls = _URL.findall(unquoted)
-        unquoted = _URL.sub(" ", unquoted)
-        self.emails = _EMAIL.findall(unquoted)
-        unquoted = _EMAIL.sub(" ", unquoted)
-        self.paths = _PATH.findall(unquoted)
-        self.numbers = _NUMBER.findall(_PATH.sub(" ", unquoted))
-        self.depth = 0
+        self.root, self.clause, self.prompt, self.results = root, clause, prompt, results
+        self.found: dict[str, list[str]] = {}
+        self.level = 0
+        for kind, pattern in _TOKENS.items():
+            self.found[kind] = [next(filter(None, match.groups()), match[0]) for match in pattern.finditer(clause)]
+            clause = pattern.sub(" ", clause)
 
     def object(self, schema: dict[str, Any]) -> dict[str, Any]:
-        properties = schema.get("properties")
-        required = schema.get("required")
-        required = required if isinstance(required, list) else []
-        filled: dict[str, Any] = {}
-        if self.depth > 5 or not isinstance(properties, dict):
-            return filled
-        self.depth += 1
-        for name, part in properties.items():
-            value = self.value(str(name), part if isinstance(part, dict) else {}, name in required)
-            if value is not None:
-                filled[name] = value
-        self.depth -= 1
-        return filled
+        properties, required = schema.get("properties"), schema.get("required")
+        if self.level > _MAX_LEVELS or not isinstance(properties, dict):
+            return {}
+        self.level += 1
+        values = {
+            name: self.value(str(name), part, isinstance(required, list) and name in required)
+            for name, part in properties.items()
+        }
+        self.level -= 1
+        return {name: value for name, value in values.items() if value is not None}
 
-    def value(self, name: str, schema: dict[str, Any], required: bool) -> Any:
+    def value(self, name: str, schema: Any, required: bool) -> Any:
         """A value for one argument; None where it can be left out."""
         schema = self.plain(schema)
-        if "const" in schema:
-            return schema["const"]
-        if isinstance(schema.get("enum"), list) and schema["enum"]:
-            return self.choice(schema["enum"], schema, required)
-        kind = schema.get("type")
-        kind = next((item for item in kind if item != "null"), None) if isinstance(kind, list) else kind
-        found: Any
-        if kind in ("integer", "number"):
-            found = self.number(str(kind))
+        options = [schema["const"]] if "const" in schema else schema.get("enum")
+        kind = _kind(schema)
+        if isinstance(options, list) and options:
+            found = self.choice(options)
+            empty = options[0]
+        elif kind in ("integer", "number"):
+            found, empty = self.number(kind), schema.get("minimum", 1)
         elif kind == "boolean":
-            found = not re.search(r"\b(no|not|without|false|never)\b", self.clause, re.I) if required else None
-        elif kind == "array":
-            found = self.array(name, schema) or None
-        elif kind == "object":
-            found = self.object(schema) or None
+            found, empty = None, not re.search(r"\b(no|not|without|false|never)\b", self.clause, re.I)
+        elif kind in ("array", "object"):
+            found = (self.array(schema) if kind == "array" else self.object(schema)) or None
+            empty = [] if kind == "array" else {}
         else:
-            found = self.string(name.lower(), required and "default" not in schema)
-        if found is not None or not required:
-            return found
-        empty: dict[str, Any] = {"array": [], "object": {}, "integer": schema.get("minimum", 1), "string": self.prompt}
-        empty["number"] = empty["integer"]
-        return schema.get("default", empty.get(str(kind), self.prompt))
+            found, empty = self.string(name.lower(), required and "default" not in schema), self.prompt
+        return schema.get("default", empty) if found is None and required else found
 
-    def plain(self, schema: dict[str, Any]) -> dict[str, Any]:
+    def plain(self, given: Any) -> dict[str, Any]:
         """A schema without `$ref` and `anyOf`: the first form that is not null."""
-        for _ in range(5):
-            ref = schema.get("$ref")
+        schema: dict[str, Any] = given if isinstance(given, dict) else {}
+        for _ in range(_MAX_LEVELS):
             options = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
-            if isinstance(ref, str):
-                defs = self.root.get("$defs") or self.root.get("definitions") or {}
-                found = defs.get(ref.rpartition("/")[2]) if isinstance(defs, dict) else None
+            if isinstance(ref := schema.get("$ref"), str):
+                known = self.root.get("$defs") or self.root.get("definitions")
+                found = known.get(ref.rpartition("/")[2]) if isinstance(known, dict) else None
             elif isinstance(options, list):
                 found = next((part for part in options if isinstance(part, dict) and part.get("type") != "null"), None)
             else:
-                return schema
+                break
             rest = {key: value for key, value in schema.items() if key not in ("$ref", "anyOf", "oneOf", "allOf")}
             schema = {**(found if isinstance(found, dict) else {}), **rest}
         return schema
 
-    def choice(self, values: list[Any], schema: dict[str, Any], required: bool) -> Any:
-        for text in (self.clause, self.prompt):
-            for value in values:
-                if re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", text, re.I):
-                    return value
-        return schema.get("default", values[0]) if required else None
+    def choice(self, values: list[Any]) -> Any:
+        """The first of some values that the clause or the prompt names."""
+        named = (
+            value
+            for text in (self.clause, self.prompt)
+            for value in values
+            if re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", text, re.I)
+        )
+        return next(named, None)
 
     def number(self, kind: str) -> int | float | None:
-        if not self.numbers:
-            return None
-        text = self.numbers.pop(0)
-        return int(float(text)) if kind == "integer" else float(text) if "." in text else int(text)
+        text = self.take("number")
+        return None if text is None else float(text) if kind == "number" and "." in text else int(float(text))
 
-    def array(self, name: str, schema: dict[str, Any]) -> list[Any]:
-        items = self.plain(schema["items"]) if isinstance(schema.get("items"), dict) else {}
+    def array(self, schema: dict[str, Any]) -> list[Any]:
+        items = self.plain(schema.get("items"))
         if items.get("type") in ("integer", "number"):
-            found: list[Any] = []
-            while self.numbers:
-                found.append(self.number(items["type"]))
-            return found
+            return [self.number(items["type"]) for _ in list(self.found["number"])]
         if items.get("type") == "object":
-            one = self.object(items)
-            return [one] if one else []
-        texts, self.quoted, self.paths = [*self.quoted, *self.paths], [], []
+            return [one for one in [self.object(items)] if one]
+        texts = [*self.found["quoted"], *self.found["path"]]
+        self.found.update(quoted=[], path=[])
         return texts
 
     def string(self, name: str, needed: bool) -> str | None:
         """A text, by what the argument's name says about it; `needed`: something must be found."""
         words = set(re.split(r"[^a-z]+", name))
-        if words & {"url", "link", "uri"}:
-            earlier = [url for result in reversed(self.results) for url in _URL.findall(result.text)]
-            return self.taken(self.urls) or (earlier[0] if earlier and needed else None)
-        if words & {"email", "to", "recipient"} and self.emails:
-            return self.taken(self.emails)
-        if words & set(_FOLDER_NAMES):
-            return self.taken(self.paths) or self.taken(self.quoted) or ("." if needed or self.says("here") else None)
-        if words & set(_PATH_NAMES):
-            return self.taken(self.paths) or self.taken(self.quoted) or (self.earlier_path() if needed else None)
-        if words & set(_TEXT_NAMES):
-            return self.taken(self.quoted) or (self.text() if needed else None)
-        return self.taken(self.quoted) or (self.subject() if needed else None)
+        kinds, otherwise = next((rule for names, *rule in _BY_NAME if words & names), (("quoted",), _Filler.subject))
+        return self.take(*kinds) or (otherwise(self) if needed else None)
 
-    @staticmethod
-    def taken(found: list[str]) -> str | None:
-        return found.pop(0) if found else None
+    def take(self, *kinds: str) -> str | None:
+        return next((self.found[kind].pop(0) for kind in kinds if self.found[kind]), None)
 
-    def says(self, word: str) -> bool:
-        return re.search(rf"\b{word}\b", self.clause, re.I) is not None
+    def mentions(self, *words: str) -> bool:
+        return re.search(rf"\b(?:{'|'.join(words)})\b", self.clause, re.I) is not None
 
-    def text(self) -> str:
-        """What shall be written: the earlier results, else the clause itself."""
-        if not self.results:
-            return self.subject()
-        lines = [f"- {result.call()}: {short(result.text, 400)}" for result in self.results]
-        return "\n".join(["Summary by the offline model", "", *lines, ""])
+    def summary(self) -> str:
+        """The text to write: the earlier results, else what the clause is about."""
+        lines = [result.line(400) for result in self.results]
+        return "\n".join(["Summary by the offline model", "", *lines, ""]) if lines else self.subject()
 
     def subject(self) -> str:
         """What a clause is about: the words behind its first preposition, else behind its first word."""
-        if _BACK.search(self.clause) and self.results and not self.paths:
+        if _BACK.search(self.clause) and self.results and not self.found["path"]:
             return self.results[-1].text.strip()[:2000] or self.clause
         found = _AFTER.search(self.clause)
         rest = found.group(1) if found else re.sub(r"^\W*\w+\s+(the\s+|an?\s+)?(?=\S)", "", self.clause)
         return rest.strip(" .?!") or self.prompt
 
+    def earlier_url(self) -> str | None:
+        return next((url for result in reversed(self.results) for url in _URL.findall(result.text)), None)
+
     def earlier_path(self) -> str:
         """A path that an earlier result names: the largest, the smallest, the last or the first one."""
-        for result in reversed(self.results):
-            entries = _entries(result.text)
-            if not entries:
-                continue
-            for word, pick in _LAST_WORDS:
-                if self.says(word) and any(size is not None for _, size in entries):
-                    return pick(entries, key=lambda entry: (entry[1] is not None, entry[1] or 0))[0]
-            return entries[-1 if self.says("last") or self.says("newest") else 0][0]
-        found = _PATH.findall(_URL.sub(" ", self.prompt))
-        return found[0] if found else "."
+        entries = next(filter(None, (_entries(result.text) for result in reversed(self.results))), [])
+        if entries and self.mentions("largest", "biggest", "longest"):
+            return max(entries, key=lambda entry: entry[1])[0]
+        if entries and self.mentions("smallest", "shortest"):
+            return min(entries, key=lambda entry: entry[1])[0]
+        if entries:
+            return entries[-1 if self.mentions("last", "newest") else 0][0]
+        return next(iter(_PATH.findall(_URL.sub(" ", self.prompt))), ".")
 
 
-def _entries(text: str) -> list[tuple[str, float | None]]:
-    """The files that a result lists, each with the size beside it, if there is one."""
+# By the words of an argument's name: what is taken for it, and what stands in where nothing is found.
+_BY_NAME: tuple[tuple[set[str], tuple[str, ...], Any], ...] = (
+    ({"url", "link", "uri"}, ("url",), _Filler.earlier_url),
+    ({"folder", "directory", "dir", "root"}, ("path", "quoted"), lambda filler: "."),
+    ({"path", "file", "filename", "document", "source", "target", "destination"}, ("path", "quoted"),
+     _Filler.earlier_path),
+    ({"text", "content", "body", "message", "note", "summary", "report", "comment"}, ("quoted",), _Filler.summary),
+    ({"email", "to", "recipient"}, ("email", "quoted"), _Filler.subject),
+)  # fmt: skip
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    kinds = schema.get("type")
+    return str(next((one for one in kinds if one != "null"), None) if isinstance(kinds, list) else kinds)
+
+
+def _entries(text: str) -> list[tuple[str, float]]:
+    """The files that a result lists, each with the size beside it, 0 if there is none."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = text.splitlines()
-    if isinstance(value, dict):
-        value = [[key, inner] for key, inner in value.items()]
-    lines = [item if isinstance(item, str) else json.dumps(item) for item in value] if isinstance(value, list) else []
+    value = [[key, inner] for key, inner in value.items()] if isinstance(value, dict) else value
     entries = []
-    for line in lines[:10_000]:
+    for line in value[:10_000] if isinstance(value, list) else []:
+        line = line if isinstance(line, str) else json.dumps(line)
         path = _PATH.search(line)
-        if path and not path.group().endswith("/"):
-            entries.append((path.group(), _size(line.replace(path.group(), " ", 1))))
-        elif not path and (bare := re.match(r"\W*([A-Za-z_][\w-]*)(?![\w/])\W*(\d.*)?$", line)):  # LICENSE 1071
-            entries.append((bare.group(1), _size(bare.group(2) or "")))
+        if path and not path[0].endswith("/"):
+            entries.append((path[0], _size(line.replace(path[0], " ", 1))))
+        elif not path and (bare := _BARE_NAME.match(line)):
+            entries.append((bare[1], _size(line[bare.end(1) :])))
     return entries
 
 
-def _size(text: str) -> float | None:
+def _size(text: str) -> float:
     """The first number of a text, with its unit: `1,204 bytes`, `3.5 kB`."""
     found = _SIZE.search(text)
-    if not found:
-        return None
-    number = float(found.group(1).replace(",", "")) if found.group(1).count(".") <= 1 else 0.0
-    return number * {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[found.group(2).lower()]
+    unit = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
+    return float(found[1].replace(",", "")) * unit[found[2].lower()] if found else 0.0

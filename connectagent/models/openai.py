@@ -14,7 +14,7 @@ from connectagent.models.json_schema import response_format, with_instruction
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, attempt_hooks, closed_with, count
 
-# Mistral refuses the parameter, and tells the usage without it.
+# Mistral refuses the parameter, and sends the usage without it.
 _NO_STREAM_OPTIONS = {"mistral"}
 # They take a JSON object, but no schema for it.
 _NO_SCHEMA = {"deepseek"}
@@ -34,21 +34,11 @@ class OpenAILLM(WireLLM):
         options: parameters of the API that are sent with every request, for example `temperature`.
     """
 
+    default_provider = "openai"
     path = "/chat/completions"
     default_base_url = "https://api.openai.com/v1"
     base_url_variable = "OPENAI_BASE_URL"
     client_variables = ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID")
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        provider: str = "openai",
-        api_key: str | None = None,
-        base_url: str | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__(model, provider=provider, api_key=api_key, base_url=base_url, options=options)
 
     def _make_client(self, key: str | None, base_url: str) -> Any:
         import openai
@@ -70,7 +60,7 @@ class OpenAILLM(WireLLM):
             stream, retries = self._post(body, stream=True, stream_cls=_stream_class())
             with stream:
                 answer = self._collected(stream, on_text, received)
-        usage = _told_usage(answer)
+        usage = _sent_usage(answer)
         if usage or (isinstance(answer, dict) and answer.get("choices")):
             received.whole(usage)
         response = self._response(answer)
@@ -120,7 +110,7 @@ class OpenAILLM(WireLLM):
         if content is None and not calls:
             self._refuse_empty(finish, message, answer)
         return LLMResponse(
-            content, calls or None, None, finish, answer.get("model") or None, self._kept(message, calls)
+            content, calls or None, None, finish, answer.get("model") or None, self._provider_data(message, calls)
         )
 
     def _choice(self, answer: Any) -> dict[str, Any]:
@@ -152,7 +142,7 @@ class OpenAILLM(WireLLM):
             raise self._failure("the answer has no message", "bad_response", status=200, body=answer)
 
     def _calls(self, message: dict[str, Any]) -> list[ToolCall]:
-        """The calls of a message, told by themselves: `finish_reason` is wrong in both directions."""
+        """The calls of a message, whatever `finish_reason` says: it is wrong in both directions."""
         taken: set[str] = set()
         calls = []
         for raw in message.get("tool_calls") or []:
@@ -162,7 +152,7 @@ class OpenAILLM(WireLLM):
                 calls.append(tool_call(raw.get("id"), function.get("name"), arguments, taken, self.provider))
         return calls
 
-    def _kept(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
+    def _provider_data(self, message: dict[str, Any], calls: list[ToolCall]) -> dict[str, Any] | None:
         """What this endpoint may need back: reasoning, signatures, whatever the format does not know."""
         if self._is_openai:
             return None
@@ -207,7 +197,7 @@ class OpenAILLM(WireLLM):
             if chunk.get("error"):
                 raise self._no_answer(chunk)
             answer.update((key, chunk[key]) for key in ("model", "usage", "x_groq") if chunk.get(key))
-            received.so_far(_told_usage(answer))
+            received.so_far(_sent_usage(answer))
             choice = _first_choice(chunk)
             delta = choice.get("delta") or choice.get("message") or {}
             finish = choice.get("finish_reason") or finish
@@ -222,7 +212,7 @@ class OpenAILLM(WireLLM):
         return answer
 
 
-def _told_usage(answer: Any) -> Any:
+def _sent_usage(answer: Any) -> Any:
     if not isinstance(answer, dict):
         return None
     return answer.get("usage") or (answer.get("x_groq") or {}).get("usage")
@@ -232,7 +222,7 @@ def _told_usage(answer: Any) -> Any:
 def _stream_class() -> Any:
     """The SDK's stream, which also notes `[DONE]` in `done`.
 
-    The SDK hides it, but it alone tells a complete stream that names no finish_reason (Kimi) from one
+    The SDK hides it, but it alone distinguishes a complete stream without a finish_reason (Kimi) from one
     that was cut. Should `_iter_events` be renamed, such streams count as cut: the safe side.
     """
     import openai
@@ -257,7 +247,7 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_fields(message: dict[str, Any], delta: dict[str, Any]) -> Iterator[str]:
-    """Add a delta to the message: text to text, list to list, else the last value. Yields what is to be shown."""
+    """Add a delta to the message: text to text, list to list, else the last value. Yields the new text."""
     for key, value in delta.items():
         if value is None or key in ("tool_calls", "role"):
             continue

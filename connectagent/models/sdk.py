@@ -116,10 +116,10 @@ def _failed(attempts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Received:
-    """What the provider told of the tokens of one call, which may fail all the same.
+    """The usage that the provider has reported for one call, which may still fail.
 
     Attributes:
-        usages: of each answer that is whole, as the provider sent it; {} where it told none.
+        usages: of each answer that is whole, as the provider sent it; {} where it reported none.
         begun: of an answer that is not whole yet, or never became so.
     """
 
@@ -152,6 +152,7 @@ class WireLLM(ABC):
         model: `provider/model`.
     """
 
+    default_provider: ClassVar[str]
     path: ClassVar[str]
     default_base_url: ClassVar[str]
     base_url_variable: ClassVar[str]
@@ -162,13 +163,13 @@ class WireLLM(ABC):
         self,
         model: str,
         *,
-        provider: str,
+        provider: str | None = None,
         api_key: str | None = None,
         base_url: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> None:
-        self.model = f"{provider}/{model}"
-        self.provider = provider
+        self.provider = provider or self.default_provider
+        self.model = f"{self.provider}/{model}"
         self.wire_model = model
         self._api_key = api_key
         from connectagent.output.masking import add_secret  # it has many patterns to compile
@@ -192,7 +193,7 @@ class WireLLM(ABC):
         Args:
             messages: the conversation, in OpenAI's chat format.
             tools: schemas, `{"type": "function", "function": {...}}`.
-            output: a pydantic model whose JSON the answer's text shall be; the caller validates it.
+            output: a pydantic model; the answer's text is to be its JSON, which the caller validates.
 
         Raises:
             ProviderError: the call failed, or what came is no answer.
@@ -202,7 +203,7 @@ class WireLLM(ABC):
     def stream(
         self, messages: Messages, tools: Tools = None, *, on_text: OnText, output: type[Any] | None = None
     ) -> LLMResponse:
-        """One answer of the model, whose text is told as it arrives; returns the whole response.
+        """One answer of the model, its text passed to `on_text` as it arrives; returns the whole response.
 
         Raises:
             ProviderError: the call failed; also when the stream was cut or carried an error, after
@@ -220,7 +221,7 @@ class WireLLM(ABC):
 
     @abstractmethod
     def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
-        """Send a request and read its answer; `received` is told what tokens it took as soon as that is known."""
+        """Send a request and read its answer; put its usage into `received` as soon as it is known."""
 
     @abstractmethod
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None: ...
@@ -235,7 +236,7 @@ class WireLLM(ABC):
             usages = [*received.usages, *([] if received.begun is None else [received.begun])]
             if usages:
                 error.usage = self._usage(usages) or TokenUsage()
-            if received.begun is not None:  # what a cut stream told at its beginning is not all that it took
+            if received.begun is not None:  # a cut stream took more than it reported at its beginning
                 error.usage.cost = None
             raise
         response.usage = self._usage(received.usages)
@@ -259,7 +260,7 @@ class WireLLM(ABC):
         return known.key_variable if known else None
 
     def _key(self) -> str | None:
-        """The key, or None where there is none; a placeholder where an address of one's own needs none."""
+        """The key, or None where there is none; a placeholder where the user's own server needs none."""
         key = self._api_key or (os.environ.get(self._key_variable) if self._key_variable else None)
         if not key and (self._own_base_url or self._environment_url() or not self._key_variable):
             return NO_KEY

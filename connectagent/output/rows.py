@@ -1,4 +1,4 @@
-"""What the terminal tells of a trace entry: rows of text, before they are laid out for a width."""
+"""A trace entry as rows of text, before they are laid out for a terminal's width."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 
 from connectagent.data import TraceEntry
 from connectagent.errors import Paused
+from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.session.messages import text_of
 from connectagent.session.usage import Spent, usage_of
 
-Part = tuple[str, str]
+Span = tuple[str, str]
 """Text, and rich's name for its style."""
 
 # The words of the providers for an answer that is not whole.
@@ -24,7 +25,6 @@ _CUT = {
     "refusal": "as the model refused",
     "content_filter": "by the provider's content filter",
 }
-_JOINERS = "\u200c\u200d"  # not printable, yet part of Persian words and of emoji
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class Row:
     """
 
     indent: int
-    parts: tuple[Part, ...]
+    parts: tuple[Span, ...]
     right: str = ""
     wrap: bool = False
     stack: bool = False
@@ -64,24 +64,6 @@ ASCII = Glyphs("*", "x", "o", "!", "-", ">", "...")
 
 
 # -- values --------------------------------------------------------------------------------------
-
-
-def visible(value: object, limit: int = 400) -> str:
-    """A value as one line of text without a character that a terminal obeys or that changes the reading order."""
-    try:
-        text = value if isinstance(value, str) else str(value)
-    except Exception as error:
-        text = f"<{type(value).__name__} whose str() raised {type(error).__name__}>"
-    short = text[:limit]
-    if not short.isprintable():
-        short = "".join(map(_visible, short))
-    return short if len(text) <= limit else short + "..."
-
-
-def _visible(character: str) -> str:
-    if character.isprintable() or character in _JOINERS:
-        return character
-    return " " if character.isspace() else character.encode("unicode_escape").decode("ascii")
 
 
 class _Arguments(reprlib.Repr):
@@ -140,19 +122,7 @@ def price(cost: float) -> str:
     return f"${cost:.4f}" if cost < 1 else f"${cost:.2f}"
 
 
-def who(by: Any) -> str:
-    """The handler, tool or plugin that did something."""
-    by = by if isinstance(by, dict) else {}
-    return str(by.get("handler") or by.get("tool") or by.get("agent") or by.get("plugin") or "a handler")
-
-
-def _where(by: dict[str, Any]) -> str:
-    place = f"{os.path.basename(str(by.get('file') or '?'))}:{by.get('line', '?')}"
-    plugin = by.get("plugin")
-    return f"{who(by)} ({place})" if plugin in (None, who(by)) else f"{who(by)} of plugin {plugin} ({place})"
-
-
-def stopped(error: BaseException) -> Part:
+def stopped(error: BaseException) -> Span:
     """Why a turn did not come to its end."""
     if isinstance(error, Paused):
         return f"paused: {error.reason or 'no reason was given'}", "yellow"
@@ -163,7 +133,7 @@ def stopped(error: BaseException) -> Part:
 
 
 def rows_of(entry: TraceEntry, glyphs: Glyphs, *, streamed: bool = False) -> list[Row]:
-    """The rows that tell of a trace entry; none for a type that is not shown.
+    """The rows of a trace entry; none for a type that is not shown.
 
     Args:
         streamed: whether the text of this model call was shown already, as it arrived.
@@ -180,41 +150,44 @@ def _user_input(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 def _llm_call(entry: TraceEntry, glyphs: Glyphs, streamed: bool) -> list[Row]:
     status, usage, calls = entry.get("status"), usage_of(entry), entry.get("tool_calls_count") or 0
-    right = [f"{calls} call{'' if calls == 1 else 's'}" if calls else "", duration(entry.get("duration_ms") or 0)]
+    right = [many(calls, "call") if calls else "", duration(entry.get("duration_ms") or 0)]
     if usage is not None:
         right.append(f"{tokens(usage.input_tokens)}{glyphs.arrow}{tokens(usage.output_tokens)} tok")
         right.append(price(usage.cost) if usage.cost is not None else "")
-    parts: list[Part] = [(f"{entry.get('iteration', '')} ", "dim"), (str(entry.get("model")), "cyan")]
+    parts: list[Span] = [(f"{entry.get('iteration', '')} ", "dim"), (str(entry.get("model")), "cyan")]
     if status in ("stand_in", "recovered"):
-        parts.append((f" {'stand-in' if status == 'stand_in' else 'recovered'} by {who(entry.get('by'))}", "yellow"))
+        parts.append((f" {'stand-in' if status == 'stand_in' else 'recovered'} by {actor(entry.get('by'))}", "yellow"))
     rows = [Row(2, tuple(parts), "  ".join(filter(None, right)))]
-    if entry.get("retries"):
-        rows.append(_retries(entry["retries"], glyphs))
-    if entry.get("error") is not None and status in ("error", "recovered"):
-        style = "red" if status == "error" else "yellow"
-        rows.append(Row(4, ((f"{glyphs.bad} {_error(entry)}", style),), wrap=True))
-    if str(entry.get("finish_reason")).lower() in _CUT:
-        reason = str(entry["finish_reason"])
-        text = f"{glyphs.warn} the answer was cut {_CUT[reason.lower()]} ({reason})"
-        rows.append(Row(4, ((text, "yellow"),), wrap=True))
+    rows += _call_troubles(entry, glyphs)
     if calls and entry.get("content") and not streamed:  # what a model says beside its calls; never the result
         rows.append(Row(4, ((first_line(entry["content"]), "italic"),)))
     return rows
 
 
+def _call_troubles(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    """What a model call met: failed attempts, an error, an answer that is not whole."""
+    rows, status = [], entry.get("status")
+    if entry.get("retries"):
+        reasons = ", ".join(str(failed.get("status") or "no answer") for failed in entry["retries"])
+        text = f"{glyphs.warn} {many(len(entry['retries']), 'failed attempt')}: {reasons}"
+        rows.append(Row(4, ((text, "yellow"),)))
+    if entry.get("error") is not None and status in ("error", "recovered"):
+        style = "red" if status == "error" else "yellow"
+        rows.append(Row(4, ((f"{glyphs.bad} {_error(entry)}", style),), wrap=True))
+    reason = str(entry.get("finish_reason"))
+    if reason.lower() in _CUT:
+        text = f"{glyphs.warn} the answer was cut {_CUT[reason.lower()]} ({reason})"
+        rows.append(Row(4, ((text, "yellow"),), wrap=True))
+    return rows
+
+
 def spent_texts(spent: Spent) -> list[str]:
-    """What model calls took, in short: tokens and US dollars, `?` where a price is unknown; nothing where none told."""
+    """What model calls took, in short: tokens and US dollars, `?` where a price is unknown; [] without tokens."""
     if not spent.tokens:
         return []
     known = price(spent.usage.cost) if spent.usage.cost else ""
     cost = known if spent.priced else " + ".join(filter(None, (known, "?" if known else "cost ?")))
     return [f"{tokens(spent.tokens)} tok", cost]
-
-
-def _retries(retries: list[dict[str, Any]], glyphs: Glyphs) -> Row:
-    reasons = ", ".join(str(failed.get("status") or "no answer") for failed in retries)
-    attempts = f"{len(retries)} failed attempt{'' if len(retries) == 1 else 's'}"
-    return Row(4, ((f"{glyphs.warn} {attempts}: {reasons}", "yellow"),))
 
 
 def _error(entry: TraceEntry) -> str:
@@ -242,7 +215,7 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     right = f"{status.replace('_', ' ')}  {took}" if status in ("error", "interrupted") else status.replace("_", " ")
     text = _error(entry) if entry.get("error") is not None and failed else first_line(entry.get("result"))
     if entry.get("by"):
-        text = f"{text.removeprefix('rejected: ')} (by {who(entry['by'])})"
+        text = f"{text.removeprefix('rejected: ')} (by {actor(entry['by'])})"
     whole = failed or status == "rejected"
     return [Row(4, ((f"{mark} ", style), (call, "")), right), Row(6, ((text, style),), wrap=whole)]
 
@@ -263,15 +236,15 @@ def _message(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     did = {"message": "added", "message_edited": "edited", "message_removed": "removed"}[entry["type"]]
     message = entry.get("message")
     text = first_line(message.get("content") or "") if isinstance(message, dict) else ""
-    return [Row(4, ((f"+ {who(entry.get('by'))} {did} a message", ""), (f": {text}" if text else "", "dim")))]
+    return [Row(4, ((f"+ {actor(entry.get('by'))} {did} a message", ""), (f": {text}" if text else "", "dim")))]
 
 
 def _change(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     value, of = entry.get("value"), str(entry.get("of"))
     if of == "tool_execution" and isinstance(value, dict):
         text = f": {value.get('status')}: {first_line(value.get('result'))}"
-        return [Row(4, ((f"+ {who(entry.get('by'))} handled the error", ""), (text, "dim")))]
-    return [Row(4, ((f"+ {who(entry.get('by'))} changed the {of.replace('_', ' ')}", ""),))]
+        return [Row(4, ((f"+ {actor(entry.get('by'))} handled the error", ""), (text, "dim")))]
+    return [Row(4, ((f"+ {actor(entry.get('by'))} changed the {of.replace('_', ' ')}", ""),))]
 
 
 _WOULD = {
@@ -286,22 +259,22 @@ _WOULD = {
 
 def _shadow(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     would = entry.get("would")
-    told = would if isinstance(would, dict) else {}
-    did = [f"{call.get('call') or 'set'} {call.get('set', '')}".strip() for call in told.get("calls") or ()]
-    for change in told.get("changes") or ():
+    would = would if isinstance(would, dict) else {}
+    did = [f"{call.get('call') or 'set'} {call.get('set', '')}".strip() for call in would.get("calls") or ()]
+    for change in would.get("changes") or ():
         kind = _WOULD.get(str(change.get("type")), "add to the trace")
         did.append(kind.format(of=str(change.get("of")).replace("_", " ")))
-    if "raise" in told:
-        did.append(f"raise {told['raise'].get('error_type')}: {first_line(told['raise'].get('error') or '')}")
-    if "return" in told:
-        did.append(f"return {_arguments.repr(told['return'])}")
-    text = f"({who(entry.get('by'))} would {', '.join(did)})"
+    if "raise" in would:
+        did.append(f"raise {would['raise'].get('error_type')}: {first_line(would['raise'].get('error') or '')}")
+    if "return" in would:
+        did.append(f"return {_arguments.repr(would['return'])}")
+    text = f"({actor(entry.get('by'))} would {', '.join(did)})"
     return [Row(4, ((text, "dim"),))]
 
 
 def _failure(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     by = entry.get("by")
-    text = f"{glyphs.bad} {_where(by) + ' raised ' if isinstance(by, dict) else ''}{_error(entry)}"
+    text = f"{glyphs.bad} {actor_with_place(by) + ' raised ' if isinstance(by, dict) else ''}{_error(entry)}"
     return [Row(4, ((text, "red"),), wrap=True)]
 
 
@@ -316,7 +289,7 @@ def _mended(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 def _paused(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     call, reason = entry.get("call"), entry.get("reason") or "no reason was given"
-    head = Row(4, ((f"{glyphs.warn} {who(entry.get('by'))} paused the turn: {reason}", "yellow"),), wrap=True)
+    head = Row(4, ((f"{glyphs.warn} {actor(entry.get('by'))} paused the turn: {reason}", "yellow"),), wrap=True)
     waits = call_text(call.get("name"), call.get("arguments")) if isinstance(call, dict) else str(entry.get("hook"))
     return [head, Row(6, ((f"{waits} waits", "dim"),))]
 
@@ -326,18 +299,18 @@ def _resumed(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     did = f", {decision(entry['decided'])}" if entry.get("decided") else ""
     rows = [Row(4, ((f"{glyphs.other} goes on from {name}, turn {entry.get('turn')}{did}", "cyan"),), wrap=True)]
     changed = entry.get("plugins") or {}
-    told = [f"{kind} {', '.join(map(str, names))}" for kind, names in changed.items()]
-    if told:
-        rows.append(Row(6, ((f"{glyphs.warn} the plugins are not the same: {'; '.join(told)}", "yellow"),), wrap=True))
+    if changed:
+        differences = "; ".join(f"{kind} {', '.join(map(str, names))}" for kind, names in changed.items())
+        rows.append(Row(6, ((f"{glyphs.warn} the plugins are not the same: {differences}", "yellow"),), wrap=True))
     return rows
 
 
 def decision(decided: Any) -> str:
     """What was decided about a turn that was paused, as the entry `resumed` has it."""
-    told = decided if isinstance(decided, dict) else {}
-    if "reject" in told:
-        return f"rejected: {first_line(told['reject'])}"
-    return f"answered: {first_line(told['answer'])}" if "answer" in told else "approved"
+    decided = decided if isinstance(decided, dict) else {}
+    if "reject" in decided:
+        return f"rejected: {first_line(decided['reject'])}"
+    return f"answered: {first_line(decided['answer'])}" if "answer" in decided else "approved"
 
 
 _ROWS: dict[str, Callable[[TraceEntry, Glyphs], list[Row]]] = {

@@ -1,7 +1,6 @@
-"""A terminal, or a file in its place, that obeys nothing of what is shown on it.
+"""A terminal, or a file in its place, for text of users, models and tools.
 
-What is shown was written by users, models and tools, so nothing is read as markup, and a character that a
-terminal would obey is shown as an escape instead. rich is loaded with the first line.
+Nothing is read as markup, and a character that a terminal would obey is shown as an escape. The first line loads rich.
 """
 
 from __future__ import annotations
@@ -18,7 +17,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from connectagent.output import masking
-from connectagent.output.rows import ASCII, UNICODE, Glyphs, Row, visible
+from connectagent.output.rows import ASCII, UNICODE, Glyphs, Row
+from connectagent.output.text import visible
 
 if TYPE_CHECKING:
     import rich.console
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _TOKENS = re.compile(r"\n|[^\S\n]+|\S+")
 _TRAILING = re.compile(r" +$", re.MULTILINE)  # rich fills the cells of its tables
-_INDENT = 4  # of an agent that another one calls, below the line of the model call that asked for it
 
 
 @dataclass(slots=True)
@@ -39,7 +38,7 @@ class _Line:
 
 
 class Terminal:
-    """Something to show lines on. What cannot be written is dropped: a terminal that went away breaks nothing.
+    """Shows lines. It drops what it cannot write: a terminal that went away breaks nothing.
 
     Args:
         file: where to write; None for `sys.stderr`, as it is at each line.
@@ -125,15 +124,15 @@ class Terminal:
             self._write(file, start + self._encodable(_TRAILING.sub("", capture.get())))
 
     def stream(self, owner: object, text: str, indent: int = 0, *, force: bool = False) -> bool:
-        """Print a piece of a text that is arriving; False, and nothing, while another one's is.
+        """Print a piece of arriving text. Returns False and prints nothing while the text of another owner arrives.
 
-        A line is broken before the word that does not fit, as far as the pieces tell where words begin.
+        A line breaks before the word that does not fit, where the pieces show where words begin.
         """
         file = self.file
         if file is None:
             return True
         lines = text.replace("\r", "").replace("\t", "    ").split("\n")
-        shown = "\n".join(self._encodable(visible(one, len(one))) for one in lines)
+        text = "\n".join(self._encodable(visible(one, len(one))) for one in lines)
         with Terminal._lock:
             line = Terminal._arriving
             if line is not None and line.file is file and line.owner is not owner:
@@ -142,7 +141,7 @@ class Terminal:
                 self.end(line.owner)
                 line = None
             column = line.column if line is not None and line.file is file else 0
-            out, column = _wrapped(shown, column, indent, self.width)
+            out, column = _wrapped(text, column, indent, self.width)
             Terminal._arriving = _Line(file, owner, column)
             self._write(file, out)
         return True
@@ -257,6 +256,3 @@ def _rich(colour: bool) -> rich.console.Console:
         emoji=False,
         highlight=False,
     )
-
-
-# -- the plugin ----------------------------------------------------------------------------------

@@ -1,21 +1,35 @@
-"""Text as eyes and files may have it: without secrets, harmless to a terminal, not too long."""
+"""Text as eyes and files may have it: without secrets, harmless to a terminal, not too long; and who did something."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
+from connectagent.errors import short_path
 from connectagent.output.masking import current
 
-# Control characters, what turns the direction of text round, line separators, and lone surrogates.
-_UNREADABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_JOINERS = "\u200c\u200d"  # not printable, yet part of Persian words and of emoji
+
+
+def visible(value: object, limit: int = 400) -> str:
+    """A value as one line of text without a character that a terminal obeys or that changes the reading order."""
+    text = value if isinstance(value, str) else describe(str, value)
+    start = text[:limit]
+    if not start.isprintable():
+        start = "".join(map(_visible, start))
+    return start if len(text) <= limit else start + "..."
+
+
+def _visible(character: str) -> str:
+    if character.isprintable() or character in _JOINERS:
+        return character
+    return " " if character.isspace() else character.encode("unicode_escape").decode("ascii")
 
 
 def clean(text: str) -> str:
-    """Text in which only newlines are left of what a terminal would act upon; the rest is shown as escapes."""
-    text = text.replace("\r\n", "\n").replace("\t", "    ")
-    return _UNREADABLE.sub(lambda match: ascii(match[0])[1:-1], text)
+    """Text of several lines, each of them `visible`."""
+    lines = text.replace("\r\n", "\n").replace("\t", "    ").split("\n")
+    return "\n".join(visible(line, len(line)) for line in lines)
 
 
 def describe(how: Callable[[Any], str], value: Any) -> str:
@@ -27,10 +41,28 @@ def describe(how: Callable[[Any], str], value: Any) -> str:
 
 
 def shortened(value: Any, length: int) -> str:
-    """A value as text without secrets, of at most `length` characters, and a mark that tells how much is left out."""
+    """A value as text without secrets, of at most `length` characters, and a note of how much is left out."""
     value = current().text(value if isinstance(value, str) else describe(str, value))
     left_out = len(value) - length
     return clean(value[:length]) + (f"... ({left_out} more characters)" if left_out > 0 else "")
 
 
+def actor(by: Any) -> str:
+    """Who did something, by the `by` of a trace entry: the user, a model, tool, agent, handler or plugin."""
+    by = by if isinstance(by, dict) else {}
+    if by.get("user"):
+        return "the user"
+    kind = next((kind for kind in ("model", "tool") if by.get(kind)), None)
+    name = f"{kind} {by[kind]}" if kind else by.get("handler") or by.get("agent") or by.get("plugin") or "a handler"
+    return visible(name, 60)
 
+
+def actor_with_place(by: Any) -> str:
+    """Who did something, with the plugin, hook, file and line as far as they are known."""
+    by = by if isinstance(by, dict) else {}
+    name, plugin = actor(by), by.get("plugin")
+    version = f" {by['version']}" if by.get("version") else ""
+    plugin = f" of plugin {plugin}{version}" if by.get("handler") and plugin not in (None, name) else version
+    file = f"{short_path(by['file'])}:{by.get('line', '?')}" if by.get("file") not in (None, "?") else ""
+    place = ", ".join(str(part) for part in (by.get("hook"), file) if part)
+    return visible(f"{name}{plugin}{f' ({place})' if place else ''}", 300)

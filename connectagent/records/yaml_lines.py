@@ -48,10 +48,13 @@ def _escape(match: re.Match[str]) -> str:
     return "\ufffd" if "\ud800" <= match[0] <= "\udfff" else f"\\u{ord(match[0]):04x}"
 
 
+_PLAIN = (str, bool, type(None))
+
+
 def _is_simple(value: Any, depth: int) -> bool:
     """Whether the C encoder, which is ten times faster, writes it as YAML reads it."""
     kind = type(value)
-    if kind is str or kind is bool or value is None:
+    if kind in _PLAIN:
         return True
     if kind is int:
         return bool(-(1 << 63) < value < 1 << 63)

@@ -77,8 +77,8 @@ if pytest is not None:
 
     def pytest_addoption(parser: pytest.Parser) -> None:
         group = parser.getgroup("connectagent")
-        told = "run the agents of the fixture `recorded` live, and write their records"
-        group.addoption("--record", action="store_true", help=told)
+        text = "run the agents of the fixture `recorded` live, and write their records"
+        group.addoption("--record", action="store_true", help=text)
 
     @pytest.fixture
     def recorded(request: pytest.FixtureRequest) -> Iterator[Recorded]:

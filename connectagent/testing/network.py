@@ -98,24 +98,24 @@ def _innermost() -> no_network | None:
         return _active[-1] if _active else None
 
 
-def _guarded_connect(own: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded_connect(original: Callable[..., Any]) -> Callable[..., Any]:
     def connect(self: socket.socket, address: Any) -> Any:
         guard = _innermost()
         if guard is not None and self.family != getattr(socket, "AF_UNIX", None):
             host, port = address[:2] if isinstance(address, tuple) and len(address) > 1 else (address, "?")
             guard.check(host, port)
-        return own(self, address)
+        return original(self, address)
 
     return connect
 
 
-def _guarded_getaddrinfo(own: Callable[..., Any]) -> Callable[..., Any]:
+def _guarded_getaddrinfo(original: Callable[..., Any]) -> Callable[..., Any]:
     def getaddrinfo(host: Any, port: Any, *args: Any, **kwargs: Any) -> Any:
         guard = _innermost()
         if guard is None:
-            return own(host, port, *args, **kwargs)
+            return original(host, port, *args, **kwargs)
         guard.check("" if host is None else host, port)
-        found = own(host, port, *args, **kwargs)
+        found = original(host, port, *args, **kwargs)
         guard.resolved(host, port, found)
         return found
 

@@ -123,7 +123,7 @@ class HookRecorder:
 
 
 def _snapshot(value: Any) -> Any:
-    """A value as it is now, whatever is edited later."""
+    """A copy of a value, which later edits do not change."""
     if isinstance(value, ToolCall):
         return replace(value, arguments=clone(value.arguments))
     if isinstance(value, LLMRequest):

@@ -1,4 +1,4 @@
-"""Recorded sessions in tests: that they still give the same, and agents that answer from a record."""
+"""Recorded sessions in tests: `replayed` checks that they still give the same, `Recorded` answers from them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Recorded:
         live: whether to record.
 
     Attributes:
-        failed: whether the test has failed already: then nothing is written, and nothing more is told.
+        failed: whether the test has failed already: then nothing is written or compared.
     """
 
     def __init__(self, folder: Path, live: bool) -> None:
@@ -113,7 +113,7 @@ class Recorded:
         """Write the records, or hold what was played against them.
 
         Raises:
-            AssertionError: something is not as it was; the message tells it.
+            AssertionError: something differs; the message says what.
         """
         for path, agent, playing in self._open:
             if playing is None:
@@ -123,9 +123,9 @@ class Recorded:
             lists = ("rejected", "stand_ins", "errors", "changed", "not_recorded", "hook_errors")
             other = [f"{key}: {value}" for key in lists for value in getattr(played, key)]
             if played.divergence is not None or other:
-                told = [str(played.divergence)] if played.divergence else []
+                first = [str(played.divergence)] if played.divergence else []
                 hint = "if it is meant: pytest --record"
-                raise AssertionError("\n".join([f"{path.name} is not replayed as it was; {hint}", *told, *other]))
+                raise AssertionError("\n".join([f"{path.name} is not replayed as it was; {hint}", *first, *other]))
             if len(played.results) < turns:
                 raise AssertionError(f"{path.name} has {turns} turns, and the test made {len(played.results)}")
 
@@ -133,7 +133,7 @@ class Recorded:
 def keep_record(agent: Agent, path: Path) -> None:
     """Copy the record of an agent's session to a file of a repository: what differs with each run is made the same.
 
-    Times are 0, the script is left out, files of handlers are told from the record's own folder, and long texts are
+    Times are 0, the script is left out, files of handlers are relative to the record's folder, and long texts are
     whole. The file is replaced at once, or not at all.
 
     Raises:

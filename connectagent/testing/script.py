@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import itertools
-import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from connectagent.data import LLMResponse, Message, ToolCall
+from connectagent.data import LLMResponse, Message, ToolCall, WordByWord
 
 _numbers = itertools.count(1)
 
@@ -30,7 +28,7 @@ class Request(NamedTuple):
     tools: list[dict[str, Any]]
 
 
-class ScriptedLLM:
+class ScriptedLLM(WordByWord):
     """A model that answers with what it was given, in order.
 
     Args:
@@ -64,19 +62,6 @@ class ScriptedLLM:
                 f"called {number} times; the last message was {last!r:.300}"
             )
         return _response(self.responses[number - 1], messages, tools)
-
-    def stream(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None = None,
-        *,
-        on_text: Callable[[str], None],
-    ) -> LLMResponse:
-        """The next response of the script; its text is told word by word."""
-        response = self.complete(messages, tools)
-        for piece in re.findall(r"\S+\s*|\s+", response.content or ""):
-            on_text(piece)
-        return response
 
 
 def _response(value: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> LLMResponse:

@@ -1,4 +1,4 @@
-"""The check of the arguments that a model sends, and what the model is told where they do not fit."""
+"""Checks the arguments that a model sends, and makes the error that it reads where they do not fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from connectagent.errors import ToolArgumentsError, nearest
+from connectagent.errors import ToolArgumentsError, cut, nearest
 from connectagent.tools.schema import target
 
 Check = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -79,9 +79,9 @@ def _refuse_culprit(
         try:
             _pydantic_check({name: kind}, {name})
         except Exception as found:
-            shown = getattr(kind, "__qualname__", None) or str(kind)
+            text = getattr(kind, "__qualname__", None) or str(kind)
             reason = str(found).partition("\n")[0].partition(". Set `arbitrary")[0]
-            refuse(f"parameter {name!r} is of type {shown}, which cannot be described to a model: {reason}", remedy)
+            refuse(f"parameter {name!r} is of type {text}, which cannot be described to a model: {reason}", remedy)
     refuse(f"its parameters cannot be described to a model: {error}", remedy)
 
 
@@ -145,7 +145,7 @@ def _problems(error: Exception, arguments: dict[str, Any], schema: dict[str, Any
     for item in _errors(error):
         at = item["loc"][1:] if item["loc"][:1] == ("kwargs",) and "kwargs" not in arguments else item["loc"]
         path = _path(at, arguments)
-        sent = f" (you sent {short(item['input'])})"
+        sent = f" (you sent {as_json(item['input'])})"
         if item["type"] == "missing":
             path, text, sent = _joined(path, at[-1]), "missing, but required", ""
         elif item["type"] == "extra_forbidden" and len(at) == 1:
@@ -207,7 +207,7 @@ def _kind(schema: Any, root: dict[str, Any]) -> str:
         found = target(root, schema["$ref"])
         return _kind({k: v for k, v in found.items() if k != "$ref"}, root) if isinstance(found, dict) else "any"
     if "enum" in schema or "const" in schema:
-        return " or ".join(short(value) for value in schema.get("enum", [schema.get("const")]))
+        return " or ".join(as_json(value) for value in schema.get("enum", [schema.get("const")]))
     branches = schema.get("anyOf") or schema.get("oneOf")
     if branches:
         return " or ".join(dict.fromkeys(_kind(branch, root) for branch in branches))
@@ -217,7 +217,7 @@ def _kind(schema: Any, root: dict[str, Any]) -> str:
     return " or ".join(kinds) if isinstance(kinds, list) else str(kinds)
 
 
-def short(value: Any) -> str:
+def as_json(value: Any) -> str:
     """A value in JSON, at most 80 characters of it, safe to put into a message."""
     if isinstance(value, str):
         value = value[:100]
@@ -225,8 +225,7 @@ def short(value: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, TypeError, RecursionError):
         text = f"a {type(value).__name__}"
-    text = text.encode("utf-8", "replace").decode()
-    return text if len(text) <= 80 else text[:77] + "..."
+    return cut(text.encode("utf-8", "replace").decode())
 
 
 # -- arguments against a given schema ------------------------------------------------------------
@@ -265,7 +264,7 @@ class GivenCheck:
                 if closed:
                     yield f"{key}: {_unknown(key, arguments, self.schema)}"
             elif not self._fits(properties[key], value):
-                yield f"{key}: must be {_kind(properties[key], self.schema)} (you sent {short(value)})"
+                yield f"{key}: must be {_kind(properties[key], self.schema)} (you sent {as_json(value)})"
 
     @staticmethod
     def _fits(schema: dict[str, Any], value: Any) -> bool:

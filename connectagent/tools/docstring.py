@@ -1,4 +1,4 @@
-"""What a docstring tells the model: of the tool, and of each of its parameters."""
+"""The description of a tool and of its parameters, from a docstring."""
 
 from __future__ import annotations
 

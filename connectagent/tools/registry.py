@@ -185,7 +185,7 @@ class ToolRegistry:
         return plain[near] if near else None
 
     def missing(self, name: object) -> ToolNotFound:
-        """The error that tells there is no such tool, what was probably meant, and what there is."""
+        """The error for a name without a tool: what was probably meant, and what there is."""
         near = self.closest(str(name))
         hint = f" Did you mean {near!r}?" if near else ""
         return ToolNotFound(f"there is no tool {name!r}.{hint}\nTools: {', '.join(self._tools) or 'none'}")

@@ -92,7 +92,7 @@ def harmless(text: str) -> str:
     """Text without colour codes; other control characters are shown (`\\x1b`), lone surrogates replaced by U+FFFD."""
     if not _HARMFUL.search(text):
         return text
-    if _SURROGATE.search(text):  # a pair of halves is the character that it stands for
+    if _SURROGATE.search(text):  # two halves make one character
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     text = _COLOURS.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return _HARMFUL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
@@ -274,12 +274,12 @@ def _image_part(image: Image) -> dict[str, Any]:
 
 
 def failure(error: Exception) -> dict[str, Any]:
-    """What the entry of a call tells that failed."""
-    told = {"error": error_message(error), "error_type": type(error).__name__}
-    return {"status": "error", "result": error_content(error), **told}
+    """The keys of a failed call's entry."""
+    pairs = {"error": error_message(error), "error_type": type(error).__name__}
+    return {"status": "error", "result": error_content(error), **pairs}
 
 
 def interruption(error: BaseException) -> dict[str, Any]:
-    """What the entry of a call tells that was interrupted."""
+    """The keys of an interrupted call's entry."""
     kind = type(error).__name__
     return {"status": "interrupted", "result": f"interrupted before it finished: {kind}", "error_type": kind}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from connectagent.errors import ToolDefinitionError
-from connectagent.tools.arguments import Check, short, signature_check
+from connectagent.tools.arguments import Check, as_json, signature_check
 from connectagent.tools.docstring import call_method, docstring
 from connectagent.tools.schema import check_name, wire_schema
 
@@ -136,7 +136,7 @@ def function_name(function: Any) -> str:
 
 def described(thing: object) -> str:
     """A thing in a message, with its type."""
-    return f"{short(thing) if isinstance(thing, str | int | dict) else 'an object'} of type {type(thing).__name__!r}"
+    return f"{as_json(thing) if isinstance(thing, str | int | dict) else 'an object'} of type {type(thing).__name__!r}"
 
 
 # -- what the function itself says ---------------------------------------------------------------

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
-from connectagent.errors import ToolDefinitionError
-from connectagent.tools.arguments import Check, GivenCheck, misfit, short
+from connectagent.errors import ToolDefinitionError, cut
+from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
 from connectagent.tools.results import harmless
 from connectagent.tools.running import settled
 from connectagent.tools.schema import check_name, given_schema
@@ -36,7 +36,7 @@ class Tool:
 
     Args:
         name: letters, digits, `_` and `-`, at most 64.
-        description: what the model is told; made from the name where it is empty.
+        description: what the model reads; made from the name where it is empty.
         parameters: the JSON Schema of the arguments, an object. A copy is kept, completed for the providers.
         function: is called with the arguments by name, and with the agent if it has a parameter `agent`.
         read_only: it changes nothing.
@@ -81,10 +81,8 @@ class Tool:
         else:
             self.takes_agent, self._check = known.takes_agent, known.check
         self.description = harmless(self.description or "") or _sentence(self.name)
-        told = self.description
-        if len(told) > _DESCRIPTION_LENGTH:
-            told = told[: _DESCRIPTION_LENGTH - 4].rstrip() + " ..."
-        function = {"name": self.name, "description": told, "parameters": self.parameters}
+        text = cut(self.description, _DESCRIPTION_LENGTH)
+        function = {"name": self.name, "description": text, "parameters": self.parameters}
         self.schema = {"type": "function", "function": function}
 
     @classmethod
@@ -130,7 +128,7 @@ class Tool:
             ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
         """
         if not isinstance(arguments, dict):
-            what = f"they must be a JSON object, not {short(arguments)}"
+            what = f"they must be a JSON object, not {as_json(arguments)}"
             raise misfit(self.name, self.parameters, [what])
         values = self._check(self.name, arguments)
         if self.takes_agent:

@@ -11,8 +11,7 @@ from typing import Any
 import click
 
 from connectagent.cli.log.reading import data_text
-from connectagent.output.rows import who
-from connectagent.output.text import clean
+from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.read import joined_turns, read_record
@@ -25,19 +24,19 @@ class _Step:
     """One thing that happened.
 
     Args:
-        place: where, as it is told: `turn 1, iteration 2`.
+        place: where, for example `turn 1, iteration 2`.
         what: the model, or which tool or kind of entry; steps of two records are paired by it.
-        says: what is compared, by name.
+        values: what is compared, by name.
     """
 
     place: str
     what: str
-    says: dict[str, Any]
+    values: dict[str, Any]
 
     @property
     def text(self) -> str:
         """The step as text that is equal for equal steps."""
-        return json.dumps([self.what, self.says], sort_keys=True, default=str)
+        return json.dumps([self.what, self.values], sort_keys=True, default=str)
 
 
 @click.command("diff", short_help="In what two sessions differ; exit code 1 if they do.")
@@ -102,19 +101,19 @@ def _steps(place: str, turn: dict[str, Any] | None) -> list[_Step]:
 
 def _step(place: str, entry: dict[str, Any]) -> _Step:
     kind, by = str(entry.get("type")), entry.get("by")
-    says: dict[str, Any] = {"by": who(by)} if by else {}
+    values: dict[str, Any] = {"by": actor(by)} if by else {}
     if kind == "llm_call":
         calls = entry.get("tool_calls") or []
-        asked = [call.get("name") if isinstance(call, dict) else call for call in calls]
-        says |= {"model": entry.get("model"), "text": entry.get("content"), "tools called": asked}
-        says |= {"status": entry.get("status"), "error": entry.get("error")}
-        return _Step(f"{place}, model", "model", says)
+        called = [call.get("name") if isinstance(call, dict) else call for call in calls]
+        values |= {"model": entry.get("model"), "text": entry.get("content"), "tools called": called}
+        values |= {"status": entry.get("status"), "error": entry.get("error")}
+        return _Step(f"{place}, model", "model", values)
     if kind == "tool_execution":
         name = str(entry.get("tool_name"))
-        says |= {"arguments": entry.get("arguments"), "status": entry.get("status"), "result": entry.get("result")}
-        return _Step(f"{place}, tool {name}", f"tool {name}", says)
+        values |= {"arguments": entry.get("arguments"), "status": entry.get("status"), "result": entry.get("result")}
+        return _Step(f"{place}, tool {name}", f"tool {name}", values)
     rest = {key: value for key, value in entry.items() if key not in ("type", "by")}
-    return _Step(f"{place}, {kind}", kind, says | _same_each_time(rest))
+    return _Step(f"{place}, {kind}", kind, values | _same_each_time(rest))
 
 
 def _same_each_time(value: Any) -> Any:
@@ -144,21 +143,21 @@ def _compared(one: list[_Step], two: list[_Step]) -> Iterator[str]:
 
 def _only_in(which: str, sign: str, step: _Step) -> Iterator[str]:
     yield f"{step.place}: only in the {which}"
-    for key, value in step.says.items():
+    for key, value in step.values.items():
         if value not in (None, "", [], {}):
             yield from (f"  {sign} {line}" for line in f"{key}: {data_text(value)}".splitlines())
 
 
 def _changed(one: _Step, two: _Step) -> Iterator[str]:
     place = one.place if one.place == two.place else f"{one.place} and {two.place}"
-    keys = [key for key in {**one.says, **two.says} if one.says.get(key) != two.says.get(key)]
+    keys = [key for key in {**one.values, **two.values} if one.values.get(key) != two.values.get(key)]
     if keys:
         yield place
     for key in keys:
         yield f"  {key}"
-        first, second = (data_text(step.says.get(key)).split("\n") for step in (one, two))
+        first, second = (data_text(step.values.get(key)).split("\n") for step in (one, two))
         if first == second:  # a number and its text
-            first, second = ([repr(step.says.get(key))] for step in (one, two))
+            first, second = ([repr(step.values.get(key))] for step in (one, two))
         for line in list(difflib.unified_diff(first, second, n=1, lineterm=""))[2:]:
             if not line.startswith("@@"):
                 yield f"  {line[0]} {line[1:]}"

@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
-from connectagent.cli.log.show import by_text
 from connectagent.cli.view.page import page_of
-from connectagent.output.text import clean
+from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
@@ -40,19 +39,19 @@ def markdown(record: dict[str, Any]) -> str:
 
 def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
     kind = entry.get("type")
-    by = f" {_one(by_text(entry['by']))}" if isinstance(entry.get("by"), dict) else ""
+    by = f" by {_one(actor_with_place(entry['by']))}" if isinstance(entry.get("by"), dict) else ""
     if kind == "llm_call":
         yield from ("", f"### {_one(entry.get('model'))}: {_one(entry.get('status'))}{by}")
-        told = [entry.get("content") if entry.get("tool_calls") else None, entry.get("error")]
+        values = [entry.get("content") if entry.get("tool_calls") else None, entry.get("error")]
     elif kind == "tool_execution":
         yield from ("", f"### {_one(entry.get('tool_name'))}: {_one(entry.get('status'))}{by}")
-        told = [entry.get("arguments"), entry.get("result")]
+        values = [entry.get("arguments"), entry.get("result")]
     elif kind in ("user_input", "began"):
         return
     else:
         yield from ("", f"### {_one(kind)}{by}")
-        told = [{key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")}]
-    for value in told:
+        values = [{key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")}]
+    for value in values:
         if value:
             yield from ("", _fenced(value))
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import agent_option, each
-from connectagent.output.rows import visible
+from connectagent.output.text import visible
 from connectagent.records.read import read_record
 
 _AROUND = 100  # characters that are shown on both sides of a match in a long line
@@ -27,8 +28,7 @@ def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
     try:
         sought = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
     except re.error as error:
-        context = click.get_current_context()
-        raise click.UsageError(f"{pattern!r} is not a regular expression: {error}", context) from error
+        raise usage_error(f"{pattern!r} is not a regular expression: {error}") from error
     found = False
     for path, record in each(read_record, agent):
         for place, line, match in _matches(record, sought):
@@ -37,14 +37,14 @@ def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
             parts = [line[start : match.start()], line[match.start() : match.end()], line[match.end() : end]]
             before, there, after = (visible(part, len(part)) for part in parts)
             more = ("..." if start else "", "..." if end < len(line) else "")
-            shown = click.style(there, fg="red", bold=True) if there else ""
-            click.echo(f"{visible(path.name)}:{place}: {more[0]}{before}{shown}{after}{more[1]}")
+            match_text = click.style(there, fg="red", bold=True) if there else ""
+            click.echo(f"{visible(path.name)}:{place}: {more[0]}{before}{match_text}{after}{more[1]}")
     if not found:
         raise SystemExit(1)
 
 
 def _matches(record: dict[str, Any], sought: re.Pattern[str]) -> Iterator[tuple[str, str, re.Match[str]]]:
-    """Each line with its place and the match in it; a line that a turn has several times is told once."""
+    """Each line with its place and the match in it; a line that a turn has several times comes once."""
     groups: list[tuple[str, list[tuple[str, Any]]]] = [("head", [("system_prompt", record.get("system_prompt"))])]
     for turn in record["turns"]:
         entries: list[tuple[str, Any]] = [("input", turn.get("input"))]

@@ -38,15 +38,15 @@ def command(limit: int, status: str | None, agent: str | None, as_json: bool) ->
     ended and no process is writing the record.
     """
     found = (summary for _, summary in each(summarise, agent) if status is None or summary.status == status)
-    shown = list(islice(found, limit or None))
+    listed = list(islice(found, limit or None))
     if as_json:
-        echo_json([summary.data() for summary in shown])
+        echo_json([summary.data() for summary in listed])
         return
-    if shown:
-        _show(shown)
+    if listed:
+        _show(listed)
     elif all_records():
         click.echo("no record is like that", err=True)
-    if limit and len(shown) == limit and len(all_records()) > limit:
+    if limit and len(listed) == limit and len(all_records()) > limit:
         click.echo(f"the newest {limit}; all of them: --limit 0", err=True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from connectagent.cli.log.reading import each
-from connectagent.output.rows import visible
+from connectagent.output.text import visible
 from connectagent.records.find import records_folder
 from connectagent.records.retention import remove
 from connectagent.records.summary import summarise

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeVar
 import click
 
 from connectagent.errors import ConfigError
-from connectagent.output.rows import Row, price, rows_of, tokens, visible
+from connectagent.output.rows import Row, price, rows_of, tokens
 from connectagent.output.terminal import Terminal
-from connectagent.output.text import clean
+from connectagent.output.text import clean, visible
 from connectagent.records.find import agent_in_name, all_records, records_folder
 
 Read = TypeVar("Read")
@@ -70,7 +70,10 @@ def data_text(value: Any, indent: int | None = None) -> str:
     """A value of an entry as text, whole: text as it is, all else as JSON."""
     if isinstance(value, str):
         return value
-    return json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
+    except (TypeError, ValueError, RecursionError):  # what YAML may hold and JSON may not: keys that are lists
+        return str(value)
 
 
 class Column(NamedTuple):
@@ -118,7 +121,7 @@ def show_table(
 
 
 def rows(entry: dict[str, Any]) -> list[Row]:
-    """The rows that tell of an entry, as the console shows it; none for a type that it does not show."""
+    """The rows of an entry, as the console shows it; none for a type that it does not show."""
     try:
         return rows_of(entry, terminal().glyphs)
     except Exception:  # a handler may have put anything into the trace
@@ -141,8 +144,9 @@ def local_time(when: Any, pattern: str = "%Y-%m-%d %H:%M") -> str:
 
 
 def number_of(value: Any) -> float | None:
-    """A number that was read, or None for anything else that may stand in its place."""
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A finite number that was read, or None for anything else that may stand in its place: JSON has no other ones."""
+    real = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if real and abs(value) < 1e300 else None
 
 
 record_argument = click.argument("record", required=False, metavar="[RECORD]")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,8 +19,8 @@ from connectagent.cli.log.reading import (
     terminal,
 )
 from connectagent.errors import ConfigError
-from connectagent.output.rows import Row, duration, visible
-from connectagent.output.text import clean
+from connectagent.output.rows import Row, duration
+from connectagent.output.text import actor_with_place, clean, visible
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import with_retries
@@ -124,7 +123,7 @@ def _add_entry(node: Tree, entry: Any, full: bool) -> None:
         head.add(_row(row, full))
     by = entry.get("by") if isinstance(entry, dict) else None
     if isinstance(by, dict):
-        head.add(_text(((by_text(by), "dim"),)))
+        head.add(_text(((f"by {actor_with_place(by)}", "dim"),)))
     if full and isinstance(entry, dict):
         for key, value in entry.items():
             if key not in ("type", "by") and value not in (None, "", [], {}):
@@ -141,15 +140,6 @@ def _rows(entry: Any) -> list[Row]:
         return made
     rest = {key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")} if kind else entry
     return [Row(4, ((f"{kind or 'entry'}: ", ""), (data_text(rest), "dim")))]
-
-
-def by_text(by: dict[str, Any]) -> str:
-    """Who did something: plugin, version, hook, handler and place, as far as they are known."""
-    handler, plugin = str(by.get("handler") or by.get("tool") or ""), str(by.get("plugin") or "")
-    named = " ".join(str(part) for part in ("plugin", plugin, by.get("version")) if part) if plugin else ""
-    place = f"{os.path.basename(str(by.get('file')))}:{by.get('line')}" if by.get("file") not in (None, "?") else ""
-    what = (handler if handler != plugin else "", named, str(by.get("hook") or ""), place)
-    return "by " + ", ".join(part for part in what if part)
 
 
 def _row(row: Row, full: bool) -> Text:

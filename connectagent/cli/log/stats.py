@@ -74,8 +74,8 @@ def command(agent: str | None, as_json: bool) -> None:
     if as_json:
         echo_json({f"{name}s": {key: one.data(counted) for key, one in sums.items()} for name, counted, sums in groups})
         return
-    shown = [group for group in groups if group[2]]
-    for number, (name, counted, sums) in enumerate(shown):
+    groups_met = [group for group in groups if group[2]]
+    for number, (name, counted, sums) in enumerate(groups_met):
         if number:
             click.echo()
         _show(name, counted, sums)

@@ -11,7 +11,8 @@ import click
 
 from connectagent.cli.group import stdout_is_gone
 from connectagent.cli.log.reading import cost_text, number_of, record_argument, rows, sum_text, terminal
-from connectagent.output.rows import Row, duration, visible
+from connectagent.output.rows import Row, duration
+from connectagent.output.text import visible
 from connectagent.records.find import all_records, find_record
 from connectagent.records.follow import Follower, follow
 

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from connectagent.output.rows import visible
+from connectagent.output.text import visible
 from connectagent.records.find import find_record
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.cli.view.rows import shortened, text_of_value
+from connectagent.cli.log.reading import data_text
+from connectagent.cli.view.rows import excerpt
 from connectagent.records.history import read_history
 from connectagent.session.history import Change, History, Line
 from connectagent.session.messages import text_of
@@ -15,7 +16,7 @@ MOST_IN_MESSAGE = 1_500  # characters of a message, before "more" is asked for
 def history_by_number(record: dict[str, Any]) -> History:
     """The history of a record, each entry with its `number` in the record, from 0.
 
-    A session that was taken back to an earlier place counts its entries anew; the record does not.
+    A session that was rewound to an earlier place numbers its entries again; the record does not.
 
     Args:
         record: as `read_record` returns it; its entries receive their numbers.
@@ -41,7 +42,7 @@ def conversation_of(history: History, most: int | None = MOST_IN_MESSAGE) -> lis
 def content_text(message: Any) -> str:
     """The content of a message as text; "" of none."""
     content = (message or {}).get("content")
-    return "" if content is None else text_of(content) if isinstance(content, str | list) else text_of_value(content, 2)
+    return "" if content is None else text_of(content) if isinstance(content, str | list) else data_text(content, 2)
 
 
 def _line_data(history: History, line: Line, number: int | None, most: int | None) -> dict[str, Any]:
@@ -52,9 +53,9 @@ def _line_data(history: History, line: Line, number: int | None, most: int | Non
 def _change_data(history: History, change: Change, most: int | None) -> dict[str, Any]:
     entry = history.entries[change.entry].get("number") if change.entry >= 0 else None
     by = {str(key): value for key, value in change.by.items() if isinstance(value, str | int)}
-    told = {"did": change.did, "by": by, "turn": change.turn, "iteration": change.iteration, "entry": entry}
+    data = {"did": change.did, "by": by, "turn": change.turn, "iteration": change.iteration, "entry": entry}
     if change.message is None:
-        return told
+        return data
     calls = [call.get("function") or {} for call in change.message.get("tool_calls") or ()]
-    shown = [shortened(f"{call.get('name')}({call.get('arguments')})", most)["text"] for call in calls]
-    return told | shortened(content_text(change.message), most) | {"calls": shown}
+    call_texts = [excerpt(f"{call.get('name')}({call.get('arguments')})", most)["text"] for call in calls]
+    return data | excerpt(content_text(change.message), most) | {"calls": call_texts}

@@ -10,9 +10,10 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from connectagent.cli.log.reading import data_text
 from connectagent.cli.view.conversation import conversation_of, history_by_number
 from connectagent.cli.view.reading import listing_of
-from connectagent.cli.view.rows import fields_of, text_of_value
+from connectagent.cli.view.rows import fields_of
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.session.usage import spent_in
 
@@ -42,7 +43,7 @@ def page_of(record: dict[str, Any]) -> str:
     """A record as a page in one file that asks for nothing else.
 
     Args:
-        record: as `read_record` returns it. Long texts that are kept apart are as it has them: head and tail.
+        record: as `read_record` returns it. Long texts in files of their own are as it has them: head and tail.
     """
     listing = listing_of(record)
     shown = {"rows": listing.rows, "items": listing.items, "summary": _summary(record)}
@@ -58,15 +59,15 @@ def page_of(record: dict[str, Any]) -> str:
 
 
 def _summary(record: dict[str, Any]) -> dict[str, Any]:
-    """What the list of sessions would tell, as far as the page shows it."""
+    """What the page shows above a record."""
     turns = [turn for turn in record["turns"] if turn.get("status") != BETWEEN_TURNS]
     status = str(turns[-1].get("status") or "unfinished") if turns else "empty"
-    told = {key: text_of_value(record[key]) for key in ("agent", "model", "script") if record.get(key) is not None}
+    pairs = {key: data_text(record[key]) for key in ("agent", "model", "script") if record.get(key) is not None}
     started = record.get("started")
     when = started.isoformat().replace("+00:00", "Z") if isinstance(started, datetime.datetime) else None
     spent = spent_in(line for turn in record["turns"] for line in turn["lines"])
     sums = {"tokens": spent.tokens, "cost": spent.cost}
-    return {"name": told.get("agent", "record"), "started": when, "status": status, **sums, **told}
+    return {"name": pairs.get("agent", "record"), "started": when, "status": status, **sums, **pairs}
 
 
 def _json(value: Any) -> str:

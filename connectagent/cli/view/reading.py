@@ -7,8 +7,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from connectagent.cli.log.reading import data_text, number_of
 from connectagent.cli.view.conversation import content_text, conversation_of, history_by_number
-from connectagent.cli.view.rows import fields_of, number_of, row_of, shortened, text_of_value
+from connectagent.cli.view.rows import excerpt, fields_of, row_of
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.follow import Follower
@@ -38,9 +39,9 @@ class Listing:
 
     def begin(self, item: dict[str, Any]) -> None:
         """Begin a turn; `item` holds its pairs."""
-        given = shortened(text_of_value(item.get("input", "")), 300)["text"]
-        self.items.append({"turn": text_of_value(item.get("turn")), "input": given, "first": len(self.entries)})
-        self.items[-1] |= {key: text_of_value(item[key]) for key in ("from", "resumed") if key in item}
+        given = excerpt(data_text(item.get("input", "")), 300)["text"]
+        self.items.append({"turn": data_text(item.get("turn")), "input": given, "first": len(self.entries)})
+        self.items[-1] |= {key: data_text(item[key]) for key in ("from", "resumed") if key in item}
         if item.get("status") == BETWEEN_TURNS:
             self.items[-1]["status"] = BETWEEN_TURNS
         self._started.clear()
@@ -63,23 +64,23 @@ class Listing:
         self.rows.append(row)
 
     def _try_again(self, number: int, again: dict[str, Any]) -> None:
-        """Let the row of a call tell what its last attempt came to."""
+        """Let the row of a call show its last attempt."""
         entry = with_retries([self.entries[number], again])[0]
         kept = {key: value for key, value in self.rows[number].items() if key not in ("error", "status", "bad")}
         self.rows[number] = {**kept, **row_of(entry, number)}
 
     def end(self, item: dict[str, Any]) -> None:
         """End the newest turn; `item` holds its summary."""
-        told: dict[str, Any] = {key: item[key] for key in _OF_AN_END if item.get(key) is not None}
-        for key, value in told.items():
+        end: dict[str, Any] = {key: item[key] for key in _OF_AN_END if item.get(key) is not None}
+        for key, value in end.items():
             number = key in ("duration_ms", "tokens", "cost")
-            told[key] = number_of(value) if number else shortened(text_of_value(value), 600)["text"]
+            end[key] = number_of(value) if number else excerpt(data_text(value), 600)["text"]
         if "cost" in item and item["cost"] is None:
-            told["cost"] = None  # not known, which is not nothing
+            end["cost"] = None  # not known, which is not nothing
         handlers = item.get("handlers")
         if isinstance(handlers, list):
-            told["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]
-        self.items[-1] |= told
+            end["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]
+        self.items[-1] |= end
 
 
 def _bar(value: Any) -> dict[str, Any] | None:
@@ -87,7 +88,7 @@ def _bar(value: Any) -> dict[str, Any] | None:
     if not isinstance(value, list) or len(value) != 4:
         return None
     start, ms = number_of(value[2]), number_of(value[3])
-    plugin, hook = (shortened(text_of_value(name), 60)["text"] for name in value[:2])
+    plugin, hook = (excerpt(data_text(name), 60)["text"] for name in value[:2])
     return None if start is None or ms is None else {"plugin": plugin, "name": hook, "start": start, "ms": ms}
 
 
@@ -140,12 +141,12 @@ class Reading:
         return {"fields": fields_of(self._entry(number))}
 
     def field(self, number: int, key: str) -> str:
-        """One value of an entry as a whole text, with what is kept apart from the record.
+        """One value of an entry as a whole text, with what is in a file of its own.
 
         Raises:
             LookupError: there is none.
         """
-        return text_of_value(restored(self._entry(number)[key], blob_folder(self.path)), 2)
+        return data_text(restored(self._entry(number)[key], blob_folder(self.path)), 2)
 
     def conversation(self) -> list[dict[str, Any]]:
         """The messages with what was done to each, the removed ones last; long texts are shortened."""
@@ -196,7 +197,7 @@ class Reading:
 
 
 def summary_of(path: Path) -> dict[str, Any]:
-    """A record in short, as `connectagent log list --json` tells it, with `name` for its path.
+    """The summary of a record as in `connectagent log list --json`, with `name` for its path.
 
     Raises:
         OSError: the file cannot be read.

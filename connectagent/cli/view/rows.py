@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
-import json
-import math
 from typing import Any
 
-from connectagent.output.rows import UNICODE, call_text, first_line, rows_of, who
+from connectagent.cli.log.reading import data_text, number_of
+from connectagent.errors import cut
+from connectagent.output.rows import UNICODE, call_text, first_line, rows_of
+from connectagent.output.text import actor
 from connectagent.records.blobs import REFERENCE
 
 MOST_IN_ROW = 240  # characters of a text in a row
@@ -38,7 +38,7 @@ def row_of(entry: dict[str, Any], number: int) -> dict[str, Any]:
     try:
         row |= _by(entry.get("by")) | _ROWS.get(str(entry.get("type")), _other)(entry)
     except Exception:
-        row |= {"name": row["type"], "text": _short(text_of_value(entry))}
+        row |= {"name": row["type"], "text": _short(data_text(entry))}
     return row
 
 
@@ -46,15 +46,15 @@ def _by(by: Any) -> dict[str, Any]:
     if not isinstance(by, dict):
         return {}
     version = f" {by['version']}" if by.get("version") else ""
-    told = {
+    pairs = {
         "plugin": _short(by.get("plugin") or by.get("tool") or "?", 60),
-        "who": _short(who(by), 60),
+        "who": actor(by),
         "by": _short(f"{by.get('plugin') or by.get('tool') or '?'}{version}", 80),
         "hook": _short(by.get("hook") or "", 40),
     }
     if by.get("file") and by["file"] != "?":
-        told["where"] = _short(f"{by['file']}:{by.get('line')}", 300)
-    return {key: value for key, value in told.items() if value}
+        pairs["where"] = _short(f"{by['file']}:{by.get('line')}", 300)
+    return {key: value for key, value in pairs.items() if value}
 
 
 def _input(entry: dict[str, Any]) -> dict[str, Any]:
@@ -107,20 +107,20 @@ def _message(entry: dict[str, Any]) -> dict[str, Any]:
 def _change(entry: dict[str, Any]) -> dict[str, Any]:
     of = str(entry.get("of"))
     if of == "tool_execution":
-        return _handler(entry, "handled the error", _line(text_of_value(entry.get("value"))))
+        return _handler(entry, "handled the error", _line(data_text(entry.get("value"))))
     value = entry.get("value")
     if isinstance(value, dict) and "name" in value and "arguments" in value:
         value = call_text(value["name"], value["arguments"])
     elif isinstance(value, dict) and value.get("content"):
         value = value["content"]
-    return _handler(entry, f"changed the {of.replace('_', ' ')}", _line(text_of_value(value)))
+    return _handler(entry, f"changed the {of.replace('_', ' ')}", _line(data_text(value)))
 
 
 def _delta(entry: dict[str, Any]) -> dict[str, Any]:
     removed = entry.get("removed") or ()
     pairs = entry.get("delta") or {}
-    told = [f"{key} removed" if key in removed else f"{key} = {text_of_value(value)}" for key, value in pairs.items()]
-    return _handler(entry, f"changed the {str(entry['type']).partition('_')[0]}", _short(", ".join(told)))
+    changes = [f"{key} removed" if key in removed else f"{key} = {data_text(value)}" for key, value in pairs.items()]
+    return _handler(entry, f"changed the {str(entry['type']).partition('_')[0]}", _short(", ".join(changes)))
 
 
 def _failure(entry: dict[str, Any]) -> dict[str, Any]:
@@ -129,19 +129,19 @@ def _failure(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error(entry: dict[str, Any]) -> str:
-    """What an error says, without what is told beside it."""
+    """What an error says, without its type."""
     return _line(entry.get("error")).removeprefix("Error: ").removeprefix(f"{entry.get('error_type')}: ")
 
 
 def _handler(entry: dict[str, Any], did: str, text: str) -> dict[str, Any]:
-    return {"kind": "handler", "name": _short(who(entry.get("by")), 60), "did": did, "text": text}
+    return {"kind": "handler", "name": actor(entry.get("by")), "did": did, "text": text}
 
 
 def _other(entry: dict[str, Any]) -> dict[str, Any]:
-    """What has no form of its own: as the console tells it, or its values."""
+    """An entry of another type: as the console shows it, or its values."""
     made = rows_of(entry, UNICODE)
     rest = {key: value for key, value in entry.items() if key not in _OWN_KEYS}
-    text = "; ".join("".join(part for part, _ in row.parts) for row in made) or (text_of_value(rest) if rest else "")
+    text = "; ".join("".join(part for part, _ in row.parts) for row in made) or (data_text(rest) if rest else "")
     kind = "handler" if entry.get("by") else "other"
     return {"kind": kind, "name": _short(entry.get("type"), 60), "text": _line(text)}
 
@@ -171,37 +171,15 @@ def fields_of(entry: dict[str, Any], most: int | None = MOST_IN_DETAIL) -> list[
         entry: an entry, or a message.
         most: characters of each text; None for all.
     """
-    return [{"key": str(key), **shortened(text_of_value(value, 2), most)} for key, value in entry.items()]
+    return [{"key": str(key), **excerpt(data_text(value, 2), most)} for key, value in entry.items()]
 
 
-def shortened(text: str, most: int | None) -> dict[str, Any]:
-    """A text: `text`, and `length` where there is more of it: in characters, or in bytes of a text kept apart."""
-    apart = REFERENCE.search(text) if len(text) < 1 << 20 else None
+def excerpt(text: str, most: int | None) -> dict[str, Any]:
+    """A text: `text`, and `length` where there is more of it: in characters, or in bytes of a text in its own file."""
+    stored = REFERENCE.search(text) if len(text) < 1 << 20 else None
     if most is None or len(text) <= most:
-        return {"text": text, "length": int(apart[1])} if apart else {"text": text}
-    return {"text": text[:most], "length": max(len(text), int(apart[1]) if apart else 0)}
-
-
-def text_of_value(value: Any, indent: int | None = None) -> str:
-    """A value as text: a text as it is, all else as JSON."""
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
-    except (TypeError, ValueError, RecursionError):  # what YAML may hold and JSON may not: keys that are lists
-        return str(value)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime.datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    return str(value)
-
-
-def number_of(value: Any) -> float | None:
-    """A finite number that was read, or None for anything else: JSON has no other ones."""
-    real = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
-    return value if real and not math.isnan(value) else None
+        return {"text": text, "length": int(stored[1])} if stored else {"text": text}
+    return {"text": text[:most], "length": max(len(text), int(stored[1]) if stored else 0)}
 
 
 def _line(value: Any) -> str:
@@ -209,5 +187,4 @@ def _line(value: Any) -> str:
 
 
 def _short(value: Any, most: int = MOST_IN_ROW) -> str:
-    text = str(value)
-    return text if len(text) <= most else text[:most] + "…"
+    return cut(str(value), most)

@@ -1,4 +1,4 @@
-"""Secrets are masked before anything is written or shown: exact values, forms of keys, values by their names."""
+"""Masks secrets before anything is written or shown."""
 
 from connectagent.output.masking.mask import MAX_DEPTH, MOST_GIVEN, Mask, add_secret, check, current, refresh
 

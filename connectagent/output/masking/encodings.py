@@ -1,4 +1,4 @@
-"""The forms in which a secret shows itself: escaped, quoted, encoded."""
+"""The forms of a secret: escaped, quoted, encoded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STAYS = re.compile(r"[A-Za-z0-9]+")  # what no escaping changes
 
 
 def forms(value: str) -> list[str]:
-    """A secret as it is, as JSON, `repr` and a URL write it, and as base64, wherever it stands in there."""
+    """A secret as it is, as JSON, `repr` and a URL write it, and as base64 at any offset."""
     data = value.encode("utf-8", "replace")
     found = [value]
     for ascii_only in (True, False):
@@ -24,12 +24,12 @@ def forms(value: str) -> list[str]:
         text = base64.b64encode(b"\0" * before + data)
         letters = text.decode()[(before * 8 + 5) // 6 : (before + len(data)) * 8 // 6]
         found += [letters, letters.replace("+", "-").replace("/", "_")]
-    if "\n" in value:  # a key of many lines, told with other line ends
+    if "\n" in value:  # a key of many lines, with other line ends
         found.append(value.replace("\n", "\r\n"))
     return list(dict.fromkeys(found))
 
 
 def core(form: str) -> str:
-    """The longest part of it that stays as it is in every escaping; "" where none is telling."""
+    """The longest part that no escaping changes; "" where it is too short to search for."""
     found = max(_STAYS.findall(form), key=len, default="")
     return found if len(found) > 2 else ""

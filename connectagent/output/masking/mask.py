@@ -1,6 +1,6 @@
-"""Secrets are masked before anything is written or shown: exact values, the forms of keys, and values by their names.
+"""Masks secrets before anything is written or shown: exact values, keys by their form, values by their names.
 
-What is looked for is one for the whole process, since records, logs and terminals of all agents share it.
+The process has one mask, since all agents share records, logs and terminals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OFF = ("0", "off", "false", "no")
 
 
 class Mask:
-    """What is masked: made anew when a variable or the setting has changed.
+    """What is masked. A changed variable or setting makes a new one.
 
     Args:
         secrets: names and values, the values longer than a few characters.
@@ -48,7 +48,7 @@ class Mask:
         self.exact = re.compile("|".join(map(re.escape, self.forms)) or r"(?!)")
         self.patterns = [re.compile(pattern) for pattern in patterns]
         cores = {core(form) for form in self.forms}
-        # Where a user's pattern matches, or a secret without a letter that stays itself, cannot be told beforehand.
+        # No quick test can rule out a user's pattern, or a secret that escaping changes in every letter.
         self._always = bool(patterns) or "" in cores
         self._cores = tuple(cores)
         self._stems = (*STEMS, *FIELD_STEMS, *own)
@@ -56,10 +56,9 @@ class Mask:
         self.longest = max(map(len, self.forms), default=0)
 
     def suspects(self, text: str) -> bool:
-        """Whether something in a text may be secret, in whatever way it is escaped there.
+        """Whether a text may hold a secret, however it is escaped there.
 
-        It is asked of each line that is written, and costs 10 us for one of 400 characters; most lines are
-        done with that.
+        Each line that is written takes this test, 10 us for 400 characters. Most lines need no more.
         """
         if not self.active:
             return False
@@ -89,7 +88,7 @@ class Mask:
     def value(self, value: Any) -> Any:
         """A value without secrets: the same object, if there are none in it; what it is made of is never changed.
 
-        What is not data becomes text, and what contains itself is told, where something in it is masked.
+        Where something is masked, what is not data becomes text, and a mark stands for what contains itself.
         """
         return self._value(value, ()) if self.active else value
 
@@ -103,7 +102,7 @@ class Mask:
         return text
 
     def _json(self, text: str, above: tuple[int, ...]) -> str:
-        """Text that is JSON, with what is masked in it; written anew only where that is something."""
+        """JSON text, masked inside; unchanged where there is nothing to mask."""
         import json
 
         try:
@@ -137,9 +136,9 @@ class Mask:
             masked = [self._value(item, above) for item in listed]
             return value if all(one is other for one, other in zip(masked, listed, strict=True)) else masked
         else:
-            shown = _shown(value)
-            text = self._text(shown, above)
-            return value if text == shown else text
+            plain = _as_text(value)
+            text = self._text(plain, above)
+            return value if text == plain else text
         pairs = [(self._key(key), self._field(key, item, above)) for key, item in items.items()]
         same = all(k is key and v is item for (k, v), (key, item) in zip(pairs, items.items(), strict=True))
         return value if same else dict(pairs)
@@ -147,19 +146,19 @@ class Mask:
     def _key(self, key: Any) -> Any:
         if type(key) is str or key is None or isinstance(key, (bool, int, float)):
             return self.text(key) if type(key) is str else key
-        shown = _shown(key)
-        text = self.text(shown)
-        return key if text == shown else text
+        plain = _as_text(key)
+        text = self.text(plain)
+        return key if text == plain else text
 
     def _field(self, key: Any, item: Any, above: tuple[int, ...]) -> Any:
         if type(key) is str and names_secret(key, self.own) and not (item is None or item == "" or item is True):
-            told = isinstance(item, bool) or (isinstance(item, str) and item.startswith("[masked: "))
-            return item if told else f"[masked: {self.text(key)}]"
+            stays = isinstance(item, bool) or (isinstance(item, str) and item.startswith("[masked: "))
+            return item if stays else f"[masked: {self.text(key)}]"
         return self._value(item, above)
 
 
-def _shown(value: Any) -> str:
-    """An object as the record tells it."""
+def _as_text(value: Any) -> str:
+    """An object as the record has it."""
     try:
         return str(value) if isinstance(value, (str, os.PathLike)) else repr(value)
     except Exception:
@@ -173,7 +172,7 @@ _state: dict[str, Any] = {"mask": Mask(), "source": None, "variables": -1, "give
 
 
 def current() -> Mask:
-    """What is masked now; read anew where a variable was added or removed."""
+    """What is masked now. An added or removed variable makes a new mask."""
     if _state["variables"] != len(os.environ) or _state["given"] != len(_given):
         refresh()
     mask: Mask = _state["mask"]
@@ -181,7 +180,7 @@ def current() -> Mask:
 
 
 def refresh() -> None:
-    """Read variables and setting anew, as each turn does when it begins; a setting that cannot be read stays."""
+    """Read variables and setting again, as each turn does first. A setting that cannot be read stays as it was."""
     try:
         check()
     except (ConfigError, OSError):
@@ -190,7 +189,7 @@ def refresh() -> None:
 
 
 def check() -> None:
-    """Read variables and setting anew.
+    """Read variables and setting again.
 
     Raises:
         ConfigError: the setting `mask` cannot be used.

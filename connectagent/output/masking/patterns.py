@@ -63,7 +63,7 @@ def _compiled(label: str) -> re.Pattern[str]:
 
 
 def mask_shapes(text: str) -> str:
-    """Text without the keys that are told by their form."""
+    """Text without the keys that have a known form."""
     # One pattern for all took 1 us a character; `in` rules nearly all of them out at once.
     for label, (starts, _) in SHAPES.items():
         if any(start in text for start in starts):
@@ -121,7 +121,7 @@ def mask_fields(text: str, own: tuple[str, ...] = ()) -> str:
 def settled_fields(
     text: str, own: tuple[str, ...], at: int, done: int, whole: bool
 ) -> tuple[list[tuple[int, int, str]], int]:
-    """The values of fields with secret names that nothing changes any more.
+    """The values of fields with secret names that no further text can change.
 
     Args:
         text: it may go on.
@@ -131,7 +131,7 @@ def settled_fields(
         whole: nothing follows the text.
 
     Returns:
-        Start, end and mark of each value, and the place from which on more text may tell of another one.
+        Start, end and mark of each value, and the place from which on more text may make another one.
     """
     low = small(text)
     spans: list[tuple[int, int, str]] = []

@@ -1,8 +1,8 @@
 """Masking a text that arrives in pieces.
 
-What is looked for is looked for in the same order as in a whole text: exact values, each shape, fields, the user's
-patterns. Each of these passes takes what the one before it has let go, and lets go what it cannot mask any more,
-whatever follows. So nothing that was shown is ever masked anew, and all of it together is what the whole text shows.
+A stream looks for the same things in the same order as a whole text is masked: exact values, each shape, fields, the
+user's patterns. Each of these passes takes what the one before it has let go, and lets go what no further text can
+turn into a secret. So nothing that was shown is masked later, and all pieces together are what the whole text shows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Protocol
 
 from connectagent.output.masking import Mask, current
 from connectagent.output.masking.patterns import SHAPES, Shape, may_hold_shape, settled_fields
@@ -18,25 +17,23 @@ from connectagent.output.masking.patterns import SHAPES, Shape, may_hold_shape, 
 MOST = 10_000  # characters that wait: of what is longer nothing is shown (a PEM key of 8192 bits has 6400)
 _CONTEXT = 300  # characters that were let go and decide what the next ones mean: a field's name, its line
 _WINDOW = 1000  # characters of a line that may be one match of a user's pattern
+_LINE = re.compile(r"[^\n]*")
 
-_Spans = tuple[list[tuple[int, int, str]], int]
-
-
-class _Rule(Protocol):
-    goes_on: re.Pattern[str] | None  # what is dropped once more than MOST characters waited; None: all may wait
-
-    def settle(self, text: str, done: int, at: int, whole: bool) -> _Spans:
-        """Start, end and mark of what is masked behind `done`, and up to where nothing changes any more.
-
-        `at` is where the last mask ended, and `whole` that nothing follows.
-        """
+Settle = Callable[[str, int, int, bool], tuple[list[tuple[int, int, str]], int]]
+"""Takes a text, up to where it was let go, where the last mask ended, and whether nothing follows. Gives start, end and
+mark of each secret behind that, and up to where nothing changes any more."""
 
 
 class _Pass:
-    """One thing that is looked for, in a text that arrives in pieces."""
+    """One thing that is looked for, in a text that arrives in pieces.
 
-    def __init__(self, rule: _Rule) -> None:
-        self.rule = rule
+    Args:
+        settle: finds it.
+        goes_on: what is dropped once more than MOST characters waited; None: all may wait.
+    """
+
+    def __init__(self, settle: Settle, goes_on: re.Pattern[str] | None) -> None:
+        self.settle, self.goes_on = settle, goes_on
         self._text = ""  # what was let go last, and what waits
         self._done = 0  # up to where it was let go
         self._at = 0
@@ -55,17 +52,17 @@ class _Pass:
     def feed(self, piece: str, whole: bool = False) -> str:
         """Take a piece; what is settled now."""
         text = self._text + piece
-        if self._dropping and self.rule.goes_on:
-            rest = self.rule.goes_on.match(text, self._done)
+        if self._dropping and self.goes_on:
+            rest = self.goes_on.match(text, self._done)
             self._done = self._at = rest.end() if rest else self._done
             self._dropping = self._done == len(text)
         done, parts = self._done, []
-        spans, settled = self.rule.settle(text, done, self._at, whole)
+        spans, settled = self.settle(text, done, self._at, whole)
         for start, end, mark in spans:
             parts += [text[done:start], mark]
             done = self._at = end
         parts.append(text[done:settled])
-        if len(text) - settled > MOST and self.rule.goes_on:
+        if len(text) - settled > MOST and self.goes_on:
             parts.append(f"[masked: over {MOST} characters]")
             self._dropping, settled = True, len(text)
         cut = max(0, settled - _CONTEXT)
@@ -73,45 +70,31 @@ class _Pass:
         return "".join(parts)
 
 
-class _Found:
-    """A rule of a search: for a text's next mask, and for the place from which on more text may change what is one."""
+def _search(
+    search: Callable[[str, int], re.Match[str] | None],
+    open_at: Callable[[str, int], int],
+    mark: Callable[[re.Match[str]], str],
+) -> Settle:
+    """Settle by a search for the next secret, and for the place from which on more text may change what is one."""
 
-    def __init__(
-        self,
-        search: Callable[[str, int], re.Match[str] | None],
-        open_at: Callable[[str, int], int],
-        mark: Callable[[re.Match[str]], str],
-        goes_on: re.Pattern[str] | None,
-    ) -> None:
-        self._search, self._open_at, self._mark, self.goes_on = search, open_at, mark, goes_on
-
-    def settle(self, text: str, done: int, at: int, whole: bool) -> _Spans:
+    def settle(text: str, done: int, at: int, whole: bool) -> tuple[list[tuple[int, int, str]], int]:
         spans = []
-        opened = len(text) + 1 if whole else self._open_at(text, done)
-        found = self._search(text, done)
+        opened = len(text) + 1 if whole else open_at(text, done)
+        found = search(text, done)
         while found and found.start() < opened:
             start, end = found.span()
-            spans.append((start, end, self._mark(found)))
+            spans.append((start, end, mark(found)))
             at = end + (end == start)
             if opened < at:  # it began within this one
-                opened = self._open_at(text, at)
-            found = self._search(text, at)
+                opened = open_at(text, at)
+            found = search(text, at)
         return spans, min(opened, len(text))
 
-
-class _Fields:
-    """The rule of fields with secret names."""
-
-    def __init__(self, own: tuple[str, ...]) -> None:
-        self._own = own
-        self.goes_on: re.Pattern[str] | None = re.compile(r"[^\n]*")
-
-    def settle(self, text: str, done: int, at: int, whole: bool) -> _Spans:
-        return settled_fields(text, self._own, at, done, whole)
+    return settle
 
 
-def _value(mask: Mask) -> _Found:
-    """The rule of the values that are looked for wherever they stand."""
+def _values(mask: Mask) -> _Pass:
+    """The pass of the values that are looked for wherever they stand."""
     forms = sorted(mask.forms)
 
     def open_at(text: str, at: int) -> int:
@@ -123,11 +106,11 @@ def _value(mask: Mask) -> _Found:
                     return index
         return len(text)
 
-    return _Found(mask.exact.search, open_at, mask.value_mark, None)
+    return _Pass(_search(mask.exact.search, open_at, mask.value_mark), None)
 
 
-def _pattern(pattern: re.Pattern[str]) -> _Found:
-    """The rule of a user's pattern. What it may match cannot be told beforehand: the last line waits, or its end."""
+def _pattern(pattern: re.Pattern[str]) -> _Pass:
+    """The pass of a user's pattern. Nobody knows beforehand what it matches: the last line waits, or its end."""
 
     def open_at(text: str, at: int) -> int:
         # `$` matches before a line break that ends the text: it ends a line when something follows it.
@@ -138,20 +121,25 @@ def _pattern(pattern: re.Pattern[str]) -> _Found:
                 return found.start()
         return opened
 
-    return _Found(pattern.search, open_at, lambda match: "[masked]", re.compile(r"[^\n]*"))
+    return _Pass(_search(pattern.search, open_at, lambda match: "[masked]"), _LINE)
+
+
+def _fields(own: tuple[str, ...]) -> _Pass:
+    """The pass of the fields with secret names."""
+    return _Pass(lambda text, done, at, whole: settled_fields(text, own, at, done, whole), _LINE)
 
 
 _SHAPES = [Shape(label) for label in SHAPES]
 
 
 class _Shapes:
-    """A pass for each shape. Asking all of them takes 80 us a piece: they are asked where one may be."""
+    """A pass for each shape. All of them take 80 us a piece, so they run only where a shape may be."""
 
     def __init__(self) -> None:
-        self._passes = [_Pass(_Found(shape.search, shape.open_at, shape.mark, shape.goes_on)) for shape in _SHAPES]
+        self._passes = [_Pass(_search(one.search, one.open_at, one.mark), one.goes_on) for one in _SHAPES]
         self._waits = False
         self._tail = ""  # what came last
-        self._skipped = ""  # what they were not asked about
+        self._skipped = ""  # what they have not seen
 
     def feed(self, piece: str, whole: bool = False) -> str:
         """Take a piece; what is settled now."""
@@ -169,7 +157,7 @@ class _Shapes:
 
 
 class Stream:
-    """A text that arrives in pieces, without its secrets: only what may be the beginning of one waits.
+    """Masks a text that arrives in pieces. Only what may begin a secret waits.
 
     What waits longer than 10,000 characters is masked, whatever it is, and so is what follows in the same word (in a
     private key: the same text of letters; in a field: the same line). A match of a user's pattern is seen within a
@@ -202,16 +190,14 @@ class Stream:
         return left
 
     def _take(self, mask: Mask) -> str:
-        """Look for something else from now on, also in what waits; what waited for patterns that are gone."""
-        steps: list[_Pass | _Shapes] = [_Pass(_value(mask)), _Shapes(), _Pass(_Fields(mask.own))]
-        steps += [_Pass(_pattern(pattern)) for pattern in mask.patterns]
+        """Use another mask from now on, also for what waits. Returns what waited for patterns that are gone."""
+        steps: list[_Pass | _Shapes] = [_values(mask), _Shapes(), _fields(mask.own), *map(_pattern, mask.patterns)]
         left = ""
         for step in self._passes[len(steps) :]:
             left = step.feed(left, whole=True)
-        for index, step in enumerate(self._passes[: len(steps)]):
-            new = steps[index]
+        for index, (step, new) in enumerate(zip(self._passes, list(steps), strict=False)):
             if isinstance(step, _Pass) and isinstance(new, _Pass):
-                step.rule = new.rule
+                step.settle = new.settle
             steps[index] = step
         self._mask, self._passes = mask, steps
         return left

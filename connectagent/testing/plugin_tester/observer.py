@@ -1,4 +1,4 @@
-"""What one plugin does in one agent, and what of it breaks a rule."""
+"""Observes one plugin in one agent, and finds what breaks a rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from connectagent import hooks
 from connectagent.data import Continue, Message, Retry, ToolCall, TraceEntry
-from connectagent.errors import ToolRejected
+from connectagent.errors import ToolRejected, cut
 from connectagent.hooks.handler import Handler
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import place_of_result
@@ -54,7 +54,7 @@ class Fault(NamedTuple):
 
     Args:
         rule: what it breaks: `order`, `changes`, `raises`, `shares state` or `interrupts`.
-        by: the handler, with `plugin`, `hook`, `handler`, `file` and `line`; None where it cannot be told.
+        by: the handler, with `plugin`, `hook`, `handler`, `file` and `line`; None where it is not known.
         path: the path on which it was seen.
         problem: what is wrong, and what to do.
     """
@@ -91,7 +91,7 @@ class Observer:
     running: By | None = None  # the watched handler that runs, or ran last
     _agent: Any = None
     _answered: set[str] = field(default_factory=set)  # ids of the calls that have had their result
-    _told: list[TraceEntry] = field(default_factory=list)  # the entries that were announced
+    _announced: list[TraceEntry] = field(default_factory=list)  # the entries that were announced
     _said: list[Any] = field(default_factory=list)  # texts of decisions, which the loop makes into messages
     _changed_by: By | None = None  # who last changed messages
 
@@ -109,7 +109,7 @@ class Observer:
     @hooks.on_trace(tryfirst=True)
     def entry(self, entry: TraceEntry) -> None:
         """Judge what a handler changed in the session."""
-        self._told.append(entry)
+        self._announced.append(entry)
         by, kind = entry.get("by"), entry["type"]
         if kind == "tool_execution":
             self._answered.add(entry["call_id"])
@@ -133,7 +133,7 @@ class Observer:
             self.faults.append(found)
 
     def check_conversation(self) -> None:
-        """Hold what the model was asked, and what the turn left, against the providers' rules."""
+        """Check the requests, and the conversation that the turn left, by the providers' rules."""
         session = self._agent.current_session if self._agent is not None else None
         asked = [request.messages for request in self.llm.requests]
         for messages in [*asked, *([session["messages"]] if session else [])]:
@@ -221,8 +221,8 @@ class Observer:
         if message.get("content") is not None and message["content"] in self._said:
             return  # the loop's own doing: a decision as a message
         self._changed_by = by
-        shown = f": {_short(message)}" if message else f" {entry['index']}"
-        self._change("messages", by, f"{_MESSAGES[entry['type']]} message{shown}")
+        which = f": {_short(message)}" if message else f" {entry['index']}"
+        self._change("messages", by, f"{_MESSAGES[entry['type']]} message{which}")
         problems = conversation_problems(self._completed())
         if problems:
             self.fault("order", by, f"broke the conversation: {problems[0]}")
@@ -242,16 +242,16 @@ class Observer:
             self.fault("order", self._changed_by, "left a conversation that had to be mended before the next request")
 
     def _judge_request(self, by: By, request: Any) -> None:
-        """A list of its own is for one call; where it breaks a rule, it is mended without a word."""
+        """Check a list that is only for this call: the loop mends it silently, so nobody else would notice."""
         messages = getattr(request, "messages", None)
         if isinstance(messages, list) and messages is not self._agent.current_session["messages"]:
-            with contextlib.suppress(Exception):  # not even messages: the host tells that
+            with contextlib.suppress(Exception):  # not even messages: the host reports that
                 if problems := conversation_problems(messages):
                     self.fault("order", by, f"left a request.messages that no provider takes: {problems[0]}")
 
     def _judge_trace(self, by: By, session: Any, known: int) -> None:
         for entry in session["trace"][known:] if session else ():
-            if not any(entry is told for told in self._told[-50:]) and isinstance(entry, dict):
+            if not any(entry is one for one in self._announced[-50:]) and isinstance(entry, dict):
                 self._change("trace", by, f"added the trace entry {_short(entry)}")
 
     def _judge_agent(self, by: By, before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -330,8 +330,7 @@ def _surface(agent: Any) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    text = repr({"id": value.id, "name": value.name} if isinstance(value, ToolCall) else value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+    return cut(repr({"id": value.id, "name": value.name} if isinstance(value, ToolCall) else value), 120)
 
 
 def _ended(agent: Any) -> Any:

@@ -137,8 +137,8 @@ def _work() -> ToolCall:
     return call("do_work", x=1)
 
 
-def _says(*responses: Any) -> Callable[[], list[Any]]:
-    """A script, made anew each time: handlers may edit what it holds. A function stands for what it makes."""
+def _script(*responses: Any) -> Callable[[], list[Any]]:
+    """A script that makes new responses each time, since handlers may edit them; functions among them are called."""
 
     def made(value: Any) -> Any:
         if isinstance(value, list):
@@ -170,71 +170,71 @@ UNKNOWN: Any = ("unknown", {})
 ROUND: list[Any] = [_work, FAIL, UNKNOWN, _work]
 
 _PLAIN = [
-    Path("an answer", _says("Done.")),
-    Path("an empty answer", _says("")),
-    Path("no content at all", _says(LLMResponse)),
-    Path("a tool call", _says(_work, "Done.")),
+    Path("an answer", _script("Done.")),
+    Path("an empty answer", _script("")),
+    Path("no content at all", _script(LLMResponse)),
+    Path("a tool call", _script(_work, "Done.")),
     Path(
         "text and a call",
-        _says(lambda: LLMResponse("Let me see.", [_work()], TokenUsage(120_000, 1_000, cost=0.4)), "Done."),
+        _script(lambda: LLMResponse("Let me see.", [_work()], TokenUsage(120_000, 1_000, cost=0.4)), "Done."),
     ),
-    Path("several calls in a round", _says(ROUND, "Done.")),
-    Path("two rounds", _says(_work, [_work, _work], "Done.")),
-    Path("a tool's error", _says([FAIL, _work], "Done.")),
-    Path("an unknown tool", _says(UNKNOWN, "Done.")),
-    Path("arguments that do not fit", _says(("do_work", {"x": "two"}), "Done.")),
-    Path("arguments that are not JSON", _says(_broken, "Done.")),
-    Path("arguments that are no object", _says(_no_object, "Done.")),
-    Path("a model's error", _says(failure)),
-    Path("the end in a tool", _says([("do_end", {}), _work])),
-    Path("the limit", _says(_work, _work, _work), limit=2),
+    Path("several calls in a round", _script(ROUND, "Done.")),
+    Path("two rounds", _script(_work, [_work, _work], "Done.")),
+    Path("a tool's error", _script([FAIL, _work], "Done.")),
+    Path("an unknown tool", _script(UNKNOWN, "Done.")),
+    Path("arguments that do not fit", _script(("do_work", {"x": "two"}), "Done.")),
+    Path("arguments that are not JSON", _script(_broken, "Done.")),
+    Path("arguments that are no object", _script(_no_object, "Done.")),
+    Path("a model's error", _script(failure)),
+    Path("the end in a tool", _script([("do_end", {}), _work])),
+    Path("the limit", _script(_work, _work, _work), limit=2),
 ]
 _DECIDED = [
-    Path("a rejected call", _says([_work, _work], "Done."), _does("before_each_tool", _reject)),
-    Path("a rejected round", _says([_work, _work], "Done."), _does("before_tools", _reject)),
-    Path("a stand-in for a tool", _says(_work, "Done."), _gives("before_each_tool", 0)),
-    Path("a stand-in for the model", _says("Done."), _gives("before_llm", "Done.")),
+    Path("a rejected call", _script([_work, _work], "Done."), _does("before_each_tool", _reject)),
+    Path("a rejected round", _script([_work, _work], "Done."), _does("before_tools", _reject)),
+    Path("a stand-in for a tool", _script(_work, "Done."), _gives("before_each_tool", 0)),
+    Path("a stand-in for the model", _script("Done."), _gives("before_llm", "Done.")),
     Path(
         "a stand-in for the model that calls a tool",
-        _says("Done."),
+        _script("Done."),
         _gives("before_llm", lambda: LLMResponse(None, [_work()])),
     ),
-    Path("an answer to the user's input", _says("Done."), _gives("after_user_input", "Done.")),
-    Path("an empty answer to the user's input", _says("Done."), _gives("after_user_input", "")),
-    Path("a model's error, recovered", _says(failure, "Done."), _gives("on_error", "Done.")),
-    Path("a model's error, tried again", _says(failure, "Done."), _gives("on_error", Retry)),
-    Path("a model's error, tried again in vain", _says(failure, failure), _gives("on_error", Retry)),
-    Path("a tool's error, recovered", _says(FAIL, "Done."), _gives("on_error", "another result")),
-    Path("a tool's error, tried again", _says(FAIL_ONCE, "Done."), _gives("on_error", Retry)),
-    Path("a tool's error, tried again in vain", _says(FAIL, "Done."), _gives("on_error", Retry)),
-    Path("Continue", _says("More?", "Done."), _gives("on_complete", lambda: Continue("Yes."))),
-    Path("Continue at the limit", _says("Done."), _gives("on_complete", lambda: Continue("Yes.")), limit=1),
-    Path("the end in after_llm of an answer", _says("Done."), _does("after_llm", _end)),
-    Path("the end in on_error of a tool", _says([FAIL, _work]), _does("on_error", _end)),
-    Path("the end in on_error of a model", _says(failure), _does("on_error", _end)),
-    Path("the end in on_error of a model, and a value", _says(failure), _does("on_error", _end_and_say)),
+    Path("an answer to the user's input", _script("Done."), _gives("after_user_input", "Done.")),
+    Path("an empty answer to the user's input", _script("Done."), _gives("after_user_input", "")),
+    Path("a model's error, recovered", _script(failure, "Done."), _gives("on_error", "Done.")),
+    Path("a model's error, tried again", _script(failure, "Done."), _gives("on_error", Retry)),
+    Path("a model's error, tried again in vain", _script(failure, failure), _gives("on_error", Retry)),
+    Path("a tool's error, recovered", _script(FAIL, "Done."), _gives("on_error", "another result")),
+    Path("a tool's error, tried again", _script(FAIL_ONCE, "Done."), _gives("on_error", Retry)),
+    Path("a tool's error, tried again in vain", _script(FAIL, "Done."), _gives("on_error", Retry)),
+    Path("Continue", _script("More?", "Done."), _gives("on_complete", lambda: Continue("Yes."))),
+    Path("Continue at the limit", _script("Done."), _gives("on_complete", lambda: Continue("Yes.")), limit=1),
+    Path("the end in after_llm of an answer", _script("Done."), _does("after_llm", _end)),
+    Path("the end in on_error of a tool", _script([FAIL, _work]), _does("on_error", _end)),
+    Path("the end in on_error of a model", _script(failure), _does("on_error", _end)),
+    Path("the end in on_error of a model, and a value", _script(failure), _does("on_error", _end_and_say)),
 ]
 _ASIDE = [
-    Path("an error of the model that the plugin itself asks", _says(ROUND, "Done."), aside=ModelFailure),
-    Path("Ctrl-C in the model that the plugin itself asks", _says(ROUND, "Done."), aside=KeyboardInterrupt),
+    Path("an error of the model that the plugin itself asks", _script(ROUND, "Done."), aside=ModelFailure),
+    Path("Ctrl-C in the model that the plugin itself asks", _script(ROUND, "Done."), aside=KeyboardInterrupt),
 ]
 
 
 def _crash(point: str, error: type[BaseException], nth: int = 1) -> Path:
     what = "Ctrl-C" if error is KeyboardInterrupt else "an error"
     calls: list[Any] = [FAIL, _work] if point == "on_error" else [_work, _work]
-    script = _says("Done.") if point == "on_complete" else _says(calls, "Done.")
+    script = _script("Done.") if point == "on_complete" else _script(calls, "Done.")
     return Path(f"{what} in {point}", script, lambda: [crash_at(point, nth, error)])
 
 
 _HALVES = [f"{hook}:{half}" for hook in AROUND for half in ("enter", "exit")]
-_ENDS = [Path(f"the end in {hook}", _says(ROUND, "Done."), _does(hook, _end)) for hook in EVENTS[:-2]]
+_ENDS = [Path(f"the end in {hook}", _script(ROUND, "Done."), _does(hook, _end)) for hook in EVENTS[:-2]]
 _CRASHES = [_crash(point, PathError) for point in (*EVENTS, *_HALVES, "on_trace")]
 _PRESSED = [_crash(point, KeyboardInterrupt) for point in (*EVENTS, *_HALVES, "model", "tool", "on_trace", "on_text")]
 _DOWN = [
-    Path("an error in on_error for a model", _says(failure), lambda: [crash_at("on_error", 1, PathError)]),
-    Path("Ctrl-C in on_error for a model", _says(failure), lambda: [crash_at("on_error")]),
-    Path("Ctrl-C in the model's second call", _says(_work, "Done."), lambda: [crash_at("model", 2)]),
+    Path("an error in on_error for a model", _script(failure), lambda: [crash_at("on_error", 1, PathError)]),
+    Path("Ctrl-C in on_error for a model", _script(failure), lambda: [crash_at("on_error")]),
+    Path("Ctrl-C in the model's second call", _script(_work, "Done."), lambda: [crash_at("model", 2)]),
 ]
 
 PLAIN: tuple[Path, ...] = tuple(_PLAIN)  # what happens without anybody's doing

@@ -243,11 +243,11 @@ class _Run:
         )
 
     def _judge(self) -> None:
-        """Hold what came of the turn against what was to come of it."""
+        """Compare the outcome of the turn with the path's."""
         watch, error = self.watch, self.error
         watch.check_conversation()
         if self.pressed_in is not None or any(fault.rule in ("interrupts", "raises") for fault in watch.faults):
-            return  # another one judges that, or the cause is told already
+            return  # `judge_press` does that, or the cause is noted already
         if self._interrupted():
             if not isinstance(error, KeyboardInterrupt) and "interrupts" not in self.check.declared:
                 problem = f"swallowed Ctrl-C: {self._instead()}; catch Exception only"
@@ -372,7 +372,7 @@ def _maker(plugin: Any) -> Callable[[], Any]:
 
 
 def _report(faults: list[Fault], turns: int) -> str:
-    """The faults as a reader wants them: each once, with the first path, and how many others there are."""
+    """The faults, each once with its first path and the number of others."""
     groups: dict[tuple[Any, ...], list[Fault]] = {}
     for fault in faults:
         by = fault.by or {}
@@ -384,14 +384,14 @@ def _report(faults: list[Fault], turns: int) -> str:
     number = f"{len(groups)} faults" if len(groups) > 1 else "1 fault"
     lines = [f"plugin {plugin!r} has {number}, in {turns} turns along {len(PATHS)} paths"]
     for number_of, group in enumerate(groups.values(), start=1):
-        lines += ["", f"{number_of}. {_told(group[0])}"]
+        lines += ["", f"{number_of}. {_fault_text(group[0])}"]
         if others := sorted({fault.path.partition(",")[0].partition(" (")[0] for fault in group[1:]} - {group[0].path}):
             more = f" and {len(others) - 3} others" if len(others) > 3 else ""
             lines.append(f"   as well on: {'; '.join(others[:3])}{more}")
     return "\n".join(lines)
 
 
-def _told(fault: Fault) -> str:
+def _fault_text(fault: Fault) -> str:
     by = fault.by
-    who = "no handler of it" if by is None else f"{by['hook']} handler {by['handler']!r} ({by['file']}:{by['line']})"
-    return f"{fault.rule}: {who}\n   on the path: {fault.path}\n   {fault.problem}"
+    whose = f"{by['hook']} handler {by['handler']!r} ({by['file']}:{by['line']})" if by else "no handler of it"
+    return f"{fault.rule}: {whose}\n   on the path: {fault.path}\n   {fault.problem}"

@@ -1,4 +1,4 @@
-"""What is different now: requests, tool calls and results, then and now."""
+"""Compares requests, tool calls and results then and now."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.data import Message, TraceEntry
-from connectagent.output.rows import call_text, visible
+from connectagent.output.rows import call_text
+from connectagent.output.text import actor_with_place, visible
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
 from connectagent.testing.replay.player import canonical
@@ -20,7 +21,7 @@ MOST_LINES = 12  # of a diff
 
 @dataclass(slots=True)
 class Divergence:
-    """The first thing that is not as it was.
+    """The first difference.
 
     Args:
         turn, iteration: where.
@@ -43,13 +44,13 @@ class Divergence:
         return f"{self.turn}.{self.iteration}"
 
     def __str__(self) -> str:
-        whose = [f"{when}: {by_text(by)}" for when, by in (("then", self.then_by), ("now", self.now_by)) if by]
+        whose = [f"{when}: {actor_with_place(by)}" for when, by in (("then", self.then_by), ("now", self.now_by)) if by]
         return "\n".join([f"{self.place}: other {self.what}", *self.lines, *whose])
 
 
 @dataclass(slots=True)
 class Call:
-    """A tool call that does not become of what became of it then.
+    """A tool call with another status or result than then.
 
     Args:
         turn, iteration, call_id, name, arguments: which call.
@@ -77,18 +78,7 @@ class Call:
     def __str__(self) -> str:
         then = self.then or "was not made"
         text = f"{self.turn}.{self.iteration} {call_text(self.name, self.arguments)}: {then} then, {self.now} now"
-        return f"{text}, by {by_text(self.by)}" if self.by else text
-
-
-def by_text(by: By) -> str:
-    """Whose doing something is, with file and line where they are known."""
-    for kind in ("user", "model", "tool", "agent"):
-        if by.get(kind):
-            return visible(f"the {by[kind]}" if kind == "user" else f"{kind} {by[kind]}", 100)
-    name = by.get("handler") or by.get("plugin") or "?"
-    plugin = f" of plugin {by['plugin']}" if by.get("plugin") not in (None, name) else ""
-    place = f" ({by.get('hook')}, {by['file']}:{by.get('line')})" if by.get("file") and by.get("hook") else ""
-    return visible(f"{name}{plugin}{place}", 300)
+        return f"{text}, by {actor_with_place(self.by)}" if self.by else text
 
 
 Difference = tuple[list[str], By, By]
@@ -116,12 +106,12 @@ def _other_tools(then: Sent, now: Sent) -> Difference | None:
 
 
 def _other_changes(then: Sent, now: Sent) -> Difference | None:
-    changes = [[(*_who(one["by"]), canonical(one["value"])) for one in side.changes] for side in (then, now)]
+    changes = [[(*_owner(one["by"]), canonical(one["value"])) for one in side.changes] for side in (then, now)]
     if changes[0] == changes[1]:
         return None
-    told = [[f"{handler}: {value}" for _, handler, value in side] for side in changes]
+    texts = [[f"{handler}: {value}" for _, handler, value in side] for side in changes]
     then_by, now_by = (side.changes[-1]["by"] or {} if side.changes else {} for side in (then, now))
-    return diff(*told), then_by, now_by
+    return diff(*texts), then_by, now_by
 
 
 def _other_messages(then: Sent, now: Sent) -> Difference | None:
@@ -141,7 +131,7 @@ _DIFFERENCES: dict[str, Callable[[Sent, Sent], Difference | None]] = {
 }
 
 
-def _who(by: Any) -> tuple[str, str]:
+def _owner(by: Any) -> tuple[str, str]:
     by = by or {}
     return str(by.get("plugin")), str(by.get("handler"))
 
@@ -172,15 +162,15 @@ def _lines(message: Message | None) -> list[str]:
 def diff(then: list[str], now: list[str]) -> list[str]:
     """A small diff: what is only on one side, and one line around it."""
     lines = [line for line in difflib.unified_diff(then, now, n=1, lineterm="") if line[:2] not in ("--", "++", "@@")]
-    shown = [f"{line[:1]} {visible(line[1:], 200)}" for line in lines[:MOST_LINES]]
-    return shown if len(lines) <= MOST_LINES else [*shown, f"  ... {len(lines) - MOST_LINES} more lines"]
+    short = [f"{line[:1]} {visible(line[1:], 200)}" for line in lines[:MOST_LINES]]
+    return short if len(lines) <= MOST_LINES else [*short, f"  ... {len(lines) - MOST_LINES} more lines"]
 
 
 # -- tool calls ----------------------------------------------------------------------------------
 
 
 def final_calls(entries: list[TraceEntry]) -> dict[tuple[str, int], TraceEntry]:
-    """What became of each tool call in the end, by its id and how often that id came before."""
+    """The final entry of each tool call, by its id and how often that id came before."""
     calls: dict[tuple[str, int], TraceEntry] = {}
     newest: dict[str, TraceEntry] = {}
     times: Counter[str] = Counter()
@@ -202,7 +192,7 @@ def final_calls(entries: list[TraceEntry]) -> dict[tuple[str, int], TraceEntry]:
 
 
 def changed_calls(turn: int, then: list[TraceEntry], now: list[TraceEntry]) -> Iterator[Call]:
-    """The calls of a turn that do not become of what became of them then."""
+    """The calls of a turn that have another status or result than then."""
     before = final_calls(then)
     for key, entry in final_calls(now).items():
         old = before.get(key, {})
@@ -231,4 +221,4 @@ def _errors(entries: list[TraceEntry]) -> list[TraceEntry]:
 
 
 def _error_key(entry: TraceEntry) -> str:
-    return canonical([*_who(entry["by"]), entry.get("error_type"), entry.get("error")])
+    return canonical([*_owner(entry["by"]), entry.get("error_type"), entry.get("error")])

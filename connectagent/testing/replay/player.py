@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from connectagent import frame
 from connectagent.agents.agent import Agent
 from connectagent.agents.runtime import Runtime
-from connectagent.data import LLMResponse, Message, TraceEntry
+from connectagent.data import LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
@@ -36,12 +37,12 @@ class RecordEnds(BaseException):
 
 
 def canonical(value: Any) -> str:
-    """A value as a record would tell it, so that what was recorded and what is there now can be compared."""
+    """A value in the form of a record, to compare it with what was recorded."""
     text = json_line(value)
     return _ADDRESS.sub("0x", current().text(text) if current().suspects(text) else text)
 
 
-class RecordedLLM:
+class RecordedLLM(WordByWord):
     """An LLM that answers what the record has; `model` and `context_window` are those of the LLM in its place."""
 
     def __init__(self, player: Player, model: str, window: Any = None) -> None:
@@ -57,19 +58,6 @@ class RecordedLLM:
             BaseException: the answer, where it was an error.
         """
         return self.player.answer(self.model, messages, tools or [])
-
-    def stream(
-        self,
-        messages: list[Message],
-        tools: list[dict[str, Any]] | None = None,
-        *,
-        on_text: Callable[[str], None],
-    ) -> LLMResponse:
-        """The next answer; its text is told word by word."""
-        response = self.complete(messages, tools)
-        for piece in re.findall(r"\S+\s*|\s+", response.content or ""):
-            on_text(piece)
-        return response
 
 
 class RecordedTools(ToolRegistry):
@@ -94,7 +82,7 @@ class RecordedTools(ToolRegistry):
 
 
 class Player:
-    """What stands in the place of an agent's model and tools.
+    """Stands in for an agent's model and tools.
 
     Args:
         agent: the agent; it is changed.
@@ -115,7 +103,7 @@ class Player:
         self.not_recorded: list[dict[str, Any]] = []
         self.raised: list[BaseException] = []
         self.entries: list[TraceEntry] = []
-        self.told: Callable[[Sent], None] = lambda sent: None
+        self.on_request: Callable[[Sent], None] = lambda sent: None
         self._turn: RecordedTurn | None = None
         self._answered = 0
         self._arguments: Any = {}
@@ -133,7 +121,7 @@ class Player:
 
         Args:
             turn: the turn.
-            offered: whether the model is told of the tools that ran then, where the agent does not have them.
+            offered: whether the model is offered the tools that ran then and that the agent does not have.
         """
         self._turn, self._answered, self.entries = turn, 0, []
         tools, ran = self.agent.tools, [run.name for run in turn.runs]
@@ -151,7 +139,7 @@ class Player:
 
     @property
     def left(self) -> list[TraceEntry]:
-        """The answers of the turn that nobody has asked for."""
+        """The answers of the turn that were not used yet."""
         return self._turn.answers[self._answered :] if self._turn is not None else []
 
     def lacks(self, what: str, reason: str, **more: Any) -> str:
@@ -160,6 +148,15 @@ class Player:
         place = {"turn": session.get("turn"), "iteration": session.get("iteration")}
         self.not_recorded.append({**place, "what": what, "reason": reason, **more})
         return NOT_RECORDED.format(reason=reason)
+
+    @contextmanager
+    def _noting_interrupts(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self.raised.append(error)
+            raise
 
     def _note_entry(self, entry: TraceEntry) -> None:
         self.entries.append(clone(entry))
@@ -180,16 +177,11 @@ class Player:
             raise RecordEnds(f"{self.sent[-1].place}: the record has no more answers of the model")
         entry = self.left[0]
         self._answered += 1
-        try:
+        with self._noting_interrupts():
             return model_answer(entry)
-        except Exception:
-            raise
-        except BaseException as interrupt:
-            self.raised.append(interrupt)
-            raise
 
     def _answer_aside(self, model: str, id: str) -> LLMResponse:
-        """What a model answered a handler or tool that asked it: the same question, else the next one from there."""
+        """The recorded answer for a handler or tool that asks a model: of the same question, else the next there."""
         asks = {} if self._turn is None else self._turn.asks
         place, _, attempt = id.rpartition("/")
         same = f"{place.rpartition('/ask:')[0]}/ask:"
@@ -211,7 +203,7 @@ class Player:
         nobody: list[By] = []
         sent = Sent(session["turn"], session["iteration"], model, lines, nobody, names, request_changes(trace[since:]))
         self.sent.append(sent)
-        self.told(sent)
+        self.on_request(sent)
 
     # -- the tools -----------------------------------------------------------------------------
 
@@ -247,13 +239,8 @@ class Player:
             self.agent.end_turn(run.outcome["ended_turn"])
         if run.outcome.get("status") == "paused":
             raise Pause(str(run.outcome.get("reason") or ""))
-        try:
+        with self._noting_interrupts():
             return run_outcome(run)
-        except Exception:
-            raise
-        except BaseException as interrupt:
-            self.raised.append(interrupt)
-            raise
 
     def _ends(self) -> bool:
         """Whether nothing more is recorded of a turn that was cut off."""
@@ -279,7 +266,7 @@ def _no_function(**arguments: Any) -> str:
 
 
 def apply_change(session: dict[str, Any], entry: TraceEntry) -> None:
-    """Change a session as a trace entry tells, as far as it still fits."""
+    """Apply a trace entry to a session, as far as it still fits."""
     kind, messages, index = entry.get("type"), session["messages"], entry.get("index", 0)
     if kind == "message":
         messages.insert(index, clone(entry["message"]))

@@ -1,4 +1,4 @@
-"""A record as what can be answered from it: the model's answers, the tools' results, and what was sent when."""
+"""A record for replay: the model's answers, the tools' results, and what was sent when."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Sent:
         messages: the conversation.
         makers: who made each message, or changed it last.
         tools: the tools, by name; None where it is not known.
-        changes: how handlers changed this one request, one `{"by", "value"}` each; `value` tells counts.
+        changes: how handlers changed this one request, one `{"by", "value"}` each; `value` holds counts.
     """
 
     turn: int
@@ -119,7 +119,7 @@ class Recording:
         self.items: list[dict[str, Any]] = data.pop("turns")
         self.head: dict[str, Any] = data
         if not isinstance(data.get("agent"), str):
-            raise ConfigError(f"{path}: not a record: it does not tell its agent")
+            raise ConfigError(f"{path}: not a record: it names no agent")
         if any(item.get("unreadable") for item in self.items):
             raise ConfigError(f"{path}: not a record: a turn has something else than entries in its trace")
         self.turns: list[RecordedTurn] = []
@@ -272,7 +272,7 @@ def _is_inside_turn(entry: TraceEntry) -> bool:
 
 
 def _decided(entry: TraceEntry) -> dict[str, Any] | None:
-    """What a decision other than approval is, as what became of the call tells it."""
+    """A decision other than approval, by the entry of the call."""
     kind, status = entry.get("type"), entry.get("status")
     if kind == "tool_execution" and status == "rejected":
         return {"reject": str(entry.get("result")).removeprefix("rejected: ")}
@@ -301,7 +301,7 @@ def asks_in(entries: list[TraceEntry]) -> dict[str, TraceEntry]:
 
 
 def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:
-    """The times that tools ran in a turn; what each of them changed is told before its entry."""
+    """The times that tools ran in a turn; the entries of what each changed come before its own."""
     changed: dict[str, list[TraceEntry]] = {}
     calls: dict[str, tuple[str, Any]] = {}
     for entry in entries:
@@ -340,7 +340,7 @@ def ran_again(value: Any) -> bool:
 
 
 def run_outcome(run: Run) -> Any:
-    """What a tool returned, as far as the record tells; of an object, the text that the model read.
+    """What a tool returned, as far as the record has it; of an object, the text that the model read.
 
     Raises:
         BaseException: what the tool raised.
@@ -363,7 +363,7 @@ def _value(result: Any, kind: Any) -> Any:
         return result
     try:
         value = json.loads(result)
-    except ValueError:  # it was too long to be told whole
+    except ValueError:  # it was too long to be recorded whole
         return result
     return value if isinstance(value, _BY_JSON[kind]) else result
 

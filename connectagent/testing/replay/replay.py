@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.agents.agent import Agent
-from connectagent.agents.resume import Decision, is_record, resume
+from connectagent.agents.resume import is_record, resume
 from connectagent.data import Message, TraceEntry
 from connectagent.errors import Paused
+from connectagent.output.text import describe
 from connectagent.session.history import History
 from connectagent.session.state import clone
 from connectagent.testing.replay.compare import (
@@ -81,7 +82,7 @@ class Replay:
         self.divergence = self.divergence or divergence
 
     def take(self, calls: list[Call]) -> None:
-        """Sort calls that differ into the lists; what the record cannot answer is told there."""
+        """Sort calls that differ into the lists, without those that the record cannot answer."""
         unknown = {(one["turn"], one.get("call_id")) for one in self.not_recorded}
         by_status = {"rejected": self.rejected, "stand_in": self.stand_ins, "error": self.errors}
         for call in calls:
@@ -153,7 +154,7 @@ class Replaying:
     def __init__(self, recording: Recording, agent: Agent, live_tools: bool = False) -> None:
         self.recording, self.agent, self.made = recording, agent, isinstance(agent.llm, _Named)
         self.player = Player(agent, live_tools)
-        self.player.told = self._compare
+        self.player.on_request = self._compare
         self.turn: RecordedTurn | None = None
         self.asked = 0  # requests of this turn
         self.last: tuple[str | None, BaseException | None] = (None, None)
@@ -170,7 +171,7 @@ class Replaying:
         return self.out
 
     def by_turns(self) -> None:
-        """Let each turn that the agent is given play the record's next one; whoever asks it gets what comes of it."""
+        """Let each `input()` of the agent play the record's next turn, and return its result or raise its error."""
         turns = iter(self.recording.turns)
 
         def run(agent: Agent, what: str, action: Callable[[], Any]) -> Any:
@@ -226,8 +227,9 @@ class Replaying:
         self.out.take(calls)
         self.out.hook_errors += new_errors(turn.entries, entries)
         iteration = int(session["iteration"]) if session else 0
-        self.out.results.append(_told(result, error))
-        self.out.recorded_results.append(None if turn.is_cut else _told(turn.end.get("result"), turn.end.get("error")))
+        self.out.results.append(_outcome_text(result, error))
+        then = _outcome_text(turn.end.get("result"), turn.end.get("error"))
+        self.out.recorded_results.append(None if turn.is_cut else then)
         if isinstance(error, RecordEnds):
             self.out.ran_out = self.out.ran_out or f"{turn.number}.{iteration}"
         else:
@@ -240,7 +242,7 @@ class Replaying:
             self.out.diverged(Divergence(turn.number, iteration, "calls", lines))
         if turn.is_cut:
             return
-        then, now = _told(turn.end.get("result"), turn.end.get("error")), _told(result, error)
+        then, now = _outcome_text(turn.end.get("result"), turn.end.get("error")), _outcome_text(result, error)
         if turn.end.get("status") == "paused" and isinstance(error, Paused):
             pauses = [entry.get("reason") for entry in turn.entries if entry.get("type") == "paused"]
             then, now = str(pauses[-1:]), str([error.reason])
@@ -273,19 +275,17 @@ class Replaying:
         paused, decided = 0, None
         while True:
             try:
-                return self.agent.input(clone(content), limit) if decided is None else self._go_on(decided)
+                if decided is None:
+                    return self.agent.input(clone(content), limit)
+                return str(resume(self.agent, None, None, False, decided))
             except Paused:
                 decided = self.recording.decision(turn, paused)
                 if decided is None:
                     raise
                 paused += 1
 
-    def _go_on(self, decided: Decision) -> str:
-        """Go on with a turn that was paused, with the decision that was made then."""
-        return str(resume(self.agent, None, None, False, decided))
-
     def _history(self, entries: list[TraceEntry]) -> History:
-        """The conversation as this session's trace tells it."""
+        """The conversation by this session's trace."""
         first = self.recording.head.get("begins_with") or {}
         history = History(self.agent.system_prompt, clone(first.get("messages")), clone(first.get("state")))
         history.turn = int(first.get("turn") or 0)
@@ -337,15 +337,8 @@ def _expected(turn: RecordedTurn) -> bool:
     return str(turn.end.get("error") or "").startswith("KeyboardInterrupt")
 
 
-def _told(result: Any, error: Any) -> str | None:
-    """What a turn came to, as text."""
+def _outcome_text(result: Any, error: Any) -> str | None:
+    """The result of a turn, or its error, as text."""
     if error is None:
         return None if result is None else str(result)
-    return f"{type(error).__name__}: {_text(error)}" if isinstance(error, BaseException) else str(error)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "?"
+    return f"{type(error).__name__}: {describe(str, error)}" if isinstance(error, BaseException) else str(error)

@@ -1,4 +1,4 @@
-"""Running apart: what plugins write goes into a folder of its own, and a script stops where it would run its agent."""
+"""The sandbox of replay: plugins write into a copy of `.co`, and a script stops where it would run its agent."""
 
 from __future__ import annotations
 

@@ -1,0 +1,107 @@
+"""The end of an agent's life: what `close()` does, and what becomes of agents that nobody closed."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import warnings
+import weakref
+from functools import partial
+from typing import Any, Self
+
+from connectagent.agents.links import Links
+from connectagent.errors import PluginWarning
+
+_HOOK = "on_agent_closed"
+_open: weakref.WeakSet[Any] = weakref.WeakSet()  # agents whose plugins want to know of their end
+_dropped: list[Any] = []  # those that nobody holds any more
+_lock = threading.Lock()
+
+
+class Closable(Links):
+    """An agent whose life has an end."""
+
+    _watched = False  # whether somebody wants to know of its end
+
+    def close(self) -> None:
+        """End the agent's life, and that of the agents below it: `on_agent_closed` fires once for each.
+
+        A closed agent takes no further turn. Agents that nobody closes are closed at the end of the process, or some
+        time after nobody holds them any more. `with Agent(...) as agent:` closes it at the end of the block.
+
+        Raises:
+            RuntimeError: a turn is running.
+            Exception: what the first handler raised, after all of them have run; the errors of others are its notes.
+        """
+        if not self.closed:
+            self.refuse_inside("close()")
+            _close(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if self._watched and not self.closed:  # the garbage collector comes in the middle of code that may hold locks
+            _dropped.append(self)
+
+
+def watch(agent: Any) -> None:
+    """Close an agent at the end of the process, if nobody has done it and a plugin wants to know."""
+    close_dropped()
+    if not agent.hooks.handlers(_HOOK):
+        return
+    agent._watched = True
+    with _lock:
+        if not _open:
+            atexit.unregister(_close_all)
+            atexit.register(_close_all)
+        _open.add(agent)
+
+
+def close_dropped() -> None:
+    """Close the agents that nobody holds any more; their handlers' errors become warnings."""
+    while _dropped:
+        with contextlib.suppress(IndexError):  # another thread took it
+            _close_quietly(_dropped.pop())
+
+
+def _close(agent: Any) -> None:
+    errors: list[Exception] = []
+    for child in agent.children:
+        _collect(errors, child.close)
+    agent.closed = True
+    _open.discard(agent)
+    listed = agent.hooks.handlers(_HOOK)
+    for one in listed:
+        others = [other.by for other in listed if other is not one]
+        _collect(errors, partial(agent.hooks.observe, _HOOK, others, agent=agent))
+    agent.leave_log()
+    if errors:
+        for error in errors[1:]:
+            errors[0].add_note(f"another handler of {_HOOK} raised {type(error).__name__}: {error}")
+        raise errors[0]
+
+
+def _collect(errors: list[Exception], job: Any) -> None:
+    try:
+        job()
+    except Exception as error:
+        errors.append(error)
+
+
+def _close_quietly(agent: Any) -> None:
+    try:
+        agent.close()
+    except Exception as error:
+        notes = "; ".join(getattr(error, "__notes__", ()))
+        warnings.warn(f"agent {agent.name!r}: {type(error).__name__}: {error} ({notes})", PluginWarning, stacklevel=2)
+
+
+def _close_all() -> None:
+    close_dropped()
+    for agent in list(_open):
+        _close_quietly(agent)
