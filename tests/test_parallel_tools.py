@@ -373,7 +373,7 @@ class Plan:
         @tool(timeout_s=0.02)
         async def short(agent: Agent, n: int) -> str:
             """Work, and take too long."""
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(30)
             return "late"
 
         @tool(timeout_s=0.02)
