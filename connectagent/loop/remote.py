@@ -17,7 +17,7 @@ from connectagent.loop.boundary import by_of
 from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.state import copy_of, state_change
 
-ON_ITS_THREAD = frozenset(("closing", "decide", "trace_once", "count"))
+ON_ITS_THREAD = frozenset(("decide", "trace_once", "count"))
 
 
 class Remote:
@@ -45,6 +45,10 @@ class Remote:
         if self.body.started:
             return None if self.body.ending is None else self.body.ending[0]
         return self.turn.ended
+
+    def closing(self, id: str) -> Any:
+        """The line that ended an operation; None where it is to be done."""
+        return None if self.turn.past is None else self.call(self.turn.closing, id)
 
     def end_told(self) -> dict[str, Any]:
         """The ending as a line has it."""
