@@ -456,7 +456,7 @@ def test_a_script_without_an_agent_brings_its_functions_as_tools(tmp_path):
     )
     done = co(tmp_path, "chat", script(tmp_path, text), stdin='shout "hello"\n')
     assert "HELLO" in done.stdout
-    assert "shout(text='hello'): success" in done.stderr
+    assert 'shout(text="hello"): success' in done.stderr
     assert co(tmp_path, "chat", "agent.py", "--quiet", stdin='shout "hello"\n').stderr == ""
 
 

@@ -15,9 +15,11 @@ from record_agents import worker
 
 from connectagent import Agent, ToolRejected, before_each_tool
 from connectagent.cli.log.export import EXPORTERS
+from connectagent.errors import ConfigError
 from connectagent.records.find import all_records, records_folder
 from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call
+from connectagent.testing.replay.recording import Recording
 
 ROOT = Path(__file__).parents[1]
 HOSTILE = "\x1b[2J\x9b31m[red]x[/red]\u202egnp.exe\u2066\x07\r\x85"
@@ -415,3 +417,23 @@ def test_no_command_loads_a_plugin(folder: Path) -> None:
         done = log(*arguments, **variables)
         assert (done.returncode, done.stderr) == (0, ""), arguments
     assert not (folder / "loaded").exists()
+
+
+# -- a record of which a kill has left nothing --------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", ["", "form", "format: 1", "format: 1\nag"])
+def test_an_empty_record_is_shown_as_one(folder: Path, left: str) -> None:
+    path = folder / ".co" / "evals" / "cut_2026-01-01T10-00-00.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(left)
+    (item,) = json.loads(log("list", "--json").stdout)
+    assert (item["agent"], item["status"], item["turns"]) == ("cut", "empty", 0)
+    shown = log("show", "cut")
+    assert shown.stdout.split() == [path.name, "\xb7", "empty"] and not shown.stderr
+    for done in (log("list"), log("stats"), log("export", "cut")):
+        assert "None" not in done.stdout and "not a record" not in done.stderr
+    with pytest.raises(ConfigError, match="an empty record"):
+        searcher().resume(path)
+    with pytest.raises(ConfigError, match="an empty record"):
+        Recording(path)

@@ -248,3 +248,46 @@ def test_what_a_tool_between_turns_asks_is_in_the_sums() -> None:
     assert listed["status"] == "answered"
 
 
+
+FAMILY = '''
+import glob, os, sys
+from connectagent import Agent, LLMResponse, TokenUsage, tool
+from connectagent.testing import ScriptedLLM, call
+
+related, logged, dies = sys.argv[1] == "related", sys.argv[2] == "logged", sys.argv[3:] == ["dies"]
+
+def die(messages=None, tools=None):
+    os._exit(9)
+
+def cheap(text, *calls):
+    return LLMResponse(text, list(calls), TokenUsage(1, 1, cost=0.25))
+
+grand = Agent("grand", llm=ScriptedLLM(cheap("Deep.")), quiet=True, description="Digs.")
+script = [cheap("First."), cheap(None, call("grand", prompt="Dig.")), die] if dies else [cheap("Second.")]
+log = None if logged else False
+child = Agent("child", [grand], llm=ScriptedLLM(*script), quiet=True, description="Helps.", log=log)
+
+@tool(idempotent=True)
+def ask(prompt: str) -> str:
+    """Ask."""
+    return child.input(prompt)
+
+name = "child" if related else "ask"
+one, two = cheap(None, call(name, prompt="One")), cheap(None, call(name, prompt="Two"))
+script = [one, two] if dies else [cheap("Done.")]
+root = Agent("root", [child if related else ask], llm=ScriptedLLM(*script), quiet=True)
+if dies:
+    root.input("Hi")
+print(root.resume(glob.glob(".co/evals/root*.yaml")[0]))
+for agent in (root, child, grand):
+    print(agent.name, agent.total_cost, agent.spent.cost, agent.spent.tokens)
+'''
+
+
+@pytest.mark.parametrize("logged", ["logged", "unlogged"])
+@pytest.mark.parametrize("related", ["related", "unrelated"])
+def test_what_agents_inside_spent_is_known_in_the_process_that_goes_on(related: str, logged: str) -> None:
+    Path("family.py").write_text(FAMILY)
+    assert subprocess.run([sys.executable, "family.py", related, logged, "dies"], check=False).returncode == 9
+    resumed = subprocess.run([sys.executable, "family.py", related, logged], capture_output=True, text=True, check=True)
+    assert resumed.stdout.splitlines() == ["Done.", "root 1.75 None 14", "child 1.0 None 8", "grand 0.25 0.25 2"]

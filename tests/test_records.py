@@ -24,7 +24,8 @@ from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import all_records, find_record, records_folder
 from connectagent.records.follow import Follower, follow
-from connectagent.records.read import _by_lines, joined_turns, load_record, read_record
+from connectagent.records.history import joined_turns
+from connectagent.records.read import _by_lines, load_record, read_record
 from connectagent.records.summary import summarise
 from connectagent.records.yaml_lines import json_line
 from connectagent.session.usage import spent_in

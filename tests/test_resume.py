@@ -483,7 +483,7 @@ def test_a_record_without_a_turn_gives_nothing_and_the_next_turn_is_the_first(fo
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "not a record"),
+        ("", "an empty record"),
         ("just text\n", "not a record"),
         ("agent: a\nturns: 3\n", "not a record"),
         ("agent: [\nturns:\n", "not a record"),

@@ -1,66 +1,41 @@
 """Agents in agents that wait, are decided about, and die: nothing is done twice, and nothing is lost.
 
-A cell is a tree of `tree_cases`, what is decided, whether the process that waits goes on or another one does, and where
-processes die by SIGKILL: nowhere (`plain`), at a model call (`model`), at the beginning or end of a tool (`tool`),
-before, inside or after a write to a record (`line`), or once more while the killed turn goes on (`twice`).
+A cell is a tree of `tree_cases`, what its agents do besides (`tree_features`), what is decided, whether the process
+that waits goes on or another one does, and where processes die by SIGKILL: nowhere (`plain`), at a model call
+(`model`), at the beginning or end of a tool (`tool`), before, inside or after a write to a record (`line`), or once
+more while the killed turn goes on (`twice`).
 
-CONNECTAGENT_MATRIX=all tries every point, which takes half an hour. Without it every plain cell runs, and a few points
-of each tree, decision and mode.
+Without CONNECTAGENT_MATRIX every tree runs with every decision and is killed at a few points, each feature runs in a
+few of the trees, and each pair of features in one. CONNECTAGENT_MATRIX=5 runs all cells, each killed at 5 points;
+CONNECTAGENT_MATRIX=all kills each at every point.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tree_processes
-from tree_cases import CASES, DECISIONS, TOOLS
+from tree_cases import CASES, DECISIONS
+from tree_features import FEATURES, tree_of
+from tree_judge import Forks, decisions, labels, problems_of
 from tree_processes import DIRECT
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="what is a record is read from /proc")
 
-EVERY_POINT = os.environ.get("CONNECTAGENT_MATRIX") == "all"
-SAMPLE = 3  # points of each tree, decision and mode
-GROUPS = {"line": "line", "model": "model", "begin": "tool", "end": "tool"}  # by the first word of a point's label
+GIVEN = os.environ.get("CONNECTAGENT_MATRIX", "")
+POINTS = {"": 2, "all": None}[GIVEN] if not GIVEN.isdecimal() else int(GIVEN)  # of each cell; None: all
+TREES = 5  # with each feature, where not all cells run
+MODES = ("same", "other")
+# By the first word of a point's label.
+GROUPS = {"line": "line", "model": "model", "ask": "model", "begin": "tool", "end": "tool", "inside": "tool"}
 CELLS = [(case, kind) for case in CASES for kind in (*DECISIONS, "mixed") if kind != "mixed" or CASES[case].waits > 1]
 READ = {"approve": "did", "reject": "rejected: no", "answer": "by hand"}
-
-
-class Forks:
-    """The process that forks those of the cases."""
-
-    def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        self.process = subprocess.Popen(
-            [sys.executable, tree_processes.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # agents tell there that a record cannot be written
-            env=environment,
-            text=True,
-        )
-
-    def chain(self, case: str, kind: str, mode: str, *kills: int) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([case, kind, mode, kills]) + "\n")
-        self.process.stdin.flush()
-        told: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return told
-
-    def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -68,99 +43,6 @@ def forks() -> Iterator[Forks]:
     made = Forks()
     yield made
     made.close()
-
-
-# -- what a chain must have done -------------------------------------------------------------------------
-
-
-def problems_of(case: str, told: dict[str, Any], plan: dict[str, Any]) -> list[str]:
-    """What is wrong with a chain, compared with a run in which guards decided by themselves and nothing died."""
-    end, ran, wanted = told["end"], _labels(told, "ran"), _labels(plan, "ran")
-    doubts = set(_labels(told, "doubt"))
-    found = [f"ran twice: {label}" for label, runs in ran.items() if runs > 1]
-    found += [f"ran without need: {label}" for label in ran.keys() - wanted.keys()]
-    found += _about_decisions(told, _decisions(plan))
-    found += [f"in doubt without a death in it: {label}" for label in sorted(doubts - _open_in_deaths(case, told))]
-    read = {label.split(":")[0] for label in _labels(told, "read")}
-    found += [f"in doubt after its result was read: {label}" for label in sorted(doubts & read)]
-    if "error" in end:
-        return [end["error"].splitlines()[0], *found]
-    found += [f"did not run: {label}" for label in wanted.keys() - ran.keys() - doubts]
-    sides = ([read for read in _labels(side, "read") if read.split(":")[0] not in doubts] for side in (told, plan))
-    reads, planned = map(set, sides)
-    found += [f"a model read {read!r}" for read in sorted(reads - planned)]
-    found += [f"no model read {read!r}" for read in sorted(planned - reads)]
-    found += [f"the conversation is not valid: {problem}" for problem in end["problems"]]
-    for key in ("result", "outcome", "state"):
-        is_, should_be = _without(end[key], doubts), _without(plan["end"][key], doubts)
-        if is_ != should_be:
-            found.append(f"another {key}: {_difference(is_, should_be)}")
-    return found
-
-
-def _labels(told: dict[str, Any], what: str) -> Counter[str]:
-    return Counter(label for _, noted, label in told["ledger"] if noted == what)
-
-
-def _decisions(told: dict[str, Any]) -> dict[str, str]:
-    return {label: what for _, what, label in told["ledger"] if what in DECISIONS}
-
-
-def _about_decisions(told: dict[str, Any], waits: dict[str, str]) -> list[str]:
-    """Whether each call that waits was asked about once, and ran only if just it was approved."""
-    found, decided, carried_out = [], dict[str, int](), set[str]()
-    for process, what, label in told["ledger"]:
-        if what == "ran" and label in waits and waits[label] != "approve":
-            found.append(f"ran although it was not approved: {label}")
-        if what == "ran" and label in waits and label not in decided:
-            found.append(f"ran before it was decided: {label}")
-        if what in DECISIONS:
-            # One that died with a decision in its hand may not have written it down.
-            if label in carried_out or decided.get(label, -1) not in (-1, *told["killed"]):
-                found.append(f"asked again: {label}")
-            decided[label] = process
-        if what in ("ran", "read"):
-            carried_out.add(label.split(": ")[0])
-    if "error" not in told["end"] and decided.keys() != waits.keys():
-        found.append(f"asked about {sorted(decided)}, not {sorted(waits)}")
-    return found
-
-
-def _open_in_deaths(case: str, told: dict[str, Any]) -> set[str]:
-    """The calls that may have taken effect when a process died: no other step began since their tool did."""
-    found: set[str] = set()
-    for died in told["killed"]:
-        points = [label for process, label in told["points"] if process == died]
-        steps = [point for point in points if not point.startswith("line")]
-        for n, step in enumerate(steps):
-            label = step.removeprefix("begin ")
-            if step != label and (CASES[case].at_once or steps[n + 1 :] in ([], [f"end {label}"])):
-                found.add(label)
-        trailing = points[max((n + 1 for n, point in enumerate(points) if point in steps), default=0) :]
-        if "line after" in trailing:  # it may have been written that a tool begins
-            found |= _labels(told, "doubt").keys() - _labels(told, "ran").keys()
-    return {label for label in found if label.split()[0] in TOOLS}  # neither an agent nor a hand-off is in doubt
-
-
-def _without(value: Any, doubts: set[str]) -> Any:
-    """A result or state without what came of the calls in doubt."""
-    if isinstance(value, dict):
-        kept = {key: _without(item, doubts) for key, item in value.items() if not (doubts and key == "count")}
-        return {key: item for key, item in kept.items() if not (doubts and item == [])}
-    if isinstance(value, list):
-        return [item for item in value if item not in doubts]
-    if not isinstance(value, str):
-        return value
-    for label in doubts:
-        value = value.replace(f"did {label}", "in doubt")
-    return re.sub(r"(rejected: )?in doubt: [^|()]*?(?= \||\))", "in doubt", value)
-
-
-def _difference(is_: Any, should_be: Any) -> str:
-    if isinstance(is_, dict) and isinstance(should_be, dict):
-        keys = [key for key in {**should_be, **is_} if is_.get(key) != should_be.get(key)]
-        is_, should_be = ({key: side.get(key) for key in keys} for side in (is_, should_be))
-    return f"{str(is_)[:300]} in place of {str(should_be)[:300]}"
 
 
 # -- the cells -------------------------------------------------------------------------------------------
@@ -180,7 +62,7 @@ def points_of(told: dict[str, Any]) -> list[tuple[int, int, str]]:
     return found
 
 
-def killed_chains(cell: str, told: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+def killed_chains(cell: str, told: dict[str, Any], points: int | None) -> list[tuple[str, tuple[int, ...]]]:
     """The chains to run in which processes die: group, and where each process dies."""
     chance, chains = random.Random(cell), []
     for process, point, group in points_of(told):
@@ -188,23 +70,26 @@ def killed_chains(cell: str, told: dict[str, Any]) -> list[tuple[str, tuple[int,
         chains.append((group, (*before, point)))
         if point % 2:
             chains.append(("twice", (*before, point, chance.randint(1, 40))))
-    return chance.sample(chains, len(chains) if EVERY_POINT else min(SAMPLE, len(chains)))  # what fails is found soon
+    number = len(chains) if points is None else min(points, len(chains))
+    return chance.sample(chains, number)  # in this order what fails is found soon
 
 
-def failures(forks: Forks, case: str, kind: str, mode: str, plan: dict[str, Any]) -> dict[str, list[str]]:
+def failures(
+    forks: Forks, case: str, kind: str, mode: str, plan: dict[str, Any], points: int | None = POINTS
+) -> dict[str, list[str]]:
     """The groups of a cell, with what is wrong in each; those that were not tried are missing."""
     cell = f"{case}/{kind}/{mode}"
     plain = forks.chain(case, kind, mode)
-    found: dict[str, list[str]] = {"plain": problems_of(case, plain, plan)}
+    found: dict[str, list[str]] = {f"{cell}/plain": problems_of(case, plain, plan)}
     if "error" in plain["end"]:  # there is no run in which to die
-        return dict.fromkeys(("plain", "twice", *GROUPS.values()), found["plain"])
-    for group, kills in killed_chains(cell, plain):
-        if found.setdefault(group, []):
+        return found
+    for group, kills in killed_chains(cell, plain, points):
+        if found.setdefault(f"{cell}/{group}", []):
             continue  # it fails, which is all that is to be known
         told = forks.chain(case, kind, mode, *kills)
-        assert told["killed"] or CASES[case].at_once, f"{cell}: no process died at {kills}"
+        assert told["killed"] or tree_of(case).case.at_once, f"{cell}: no process died at {kills}"
         problems = problems_of(case, told, plan)
-        found[group] += [f"killed at {list(kills)}: {'; '.join(problems)}"] if problems else []
+        found[f"{cell}/{group}"] += [f"killed at {list(kills)}: {'; '.join(problems)}"] if problems else []
     return found
 
 
@@ -212,24 +97,59 @@ def failures(forks: Forks, case: str, kind: str, mode: str, plan: dict[str, Any]
 def test_the_plan_of_each_tree_is_what_its_agents_are_to_do(case: str, forks: Forks) -> None:
     for kind in DECISIONS:
         told = forks.chain(case, kind, DIRECT)
-        end, ran, waits = told["end"], _labels(told, "ran"), _decisions(told)
+        end, ran, waits = told["end"], labels(told, "ran"), decisions(told)
         assert end.get("outcome") in ("answered", "ended") and not end["problems"], end
         assert set(ran.values()) == {1} and len(waits) == CASES[case].waits and set(waits.values()) == {kind}
         wanted = Counter(CASES[case].effects)
         wanted.subtract(label.split()[1] for label in waits if kind != "approve")
         assert Counter(label.split()[1] for label in ran) == +wanted
         assert all(f"log:{name}" in end["state"] for name in +wanted)
-        reads = dict(label.split(": ", 1) for label in _labels(told, "read"))
+        reads = dict(label.split(": ", 1) for label in labels(told, "read"))
         assert all(reads[label].startswith(READ[kind]) for label in waits)
         assert Counter(label for _, label in told["points"])["line after"] > 10, "no write to a record was seen"
 
 
 @pytest.mark.parametrize(("case", "kind"), CELLS, ids=["-".join(cell) for cell in CELLS])
 def test_nothing_is_done_twice_or_lost_however_a_tree_waits_and_dies(case: str, kind: str, forks: Forks) -> None:
-    plan = forks.chain(case, kind, DIRECT)
-    found = {
-        f"{case}/{kind}/{mode}/{group}": wrong
-        for mode in ("same", "other")
-        for group, wrong in failures(forks, case, kind, mode, plan).items()
-    }
+    plan, found = forks.chain(case, kind, DIRECT), dict[str, list[str]]()
+    for mode in MODES:
+        found |= failures(forks, case, kind, mode, plan)
     assert not [f"{cell}: {wrong[0]}" for cell, wrong in found.items() if wrong]
+
+
+def failures_of(cells: list[str], forks: Forks) -> list[str]:
+    """What is wrong with trees with features: in each way, or each in one way and killed once."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        chance = random.Random(cell)
+        kinds, modes = (DECISIONS, MODES) if GIVEN else ([chance.choice(DECISIONS)], [chance.choice(MODES)])
+        for kind in kinds:
+            plan = forks.chain(cell, kind, DIRECT)
+            if "error" in plan["end"] or plan["end"]["problems"]:
+                found[f"{cell}/{kind}/plan"] = [str(plan["end"])]
+                continue
+            for mode in modes:
+                found |= failures(forks, cell, kind, mode, plan, POINTS if GIVEN else 1)
+    return [f"{cell}: {wrong[0]}" for cell, wrong in found.items() if wrong]
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_so_it_is_with_everything_that_handlers_and_tools_do(feature: str, forks: Forks) -> None:
+    trees = [case for case in CASES if FEATURES[feature].at_once or not CASES[case].at_once]
+    if not GIVEN:
+        trees = random.Random(feature).sample(trees, TREES)
+    assert not failures_of([f"{case}+{feature}" for case in trees], forks)
+
+
+SMALL = ("asked", "handoff", "sequential_middle", "loop", "two_in_a_round", "body")  # trees for pairs of features
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_so_it_is_with_each_pair_of_them(feature: str, forks: Forks) -> None:
+    pairs = [pair for pair in combinations(FEATURES, 2) if pair[0] == feature]
+    cells = []
+    for pair in pairs:
+        trees = [case for case in SMALL if all(FEATURES[one].at_once for one in pair) or not CASES[case].at_once]
+        trees = trees if GIVEN else [random.Random(str(pair)).choice(trees)]
+        cells += [f"{case}+{'+'.join(pair)}" for case in trees]
+    assert not failures_of(cells, forks)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, Pause, Paused, ToolCall, before_each_tool, tool
+from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
 
@@ -169,3 +170,70 @@ def test_a_decision_need_not_name_what_waits_where_the_pause_told_of_one_only() 
     with pytest.raises(Paused):
         root.resume(approve=True)
     assert root.resume(approve=True) == "a paid. b paid."
+
+
+# -- names that hold what ids are made of -------------------------------------------------------------
+
+
+def asking_for(child: Agent, *script: Any, key: str | None = None, log: Any = None) -> Agent:
+    """An agent with a tool that asks another one, which is in no tree."""
+
+    @tool(idempotent=True)
+    def ask(prompt: str) -> str:
+        """Ask."""
+        return child.input(prompt, key=key)
+
+    return Agent("root", [ask], llm=ScriptedLLM(*script), quiet=True, log=log)
+
+
+@pytest.mark.parametrize(("name", "key"), [("tax/EU~2#1", None), ("tax", "a/b~c#2")])
+def test_a_name_or_key_may_hold_what_ids_are_made_of(name: str, key: str | None) -> None:
+    child = payer(name, call("pay", n=1), "One.", log=None)
+    root = asking_for(child, call("ask", prompt="First"), "Something else.", key=key)
+    with pytest.raises(Paused) as paused:
+        root.input("Hi")
+    root.input("Never mind")
+    record = paused.value.record
+    assert record is not None
+    lines = [line for item in read_record(record)["turns"] for line in item["lines"]]
+    asked = [line["id"] for line in lines if line["type"] == "began" and "/turn:" in line["id"]]
+    assert asked[0].count("/") == 4 and asked[0].count("~") == 1 and asked[0].count("#") == 1
+    assert [line["id"] for line in lines if line.get("outcome") == "abandoned"] == asked[:1]
+
+
+def test_keys_that_look_alike_are_told_apart() -> None:
+    child = Agent("child", llm=ScriptedLLM("A.", "B."), quiet=True, log=False)
+
+    def run() -> str:
+        return child.input("Go", key="a b") + child.input("Go", key="a/b")
+
+    root = Agent("root", run=run, quiet=True)
+    root.input("Hi")
+    assert root.record is not None
+    ids = [line["id"] for line in read_record(root.record)["turns"][0]["lines"] if line["type"] == "agent_turn"]
+    assert ids == ["T1/1/run/turn:child~a b#1", "T1/1/run/turn:child~a%2Fb#1"]
+
+
+# -- agents below one that is in no tree ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_agents_below_one_of_no_tree_go_on_too(recorded: bool) -> None:
+    log: Any = None if recorded else False
+
+    def family() -> list[Agent]:
+        grand = payer("grand", "Hello.", call("pay", n=1), "Paid.", log=log)
+        child = Agent("child", [grand], llm=ScriptedLLM(*asked), quiet=True, log=log)
+        return [asking_for(child, call("ask", prompt="Hi"), call("ask", prompt="Go"), "Done.", log=log), child, grand]
+
+    asked = [call("grand", prompt="Hi"), "Hello.", call("grand", prompt="Pay"), "Paid."]
+    root, child, grand = family()
+    with pytest.raises(Paused) as paused:
+        root.input("Hi")
+    if recorded:  # as another process would
+        before = [root, child, grand]
+        root, child, grand = family()
+        for agent, other in zip((root, child, grand), before, strict=True):
+            del agent.llm.responses[: len(other.llm.requests)]  # type: ignore[attr-defined]
+    root.resume(paused.value.record, approve=True)
+    assert roles(grand) == ["user", "assistant", "user", "assistant", "tool", "assistant"]

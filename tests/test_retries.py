@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, LLMResponse, Retry, TokenUsage, on_error
+from connectagent import Agent, LLMResponse, Pause, Paused, Retry, TokenUsage, on_error, xray
 from connectagent.cli.view.reading import Reading
 from connectagent.errors import ProviderError
 from connectagent.testing import ScriptedLLM, call
@@ -115,6 +116,55 @@ def test_a_model_that_was_given_as_an_object_is_asked_for_again_where_it_cannot_
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         assert done.stdout == expected
     assert "scripted-other" in record.read_text()
+
+
+def pay() -> str:
+    """Pay."""
+    if not xray.approved:
+        raise Pause("may I?")
+    return "paid"
+
+
+def test_a_turn_goes_on_behind_an_answer_of_a_model_that_was_given_as_an_object() -> None:
+    asked: list[int] = []
+
+    def made(*script: Any) -> Agent:
+        @on_error
+        def instead(attempt: int) -> Retry:
+            asked.append(attempt)
+            return Retry(model=ScriptedLLM(*script, model="test/other"))
+
+        return Agent("a", [pay], llm=ScriptedLLM(busy(), "Done."), on_events=[instead], quiet=True)
+
+    with pytest.raises(Paused) as paused:
+        made(call("pay")).input("Hi")
+    agent = made("Other.")
+    assert agent.resume(paused.value.record, approve=True) == "Other."
+    assert asked == [1, 1]  # once for each of the two model calls
+
+
+def test_a_model_that_was_given_as_an_object_and_failed_is_asked_for_again_where_a_later_attempt_needs_it() -> None:
+    asked: list[int] = []
+    kept = Path("kept.yaml")
+
+    def dies(messages: Any, tools: Any) -> str:
+        shutil.copy(str(agent.record), kept)
+        return "never"
+
+    def made(*script: Any) -> Agent:
+        other = ScriptedLLM(*script, model="test/other")
+
+        @on_error
+        def instead(attempt: int) -> Retry:
+            asked.append(attempt)
+            return Retry(model=other) if attempt == 1 else Retry()
+
+        return Agent("a", llm=ScriptedLLM(busy()), on_events=[instead], quiet=True)
+
+    agent = made(busy(), dies)
+    agent.input("Hi")
+    assert made("Other.").resume(kept) == "Other."
+    assert asked == [1, 2, 1]
 
 
 def test_a_tool_that_succeeds_at_its_second_attempt_is_a_success_with_two_attempts() -> None:

@@ -36,13 +36,13 @@ def test_a_turn_is_told_line_by_line(folder: Path) -> None:
     worker("helper", calls=2).input("Do two things.")
     lines = (folder / ".co/logs/helper.log").read_text().splitlines()
     texts = [re.sub(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z helper ", "", line) for line in lines]
-    assert [re.sub(r"\d+ ms", "1 ms", text) for text in texts] == [
+    assert [re.sub(r"\d+ms", "1ms", text) for text in texts] == [
         "turn 1 > Do two things.",
-        "  model test/rounds: success, 1 ms, 100 + 20 tokens, $0.000010, calls work, work",
-        "  tool work(n=0, x=1e-05): success, 1 ms: worked on 0",
-        "  tool work(n=1, x=1e-05): success, 1 ms: worked on 1",
-        "  model test/rounds: success, 1 ms, 100 + 20 tokens, $0.000010",
-        "turn 1 < answered, 1 ms: All of it is done.",
+        "  model test/rounds: success, 1ms, 100 + 20 tokens, $0.000010, calls work, work",
+        "  tool work(n=0, x=1e-05): success, 1ms: worked on 0",
+        "  tool work(n=1, x=1e-05): success, 1ms: worked on 1",
+        "  model test/rounds: success, 1ms, 100 + 20 tokens, $0.000010",
+        "turn 1 < answered, 1ms: All of it is done.",
     ]
 
 

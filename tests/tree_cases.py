@@ -2,6 +2,7 @@
 
 Nothing here knows how a turn goes on: a case is a program of the public interface, and what it leaves behind is judged.
 Models answer by what they read, never by a counter, so that another process answers as the first one would have done.
+What agents do besides, in any tree, stands in `tree_features`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 import signal
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from connectagent import (
@@ -21,6 +23,7 @@ from connectagent import (
     Parallel,
     Pause,
     Sequential,
+    TokenUsage,
     Tool,
     ToolCall,
     ToolRejected,
@@ -28,9 +31,10 @@ from connectagent import (
     before_each_tool,
 )
 
-PROMPT, MORE = "Do it.", "Do more."
+PROMPT, MORE, MORE_TO_DO = "Do it.", "Do more.", "What else?"
 DECISIONS = ("approve", "reject", "answer")
-TOOLS = ("pay", "ship", "enough")  # `enough` may run twice
+TOOLS = ("pay", "ship", "pack", "enough")  # `enough` may run twice; no model calls `pack`
+PRICE = TokenUsage(10, 5, cost=1 / 64)  # of each answer of a model
 
 # -- what a process notes: in files, which no kill takes back ------------------------------------------------
 
@@ -62,6 +66,10 @@ class Diary:
     def note(self, what: str, label: str) -> None:
         self.write(self.ledger, f"{self.number}\t{what}\t{label}\n".encode())
 
+    def has_noted(self, what: str, label: str) -> bool:
+        """Whether a process of the chain has noted it."""
+        return f"\t{what}\t{label}\n" in Path("ledger").read_text()
+
     def watch_records(self) -> None:
         """Make a point before, inside and after each write to a record."""
 
@@ -91,24 +99,43 @@ class Model:
     def __init__(self, world: World, name: str, steps: tuple[Any, ...]) -> None:
         self.world, self.name, self.steps, self.model = world, name, steps, f"test/{name}"
 
+    def stream(self, messages: list[Any], tools: Any = None, *, on_text: Callable[[str], None]) -> LLMResponse:
+        response = self.complete(messages, tools)
+        for piece in re.findall(r"\S+\s*", response.content or ""):
+            on_text(piece)
+        return response
+
     def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        asked = str(messages[-1]["content"])
+        if asked.startswith("Well, "):  # by a handler or a tool
+            self.world.diary.pass_point("inside model" if asked.startswith("Well, in ") else f"ask {self.name}")
+            return self._answer(f"yes to {asked}")
         self.world.diary.pass_point(f"model {self.name}")
         start = max(n for n, message in enumerate(messages) if _is_prompt(message))
         turn = messages[start:]
         self._note_results(messages)
-        step = self.steps[min(sum(message["role"] == "assistant" for message in turn), len(self.steps) - 1)]
+        steps = (["ship"], None) if turn[0]["content"] == MORE_TO_DO else self.steps
+        step = steps[min(sum(message["role"] == "assistant" for message in turn), len(steps) - 1)]
         if step is None:
             results = [str(message["content"]) for message in turn if message["role"] == "tool"]
-            return LLMResponse(f"{self.name}({' | '.join(results)})")
+            return self._answer(f"{self.name}({' | '.join(results)})")
+        return self._answer(None, self.calls(messages, step))
+
+    def _answer(self, content: str | None, calls: list[ToolCall] | None = None) -> LLMResponse:
+        self.world.diary.note("answered", self.name)
+        return LLMResponse(content, calls or [], PRICE)
+
+    def calls(self, messages: list[Any], names: list[str]) -> list[ToolCall]:
+        """Calls of what is named."""
         before = [call["function"]["name"] for message in messages for call in message.get("tool_calls") or ()]
         calls = []
-        for name in step:
+        for name in names:
             calls.append(self._call(name, len(before), before.count(name) + 1))
             before.append(name)
-        return LLMResponse(None, calls)
+        return calls
 
     def _call(self, name: str, place: int, ordinal: int) -> ToolCall:
-        arguments: dict[str, Any] = {"what": str(ordinal)}
+        arguments: dict[str, Any] = {"what": str(ordinal), **self.world.arguments()}
         if name.startswith("to "):
             name, arguments = "transfer_to_agent", {"agent_name": name[3:]}
         elif name not in TOOLS:
@@ -116,37 +143,61 @@ class Model:
         return ToolCall(f"{self.name}{place}", name, arguments)
 
     def _note_results(self, messages: list[Any]) -> None:
-        """Note what is read about calls of this agent's own tools: in doubt, or anything else."""
+        """Note what is read about calls of this agent's own tools."""
         calls = {call["id"]: call["function"] for one in messages for call in one.get("tool_calls") or ()}
         for message in messages:
             if message["role"] != "tool":
                 continue
             function, text = calls[message["tool_call_id"]], " ".join(str(message["content"]).split())
             label = f"{function['name']} {self.name} {json.loads(function['arguments']).get('what', '')}"
-            if re.match(r"(rejected: )?in doubt", text):
-                self.world.diary.note("doubt", label)
-            elif function["name"] in TOOLS:
-                self.world.diary.note("read", f"{label}: {text}")
+            self.world.note_result(label, text)
 
 
 def _is_prompt(message: Any) -> bool:
-    return message["role"] == "user" and str(message["content"]).startswith(("Do ", "What was said"))
+    return message["role"] == "user" and str(message["content"]).startswith(("Do ", "What was said", MORE_TO_DO))
 
 
 class World(NamedTuple):
-    """What the agents of a case have in common: the diary, what is decided, and whether guards decide by themselves."""
+    """What the agents of a case have in common.
+
+    Args:
+        diary: what they note.
+        kind: what is decided.
+        direct: whether guards decide by themselves.
+        features: what each agent does besides, of `tree_features`.
+        changed: whether the code is another one than that which began.
+    """
 
     diary: Diary
     kind: str
     direct: bool
+    features: tuple[Any, ...] = ()
+    changed: bool = False
 
     def agent(self, name: str, *steps: Any, guarded: bool = False, **options: Any) -> Agent:
         """An agent that does the steps, then says what it read; `guarded`: a person is asked about its payments."""
-        tools = [made_tool(self.diary, name) for name in TOOLS] + list(options.pop("asks", ()))
-        model = Model(self, name, (*steps, None))
-        events = [self.guard()] if guarded else []
+        tools = [made_tool(self, name) for name in TOOLS] + list(options.pop("asks", ()))
+        steps = (*steps, None)
+        llm: Any = Model(self, name, steps)
+        events = [handler for feature in self.features for handler in feature.handlers(self, name, steps)]
+        events += [self.guard()] if guarded else []
+        for feature in self.features:
+            llm, options = feature.llm(llm), {**options, **feature.options}
         options.setdefault("output_key", f"out:{name}")
-        return Agent(name, tools, llm=model, quiet=True, on_events=events, **options)
+        return Agent(name, tools, llm=llm, quiet=True, on_events=events, **options)
+
+    def arguments(self) -> dict[str, Any]:
+        """What each tool call is given besides."""
+        return {name: value for feature in self.features for name, value in feature.arguments.items()}
+
+    def note_result(self, label: str, text: str) -> None:
+        """Note what came of a call: in doubt, not run since it is masked, or anything else."""
+        if re.match(r"(rejected: )?in doubt", text):
+            self.diary.note("doubt", label)
+        elif text.startswith("rejected: ") and "is masked in the record" in text:
+            self.diary.note("masked", label)
+        elif label.split()[0] in TOOLS:
+            self.diary.note("read", f"{label}: {text}")
 
     def guard(self) -> Any:
         @before_each_tool
@@ -165,16 +216,28 @@ class World(NamedTuple):
         return ask_a_person
 
 
-def _effect(diary: Diary, agent: Agent, name: str, what: str) -> str:
+def inner(label: str) -> str:
+    """The label of what a tool does with another tool."""
+    name, agent, what = label.split()
+    return f"pack {agent} {name}-{what}"
+
+
+def _effect(world: World, agent: Agent, name: str, what: str) -> str:
     """What must not happen twice, and its trace in the state."""
-    label = f"{name} {agent.name} {what}"
-    diary.pass_point(f"begin {label}")
+    label, diary = f"{name} {agent.name} {what}", world.diary
+    of_model = name != "pack"
+    begin, end = ("inside begin", "inside end") if "-" in what and not of_model else ("begin", "end")
+    diary.pass_point(f"{begin} {label}")
+    for feature in world.features if of_model else ():
+        feature.before(world, agent, label)
     diary.note("ran", label)
     state: dict[str, Any] = agent.current_session["state"]  # type: ignore[index]
     state["count"] = state.get("count", 0) + 1
     state["log"] = [*state.get("log", ()), label]
     state.setdefault(f"log:{agent.name}", []).append(label)
-    diary.pass_point(f"end {label}")
+    for feature in world.features if of_model else ():
+        feature.after(world, agent, label)
+    diary.pass_point(f"{end} {label}")
     return f"did {label}"
 
 
@@ -187,13 +250,17 @@ def _enough(diary: Diary, agent: Agent, what: str) -> str:
     return "looked"
 
 
-def made_tool(diary: Diary, name: str) -> Tool:
+def made_tool(world: World, name: str) -> Tool:
     """A tool with its schema given: to read signatures would take longer than all the rest."""
+    more = world.arguments()
 
-    def function(what: str, agent: Agent) -> str:
-        return _enough(diary, agent, what) if name == "enough" else _effect(diary, agent, name, what)
+    def function(what: str, agent: Agent, **given: Any) -> str:
+        if given != more:
+            world.diary.note("ran", f"{name} {agent.name} {what} with {given}")
+        return _enough(world.diary, agent, what) if name == "enough" else _effect(world, agent, name, what)
 
-    parameters = {"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]}
+    texts = {one: {"type": "string"} for one in ("what", *more)}
+    parameters = {"type": "object", "properties": texts, "required": list(texts)}
     return Tool(name, "", parameters, function, idempotent=name == "enough")
 
 
@@ -225,7 +292,7 @@ def three_levels(w: World) -> Agent:
 
 def _sequence(w: World, name: str, guarded: int, **options: Any) -> Agent:
     agents = [w.agent(name, ["ship"], ["pay"], guarded=n == guarded) for n, name in enumerate("pqr")]
-    return Sequential(name, agents, quiet=True, output_key=f"out:{name}", **options)
+    return Sequential(name, agents[::-1] if w.changed else agents, quiet=True, output_key=f"out:{name}", **options)
 
 
 def sequential_first(w: World) -> Agent:
@@ -268,7 +335,8 @@ def _body(w: World, name: str) -> Agent:
         told = []
         while state.get("turns", 0) < 2:  # as often as what it changes itself says
             state["turns"] = state.get("turns", 0) + 1
-            told.append(first.input(f"Do part {state['turns']} after {state.get('count', 0)}."))
+            piece = "piece" if w.changed else "part"
+            told.append(first.input(f"Do {piece} {state['turns']} after {state.get('count', 0)}."))
             told.append(second.input(f"Do the rest of {state['turns']}."))
         return f"{name}({' | '.join(told)})"
 
@@ -306,26 +374,26 @@ def via_in_round(w: World) -> Agent:
     inside = w.agent("z", ["ship"])
     asks: list[Any] = [w.agent(name, ["pay"], guarded=True) for name in "xy"]
     parameters = {"type": "object", "properties": {"prompt": {"type": "string"}}}
-    asks.append(Tool("via", "", parameters, lambda prompt: inside.input(prompt), idempotent=True))
+    asks.append(Tool("via", "", parameters, lambda prompt: inside.input(prompt + "!" * w.changed), idempotent=True))
     return w.agent("root", ["x", "via", "y"], ["ship"], asks=asks, sub_agents=[inside], transfer_to=())
 
 
 def critic(w: World) -> Agent:
     """Two handlers of one name ask an agent that is in no tree, with the same words."""
     outside = w.agent("c", ["ship", "pay"], guarded=True)
-    return w.agent("root", ["ship"], ["ship"], plugins=[_asking(outside, "first"), _asking(outside, "second")])
+    return w.agent("root", ["ship"], ["ship"], plugins=[_asking(w, outside, "first"), _asking(w, outside, "second")])
 
 
 def _state(agent: Agent) -> dict[str, Any]:
     return agent.current_session["state"]  # type: ignore[index]
 
 
-def _asking(outside: Agent, key: str) -> Any:
+def _asking(w: World, outside: Agent, key: str) -> Any:
     @after_tools
     def ask(agent: Agent) -> None:
         if _state(agent).get("turns", 0) < 3:
             _state(agent)["turns"] = _state(agent).get("turns", 0) + 1
-            _state(agent)[f"out:{key}"] = outside.input("Do judge.")
+            _state(agent)[f"out:{key}"] = outside.input("Do judge it." if w.changed else "Do judge.")
             _state(agent)["log:c"] = list(_state(outside).get("log:c", ()))
 
     return ask

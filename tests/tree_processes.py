@@ -6,27 +6,34 @@ run a case itself. Each line of its input is a chain, each line of its output wh
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tree_cases import CASES, Diary, World, decision_about
+from tree_cases import Diary, World, decision_about
+from tree_features import SECRET, tree_of
 
 from connectagent import Agent, LLMResponse, Parallel, Pause, Paused, Sequential, Tool, ToolCall
+from connectagent.records.history import read_session
+from connectagent.records.summary import summarise
 from connectagent.testing import conversation_problems
 
-MAX_STARTS = 12  # of one chain, and decisions in one process; more is no end
-HANGS_AFTER_S = 6
+MAX_STARTS = 40  # of one chain, and decisions in one process; more is no end
+HANGS_AFTER_S = 30
 DIRECT = "direct"  # in place of a mode: the guard decides by itself, nothing waits
 
 # -- one process of a chain ----------------------------------------------------------------------------------
@@ -50,28 +57,31 @@ class Start(NamedTuple):
     """What a process of a chain does.
 
     Args:
-        case: whose tree it runs.
+        case: whose tree it runs, with features: see `tree_of`.
         kind: what is decided: one of `DECISIONS`, or `mixed`.
         mode: `same`: it decides and goes on itself; `other`: it ends where the turn waits; `DIRECT`.
         number: which process of the chain it is.
-        kill: the point at which it dies, or 0.
+        kill: the point at which it dies, or 0; a float is the seconds after which it is killed from outside.
         wait: what it decides, `[id, reason, whether nothing else waits]`, or None.
+        changed: whether its code is another one.
     """
 
     case: str
     kind: str
     mode: str
     number: int
-    kill: int = 0
+    kill: int | float = 0
     wait: list[Any] | None = None
+    changed: bool = False
 
 
 def run(start: Start) -> dict[str, Any]:
     """Take the turns of a case, or go on with them; what became of them."""
-    diary = Diary(start.number, start.kill)
-    world = World(diary, start.kind, start.mode == DIRECT)
-    prompts = CASES[start.case].prompts
-    agent = CASES[start.case].build(world)
+    diary = Diary(start.number, 0 if isinstance(start.kill, float) else start.kill)
+    case, features = tree_of(start.case)
+    world = World(diary, start.kind, start.mode == DIRECT, features, start.changed)
+    prompts, streamed = case.prompts, any(feature.streamed for feature in features)
+    agent = case.build(world)
     diary.watch_records()
     wait, record, result = start.wait, newest_record(), None
     for _ in range(MAX_STARTS):
@@ -80,8 +90,8 @@ def run(start: Start) -> dict[str, Any]:
                 result = agent.resume(record, **_decided(diary, start.kind, wait))
             record = None
             while (taken := (agent.current_session or {"turn": 0})["turn"]) < len(prompts):
-                result = agent.input(prompts[taken])
-            return _end(agent, result)
+                result = _streamed(agent, prompts[taken]) if streamed else agent.input(prompts[taken])
+            return _end(agent, result, case.at_once)
         except Paused as paused:
             waits = waits_of(paused)
             chosen = waits[-1 if start.kind == "mixed" else 0]
@@ -89,6 +99,11 @@ def run(start: Start) -> dict[str, Any]:
             if start.mode != "same":
                 return {"wait": wait}
     return {"error": f"it still waits after {MAX_STARTS} decisions"}
+
+
+def _streamed(agent: Agent, prompt: str) -> str:
+    events = list(agent.stream(prompt))
+    return str(events[-1]["result"])
 
 
 def _decided(diary: Diary, kind: str, wait: list[Any] | None) -> dict[str, Any]:
@@ -100,10 +115,53 @@ def _decided(diary: Diary, kind: str, wait: list[Any] | None) -> dict[str, Any]:
     return decision_arguments(id, decision, alone)
 
 
-def _end(agent: Agent, result: str | None) -> dict[str, Any]:
+def _end(agent: Agent, result: str | None, at_once: bool) -> dict[str, Any]:
     session: Any = agent.current_session
-    problems = conversation_problems(session["messages"])
-    return {"result": result, "state": session["state"], "outcome": session.get("outcome"), "problems": problems}
+    told = {"result": result, "state": session["state"], "outcome": session.get("outcome")}
+    problems = conversation_problems(session["messages"]) + _record_problems(agent, at_once)
+    return {**told, "spent": [agent.spent.tokens, agent.spent.cost], "problems": problems}
+
+
+def _record_problems(agent: Agent, at_once: bool) -> list[str]:
+    """What the record tells otherwise than the session, and what it should not tell.
+
+    Args:
+        at_once: whether agents worked at the same time: their entries stand in the record as they came.
+    """
+    path, session = Path(str(agent.record)), agent.current_session
+    assert session is not None
+    recorded, text = read_session(path), path.read_text()
+    found = ["the record has a secret"] if SECRET in text else []
+    traces = [_comparable(trace) for trace in (recorded.own.trace, session["trace"])]
+    traces = [sorted(trace, key=_plain) for trace in traces] if at_once else traces
+    sides: list[Any] = [(recorded.own.history.messages, session["messages"]), traces]
+    for name, (is_, should_be) in zip(("messages", "trace"), sides, strict=True):
+        found += [] if _plain(is_) == _plain(should_be) else [f"the record has other {name}: {_first(is_, should_be)}"]
+    totals = summarise(path).totals
+    told, spent = (totals and (totals.tokens, totals.cost)), (agent.spent.tokens, agent.spent.cost)
+    return found if told == spent else [*found, f"the record has the sums {told}, the agent {spent}"]
+
+
+def _comparable(trace: list[Any]) -> list[Any]:
+    """Entries without the places of masks, and without what the next turn would write."""
+    entries = [{key: value for key, value in one.items() if key != "masked"} for one in trace]
+    while entries[-1]["type"] == "resumed":
+        entries.pop()
+    return entries
+
+
+def _plain(value: Any) -> Any:
+    text = json.dumps(value, default=lambda one: dataclasses.asdict(one), sort_keys=True)
+    return re.sub(rf"{SECRET}|\[masked[^\]]*\]", "(masked)", text)
+
+
+def _first(is_: Any, should_be: Any) -> str:
+    pairs = itertools.zip_longest(is_, should_be)
+    one, other = next((one, other) for one, other in pairs if _plain(one) != _plain(other))
+    if one and other:
+        keys = [key for key in {**one, **other} if _plain(one.get(key)) != _plain(other.get(key))]
+        one, other = ({"type": side.get("type"), **{key: side.get(key) for key in keys}} for side in (one, other))
+    return f"{one} in place of {other}"[:600]
 
 
 def newest_record() -> Path | None:
@@ -123,6 +181,9 @@ def forked(start: Start) -> dict[str, Any]:
             told = {"error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()}
         Path("told").write_text(json.dumps(told))
         os._exit(0)
+    if isinstance(start.kill, float):
+        time.sleep(start.kill)
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):
         signals = {signal.SIGKILL: {"killed": True}, signal.SIGALRM: {"error": "it does not end"}}
@@ -139,13 +200,14 @@ class Chain(NamedTuple):
     """Processes one after the other, until the turns are over.
 
     Args:
-        kills: the n-th process dies at the point `kills[n]`; 0 and what is missing are none.
+        kills: the n-th process dies at the point `kills[n]`, or after so many seconds where it is a float; 0 and what
+            is missing are none.
     """
 
     case: str
     kind: str
     mode: str
-    kills: tuple[int, ...] = ()
+    kills: tuple[int | float, ...] = ()
 
 
 def chained(chain: Chain) -> dict[str, Any]:
@@ -153,14 +215,16 @@ def chained(chain: Chain) -> dict[str, Any]:
 
     Returns:
         `end`: what the last process told. `ledger`, `points`: `[process, what, label]` and `[process, label]`,
-        in order. `killed`: which processes died.
+        in order. `killed`: which processes died. `seconds`: how long the first process took.
     """
-    killed: list[int] = []
+    killed, seconds = list[int](), 0.0
     with _folder():
         wait = None
         for number in range(MAX_STARTS):
             kill = chain.kills[number] if number < len(chain.kills) else 0
+            started = time.perf_counter()
             end = forked(Start(chain.case, chain.kind, chain.mode, number, kill, wait))
+            seconds = seconds or time.perf_counter() - started
             wait = end.get("wait")
             if "killed" in end:
                 killed.append(number)
@@ -169,6 +233,7 @@ def chained(chain: Chain) -> dict[str, Any]:
         else:
             end = {"error": f"still not over after {MAX_STARTS} processes"}
         told = {"end": end, "ledger": _lines("ledger"), "points": _lines("points"), "killed": killed}
+        told["seconds"] = seconds
     return told
 
 
@@ -214,6 +279,7 @@ def warm_up() -> None:
 def main() -> None:
     for name in [name for name in os.environ if name.startswith("CONNECTAGENT_")]:
         del os.environ[name]
+    os.environ["SHOP_API_KEY"] = SECRET
     warm_up()
     for line in sys.stdin:
         case, kind, mode, kills = json.loads(line)

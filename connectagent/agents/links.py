@@ -22,6 +22,7 @@ from connectagent.models.names import parse_model
 from connectagent.session.conversation import Conversation
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
+from connectagent.session.usage import Spent
 
 SCOPES = ("agent", "loop", "turn")
 STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running", "between_turns")
@@ -34,6 +35,7 @@ class Links(Node):
     llm: LLM
     runtime: Runtime
     _connection: Any  # the key, address and options that code gave
+    spent: Spent
     listener: Any  # who streams this agent's next turn
     _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
@@ -246,18 +248,28 @@ class Links(Node):
             began = turn.has_begun(turn.id)
             if not self.take_recorded(turn, branch, began) and began:
                 self.rewind([turn.id])
+                for child in self.below:
+                    child.rewind(turn.past.unfinished(child.branch))  # type: ignore[union-attr]
             self.conversation.labels = {"author": self.name, "branch": branch}
         return self.conversation.labels
 
     def take_recorded(self, turn: Turn, branch: str, anew: bool) -> bool:
-        """Take what a record has of this agent, if that is in no tree; whether it did.
+        """Take what a record has of this agent, and of those below it, if that is in no tree; whether it did.
 
         Args:
             turn: one of the session that goes on.
             branch: where the agent stands in it.
             anew: whether to take it in place of what the agent has done in this process.
         """
+        for child in self.below:
+            child._take_recorded(turn, child.branch, anew)
+        return self._take_recorded(turn, branch, anew)
+
+    def _take_recorded(self, turn: Turn, branch: str, anew: bool) -> bool:
         outside = turn.root.agent.outside
+        spent = turn.root.agent.spent_outside.pop(branch, None)
+        if spent is not None and self.conversation.home is not turn.log:  # else it was counted in this process
+            self.spent = spent
         if branch not in outside or (self.conversation.session["turn"] and not anew):
             return False
         from connectagent.session.history import as_session

@@ -23,7 +23,9 @@ from connectagent.records.write import ResumedFrom
 from connectagent.session.history import as_session
 from connectagent.session.journal import DECIDED, Journal
 from connectagent.session.messages import text_of, user_message
-from connectagent.session.usage import spent_in
+from connectagent.session.usage import spent_in, spent_inside
+
+CALLS = ("llm_call", "tool_execution")  # entries that are amended
 
 
 class Decision(NamedTuple):
@@ -114,7 +116,7 @@ def _reopened(
     if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
         raise _still_paused(journal, path)
     begun = next((entry for entry in _lines_of(opened) if entry.get("type") == "user_input"), None)
-    _take(agent, session, path, at, fork, held)
+    _take(agent, session, journal, path, at, fork, held)
     told = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": agent.conversation.session["turn"]}
     told["iteration"] = agent.conversation.session["iteration"]
     told |= {"decided": decision.told} if line is not None else {}
@@ -132,6 +134,16 @@ def _reopened(
     limit = begun.get("max_iterations") or agent.max_iterations
     given = Given(message, text_of(message["content"]), limit, decision.form)
     return take_root_turn(agent, given, journal, f"T{opened.number}")
+
+
+def _with_lines(trace: list[TraceEntry], journal: Journal) -> list[TraceEntry]:
+    """A trace with the lines of calls that the turn goes on with, so that what becomes of these is in it."""
+    lines = {_key(line): line for line in journal.lines if line.get("type") in CALLS and "id" in line}
+    return [lines.get(_key(entry), entry) for entry in trace]
+
+
+def _key(line: TraceEntry) -> tuple[Any, ...]:
+    return line.get("type"), line.get("id"), line.get("timestamp")
 
 
 def _lines_of(part: Any) -> list[TraceEntry]:
@@ -220,30 +232,35 @@ def _still_paused(journal: Journal, path: Path) -> Paused:
 
 
 def _take(
-    agent: Any, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, held: Held | None
+    agent: Any,
+    session: RecordedSession,
+    journal: Journal,
+    path: Path,
+    at: tuple[int, int] | None,
+    fork: bool,
+    held: Held | None,
 ) -> None:
     """Give an agent, and those below it, the sessions that the record has of them."""
+    for recorded in (session.own, *session.inside.values()):
+        recorded.trace = _with_lines(recorded.trace, journal)
     restored = as_session(session.own.history, session.own.trace, session.last if session.open is None else None)
     place = None if at is None else list(at)
-    agent.log.go_on(ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held))
+    origin = ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held)
+    origin.unsummed = session.unsummed
+    agent.log.go_on(origin)
     agent.take_session(restored)
     agent.open_log()
     agent.spent = spent_in(session.paid)
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
-    agent.outside = session.inside
+    agent.outside, agent.spent_outside = session.inside, spent_inside(session.paid)
     for child in walk(agent):
-        if child is agent or (own := session.inside.pop(child.branch, None)) is None:
+        if child is agent:
             continue
-        child.take_session(as_session(own.history, own.trace))
-        child.conversation.home = agent.log
-        child.spent = spent_in(line for line in session.paid if is_inside_branch(line, child.branch))
-
-
-def is_inside_branch(line: TraceEntry, branch: str) -> bool:
-    """Whether an entry is of the agent at a branch, or of one inside it."""
-    own = str(line.get("branch") or "")
-    return own == branch or own.startswith(f"{branch}.")
+        if (own := session.inside.pop(child.branch, None)) is not None:
+            child.take_session(as_session(own.history, own.trace))
+            child.conversation.home = agent.log
+        child.spent = agent.spent_outside.pop(child.branch, child.spent)
 
 
 def _prompt_of(session: RecordedSession, turn: int) -> Any:
@@ -275,6 +292,8 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
     )
     place = begun["at"]
     agent.rewind([place])
+    trace = agent.conversation.session["trace"]
+    trace[:] = _with_lines(trace, journal)
     for child in walk(agent):
         if child is not agent:
             child.rewind(journal.unfinished(child.branch))

@@ -15,7 +15,7 @@ from connectagent.errors import ConfigError
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.handler import Handler, name_of
 from connectagent.hooks.host import Host
-from connectagent.session.usage import Account
+from connectagent.session.usage import Account, Spent
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
@@ -36,6 +36,7 @@ class Node(AgentBase):
         body: the function of `Agent(run=...)` as a tool, or None.
         turn: the turn that is running, or None.
         outside: by branch, what a record has of agents that are in no tree, until they are asked.
+        spent_outside: by branch, what these spent, likewise.
         waits_in: the root turn that was paused while a turn of this agent waited in it, or None.
         left_out: the plugins that this agent does without, also where its parent has them.
     """
@@ -66,6 +67,7 @@ class Node(AgentBase):
         self.labels: dict[str, str] = {}
         self.turn: Any = None
         self.outside: dict[str, Any] = {}
+        self.spent_outside: dict[str, Spent] = {}
         self.waits_in: Any = None
         self.inherit_plugins = inherit_plugins
         self._copies: dict[Handler, Handler] = {}
@@ -100,6 +102,11 @@ class Node(AgentBase):
     def children(self) -> list[Self]:
         """The agents below this one: those to hand over to, and those that are its tools."""
         return [*self.sub_agents, *agents_in(self.tools)]
+
+    @property
+    def below(self) -> list[Self]:
+        """All agents of the tree below this one."""
+        return list(walk(self))[1:]
 
     @property
     def in_turn(self) -> bool:

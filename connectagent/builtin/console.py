@@ -5,7 +5,6 @@ It shows the rows of `output/rows.py` on a `Terminal`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator
 from contextlib import suppress
 from contextvars import ContextVar
@@ -36,7 +35,6 @@ class _Turn:
     root: _Turn | None = None
     named: bool = False  # whether each line names the agent, as another one's turn runs beside it
     inner: list[_Turn] = field(default_factory=list)  # the turns that run in it, side by side
-    started: float = field(default_factory=time.perf_counter)
     tools: int = 0
     streamed: bool = False
     held: str = ""  # text that waits for another agent's to end
@@ -122,8 +120,8 @@ class Console:
         elif outcome == "max_iterations":
             style = "yellow"
         parts = [many(session.get("iteration") or 0, "iteration"), many(turn.tools, "tool") if turn.tools else ""]
-        seconds = duration((time.perf_counter() - turn.started) * 1000)
-        right = [seconds, *spent_texts(agent.turn.spent)]
+        ms, spent = agent.turn.sums()
+        right = [duration(ms), *spent_texts(spent)]
         left = ((outcome, style), (dot + dot.join(filter(None, parts)), "dim"))
         self._show(agent, [Row(2, left, "  ".join(filter(None, right)), stack=True)])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import reprlib
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.hooks.markers import around_turn, on_trace
 from connectagent.output.masking import current, refresh
+from connectagent.output.rows import call_text, duration
 from connectagent.output.text import actor_with_place, clean, shortened
 from connectagent.records.paths import data_folder, safe_name, warn
 
@@ -51,7 +51,7 @@ class TextLog:
         self._log(agent, f"{head} > {shortened(prompt, PROMPT)}")
         try:
             result = yield
-            took = _took((time.perf_counter() - started) * 1000)
+            took = duration((time.perf_counter() - started) * 1000)
             self._log(agent, f"{head} < {session.get('outcome')}, {took}: {shortened(result, PROMPT)}")
         finally:
             self._turning = False
@@ -104,16 +104,8 @@ class TextLog:
                     os.close(fd)
 
 
-_reprs = reprlib.Repr()  # of a large value it costs no more than what it shows
-_reprs.maxstring = _reprs.maxother = SHORT
-
-
-def _took(ms: Any) -> str:
-    return f"{ms:.0f} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
-
-
 def _llm_call(entry: TraceEntry) -> str:
-    parts = [f"model {shortened(entry['model'], SHORT)}: {entry['status']}", _took(entry["duration_ms"])]
+    parts = [f"model {shortened(entry['model'], SHORT)}: {entry['status']}", duration(entry["duration_ms"])]
     usage = entry.get("usage")
     if isinstance(usage, TokenUsage):
         parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
@@ -126,11 +118,9 @@ def _llm_call(entry: TraceEntry) -> str:
 
 def _tool_execution(entry: TraceEntry) -> str:
     # Masked before they are shortened: what is left of a secret would not be found.
-    masked = current().value(entry["arguments"])
-    arguments = ", ".join(f"{name}={_reprs.repr(value)}" for name, value in masked.items())
+    call = call_text(current().text(entry["tool_name"]), current().value(entry["arguments"]))
     result = shortened(entry.get("result"), SHORT)
-    call = f"{shortened(entry['tool_name'], SHORT)}({shortened(arguments, SHORT)})"
-    return f"tool {call}: {entry['status']}, {_took(entry['timing'])}: {result}"
+    return f"tool {shortened(call, 2 * SHORT)}: {entry['status']}, {duration(entry['timing'])}: {result}"
 
 
 def _error(entry: TraceEntry) -> str:

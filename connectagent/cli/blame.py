@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -116,15 +117,5 @@ def _indented(text: str) -> str:
 
 
 def _data(line: Line, number: int | None) -> dict[str, Any]:
-    changes = [
-        {
-            "did": change.did,
-            "by": change.by,
-            "turn": change.turn,
-            "iteration": change.iteration,
-            "entry": change.entry,
-            "message": change.message,
-        }
-        for change in line.changes
-    ]
-    return {"message": number, "now": None if number is None else line.message, "changes": changes}
+    now = None if number is None else line.message
+    return {"message": number, "now": now, "changes": [asdict(change) for change in line.changes]}

@@ -11,14 +11,16 @@ from typing import Any
 import click
 
 from connectagent.cli import failure, script
+from connectagent.errors import cut
 from connectagent.hooks.markers import marks_of, on_text, on_trace
 from connectagent.output.masking import current
 from connectagent.output.masking.stream import Stream
+from connectagent.output.rows import call_text
 from connectagent.output.text import clean
 
 LEAVE = ("/quit", "/exit", "/q")
 HELP = "/reset forgets the conversation, /quit or Ctrl-D ends, Ctrl-C interrupts an answer"
-MOST_SHOWN = 60  # characters of a call's arguments, so that a line fits a narrow terminal
+MOST_SHOWN = 70  # characters of a call, so that a line fits a narrow terminal
 
 
 class View:
@@ -51,9 +53,8 @@ class View:
             if entry.get("tool_calls_count") or entry.get("status") == "error":
                 self.end_line()
         elif entry["type"] == "tool_execution" and not self.quiet:
-            arguments = ", ".join(f"{key}={value!r}" for key, value in current().value(entry["arguments"]).items())
-            line = f"  {entry['tool_name']}({arguments[:MOST_SHOWN]}): {entry['status']}"
-            click.secho(failure.plain(line).replace("\n", " "), err=True, dim=True)
+            call = cut(call_text(entry["tool_name"], current().value(entry["arguments"])), MOST_SHOWN)
+            click.secho(failure.plain(f"  {call}: {entry['status']}").replace("\n", " "), err=True, dim=True)
 
     def show(self, text: str) -> None:
         """Show text on standard output at once."""

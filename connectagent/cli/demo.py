@@ -22,6 +22,7 @@ from connectagent import hooks
 from connectagent.cli import failure
 from connectagent.data import LLMRequest, LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import cut
+from connectagent.output.rows import call_text
 from connectagent.settings import setting
 
 MOST_FILES = 20  # of a folder that may hold a million
@@ -103,8 +104,7 @@ class ShowHooks:
 
     @hooks.before_each_tool
     def tool_begins(self, tool_call: ToolCall) -> None:
-        arguments = ", ".join(f"{name}={value!r}" for name, value in tool_call.arguments.items())
-        _say("before_each_tool", f"{tool_call.name}({arguments})")
+        _say("before_each_tool", call_text(tool_call.name, tool_call.arguments))
 
     @hooks.on_error
     def failed(self, error: Exception) -> None:

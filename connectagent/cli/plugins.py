@@ -12,6 +12,7 @@ from connectagent.cli.failure import usage_error
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_status import Status, everything, project_problems, shared_names, status_of
+from connectagent.output.rows import many
 
 
 @click.group(short_help="List, inspect, install, write and repair plugins.")
@@ -119,7 +120,7 @@ def doctor() -> None:
     for problem in problems:
         click.echo(problem)
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
-    count = f"{len(found)} plugin{'' if len(found) == 1 else 's'}"
+    count = many(len(found), "plugin")
     if broken or problems:
         what = [f"{len(broken)} broken: {', '.join(broken)}"] if broken else []
         what += [f"{len(problems)} wrong in the setup"] if problems else []

@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from connectagent.cli import script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
 from connectagent.errors import ConfigError, short_path
-from connectagent.output.rows import call_text
+from connectagent.output.rows import call_text, many
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import agent_in_name, all_records, find_record
 
@@ -169,26 +170,16 @@ def _is_same(played: Any) -> bool:
 def _data(path: Path, played: Any) -> dict[str, Any]:
     if isinstance(played, BaseException):
         return {"record": str(path), "same": False, "error": f"{type(played).__name__}: {played}"}
-    divergence = played.divergence
-    data: dict[str, Any] = {"record": str(path), "same": played.same, "divergence": None}
-    if divergence is not None:
-        data["divergence"] = {
-            key: getattr(divergence, key) for key in ("turn", "iteration", "what", "lines", "then_by", "now_by")
-        }
+    divergence = played.divergence and asdict(played.divergence)
+    data: dict[str, Any] = {"record": str(path), "same": played.same, "divergence": divergence}
     for key in ("rejected", "stand_ins", "errors", "changed"):
-        data[key] = [_call_data(call) for call in getattr(played, key)]
+        data[key] = [{**asdict(call), "had_succeeded": call.had_succeeded} for call in getattr(played, key)]
     keys = ("not_recorded", "hook_errors", "ran_out", "results", "recorded_results")
     return {**data, **{key: getattr(played, key) for key in keys}, "requests": len(played.requests)}
 
 
-def _call_data(call: Any) -> dict[str, Any]:
-    keys = ("turn", "iteration", "call_id", "name", "arguments", "then", "now", "had_succeeded", "then_result")
-    return {**{key: getattr(call, key) for key in keys}, "now_result": call.now_result, "by": call.by}
-
-
 def _show(path: Path, played: Any) -> None:
-    turns, asked = len(played.results), len(played.requests)
-    head = f"{path.name}: {turns} turn{'' if turns == 1 else 's'}, {asked} model call{'' if asked == 1 else 's'}"
+    head = f"{path.name}: {many(len(played.results), 'turn')}, {many(len(played.requests), 'model call')}"
     ending = f"; the record ends at {played.ran_out}" if played.ran_out else ""
     if played.same:
         echo(f"{head}\nsame: the same requests, the same results{ending}")

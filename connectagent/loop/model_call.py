@@ -78,20 +78,23 @@ class Call:
         send: Callable[..., Any] | None = None,
     ) -> None:
         self.turn, self.request, self.id, self.asked, self.by, self.send = turn, request, id, asked, by, send
+        self.llm: Any = llm
         self._model, self._options = request.model, clone(request.options)
-        self._llm = llm
         self.ended = turn.ended  # what asks in a turn that is ended may do so
 
     def take(self, retry: Retry) -> None:
-        """Ask another model from now on, if a handler wants that."""
-        if retry.model is None:
-            return
-        self._llm = self.turn.agent.create_llm(retry.model) if isinstance(retry.model, str) else retry.model
-        self._model = self.request.model = self._llm.model
+        """Ask another model from now on, if a handler wants that; a name becomes a model when it is asked."""
+        if retry.model is not None:
+            self.llm = retry.model
+            self._model = self.request.model = getattr(retry.model, "model", str(retry.model))
+
+    def make_named(self, name: str) -> None:
+        """Make the model that a handler named."""
+        self.take(Retry(model=self.turn.agent.create_llm(name)))
 
     def choose(self) -> tuple[LLM, dict[str, Any] | None]:
         """The model that the request means now, and the options that a handler changed for it, or None."""
-        agent, llm = self.turn.agent, self._llm or self.turn.agent.llm
+        agent, llm = self.turn.agent, self.llm or self.turn.agent.llm
         if self.request.model != self._model:
             llm = agent.create_llm(self.request.model)
         elif self.asked is not None and agent.runtime.asked_model is not None:
@@ -168,19 +171,20 @@ class Attempt:
         self.entry: TraceEntry = {}
         self.own: dict[str, Any] | None = None
         self.usage: TokenUsage | None = None
-        self.model: str | None = None  # the model that was asked, and what a handler changed of its options
-        self.options: dict[str, Any] | None = None
+        self.model: str | None = None  # the model that was asked
+        self.options: dict[str, Any] | None = None  # what a handler changed
         self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there had been when the request was sent
         self.tools: list[str] = []
-        self.started = time.time()
-        self._began = time.perf_counter()
+        self.started, self._began = time.time(), time.perf_counter()
 
     def make(self) -> LLMResponse | None:
         """The answer; None where there is none: `error` tells why, or the turn was ended before."""
         turn, call = self.turn, self.call
         if (line := turn.closing(self.id)) is not None:
             return self._made(line)
+        if isinstance(call.llm, str):
+            call.make_named(call.llm)
         turn.began(self.id)
         self._since = turn.boundary.blames
         over = call.running("around_llm")

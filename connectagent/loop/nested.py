@@ -191,7 +191,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
 
 def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -> None:
     """Write that an inner turn is over, and bring home what it changed."""
-    agent, session = turn.agent, turn.conversation.session
+    agent, session, (ms, spent) = turn.agent, turn.conversation.session, turn.sums()
     turn.line = {
         "type": "agent_turn",
         "id": turn.id,
@@ -200,8 +200,9 @@ def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -
         "turn": session["turn"],
         "record": None if turn.log.path is None else str(turn.log.path),
         "started": turn.started,
-        "duration_ms": round((time.time() - turn.started) * 1000, 3),
-        "usage": turn.spent.data(),
+        "duration_ms": round(ms, 3),
+        "usage": spent.data(),
+        "timestamp": time.time(),
         **told,
         **lasting(change),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.divergence import expect, finish
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import change_request, changed_request, edit_again, from_stored, input_digest
-from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
+from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, in_id
 from connectagent.session.snapshot import By, as_data
 
 RESUMED: By = {"plugin": "(resume)"}  # by: what a person decided
@@ -132,8 +131,8 @@ class Operations:
         if asked.by is not None and (run := self._runs.get(asked.place)):
             self._begin(run)
             self._close_handlers(asked, run)
-        told = input_digest(given) if key is None else re.sub(r"[^\w.-]", "_", key)
-        id = f"{asked.id}/{kind}:{name}~{told}"
+        told = input_digest(given) if key is None else in_id(key)
+        id = f"{asked.id}/{kind}:{in_id(name)}~{told}"
         with self.root._guard:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
         id = f"{id}#{number}"
@@ -332,13 +331,16 @@ class Operations:
             if "rejected" in line:
                 raise self._rejection(line["rejected"], line.get("by") or RESUMED)
             return True
+        part = past.lines[past.parts[id]] if id in past.parts else None
         if past.is_over(id, self.id):
             edit_again(run.given, self.reapply(id))
+            if part is not None and part["type"] == WAIT:  # the line of the call that was decided may come later
+                self._take(run, part)
+                self._decided(run, part)
             return True
-        if id not in past.parts:
+        if part is None:
             return False
         self.opens(id)
-        part = past.lines[past.parts[id]]
         run.passed = [list(one) for one in part.get("over") or ()]
         run.over = [*run.over, *run.passed]
         run.known = len(run.passed)
@@ -351,8 +353,7 @@ class Operations:
         value = line.get("value")
         if run.hook != "on_error" or not isinstance(value, dict) or not value.get("given"):
             return False
-        following = f"{run.id.rpartition('/')[0]}/model{run.given['attempt'] + 1}"
-        if self.past is not None and self.past.closing(following, self.id) is not None:
+        if self.past is None or not self.past.needs_model(run.id.rpartition("/")[0], run.given["attempt"] + 1):
             return False
         try:
             self.agent.create_llm(value["retry"]["model"])

@@ -101,10 +101,13 @@ class Round:
 
     def _ahead(self, step: Callable[[], None]) -> None:
         """Take a step that looks up what came of a body, though calls before it are not settled."""
-        if self._turn.past is None:
-            return step()
-        with self._turn.past.looking_ahead(self._turn.id):
+        past, id = self._turn.past, self._turn.id
+        seen = -1 if past is None else past.seen.get(id, -1)
+        try:
             step()
+        finally:
+            if past is not None:
+                past.seen[id] = seen
 
     def _hold(self, run: ToolRun, wait: Waiting) -> None:
         wait.call = run.call

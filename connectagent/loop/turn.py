@@ -15,11 +15,11 @@ from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Ending, Given, Operations, id_of
 from connectagent.output.text import describe
-from connectagent.session.journal import TURN_ENDED, Journal
+from connectagent.session.journal import TURN_ENDED, Journal, is_inside, place_of
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import as_data
 from connectagent.session.state import clone
-from connectagent.session.usage import Spent
+from connectagent.session.usage import Spent, spent_in, time_in
 
 
 class Turn(Operations):
@@ -37,7 +37,7 @@ class Turn(Operations):
         ended: set where the turn is to end before its next call of a model or tool.
         inner: the turns that run inside it.
         waiting: what waits in it since it was paused, while nobody has gone on with it or given it up; of a root turn.
-        spent: what its model calls, and those of the turns inside it, came to.
+        spent: what its model calls, and those of the turns inside it, came to since it began or went on.
     """
 
     waiting: Sequence[Wait] = ()
@@ -235,6 +235,15 @@ class Turn(Operations):
         for listener in self.listeners:
             listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
         self.host.observe("on_text", agent=self.agent, text=text)
+
+    def sums(self) -> tuple[float, Spent]:
+        """How long the turn took so far, in ms, and what it spent: with what it came to before it went on."""
+        ms = (time.time() - self.started) * 1000
+        if self.past is None:
+            return ms, self.spent
+        before = spent_in(line for line in self.past.lines if is_inside(place_of(line), self.id))
+        before.include(self.spent)
+        return ms + time_in(self.past.lines, self.id), before
 
     # -- turns inside this one -----------------------------------------------------------------
 

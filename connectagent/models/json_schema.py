@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from connectagent.models.content import parts_of, wire_name
+from connectagent.tools.schema import flat_object
 
 Schema = dict[str, Any]
 
@@ -79,24 +80,7 @@ def object_schema(schema: object) -> Schema:
         return {"type": "object", "properties": {}}
     if schema.get("type") == "object" and not any(schema.get(key) for key in _VARIANTS):
         return schema
-    made = {key: value for key, value in schema.items() if key not in _VARIANTS}
-    properties, required = _with_variants(schema)
-    made |= {"type": "object", "properties": properties}
-    if required:
-        made["required"] = list(dict.fromkeys(name for name in required if name in properties))
-    return made
-
-
-def _with_variants(schema: Schema) -> tuple[Schema, list[str]]:
-    """The properties of a schema and of its variants, and the names that are required of them."""
-    properties = dict(schema.get("properties") or {})
-    required = list(schema.get("required") or [])
-    for key in _VARIANTS:
-        for part in schema.get(key) or []:
-            if isinstance(part, dict):
-                properties = {**(part.get("properties") or {}), **properties}
-                required += part.get("required") or [] if key == "allOf" else []
-    return properties, required
+    return flat_object(dict(schema))
 
 
 def instruction(output: type[Any]) -> str:

@@ -137,12 +137,11 @@ class _Filler:
         options = [schema["const"]] if "const" in schema else schema.get("enum")
         kind = _kind(schema)
         if isinstance(options, list) and options:
-            found = self.choice(options)
-            empty = options[0]
+            found, empty = self.named(options), options[0]
         elif kind in ("integer", "number"):
             found, empty = self.number(kind), schema.get("minimum", 1)
         elif kind == "boolean":
-            found, empty = None, not re.search(r"\b(no|not|without|false|never)\b", self.clause, re.I)
+            found, empty = None, not _has(self.clause, "no", "not", "without", "false", "never")
         elif kind in ("array", "object"):
             found = (self.array(schema) if kind == "array" else self.object(schema)) or None
             empty = [] if kind == "array" else {}
@@ -166,15 +165,10 @@ class _Filler:
             schema = {**(found if isinstance(found, dict) else {}), **rest}
         return schema
 
-    def choice(self, values: list[Any]) -> Any:
+    def named(self, values: list[Any]) -> Any:
         """The first of some values that the clause or the prompt names."""
-        named = (
-            value
-            for text in (self.clause, self.prompt)
-            for value in values
-            if re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", text, re.I)
-        )
-        return next(named, None)
+        texts = (self.clause, self.prompt)
+        return next((value for text in texts for value in values if _has(text, str(value))), None)
 
     def number(self, kind: str) -> int | float | None:
         text = self.take("number")
@@ -199,9 +193,6 @@ class _Filler:
     def take(self, *kinds: str) -> str | None:
         return next((self.found[kind].pop(0) for kind in kinds if self.found[kind]), None)
 
-    def mentions(self, *words: str) -> bool:
-        return re.search(rf"\b(?:{'|'.join(words)})\b", self.clause, re.I) is not None
-
     def summary(self) -> str:
         """The text to write: the earlier results, else what the clause is about."""
         lines = [result.line(400) for result in self.results]
@@ -221,12 +212,12 @@ class _Filler:
     def earlier_path(self) -> str:
         """A path that an earlier result names: the largest, the smallest, the last or the first one."""
         entries = next(filter(None, (_entries(result.text) for result in reversed(self.results))), [])
-        if entries and self.mentions("largest", "biggest", "longest"):
+        if entries and _has(self.clause, "largest", "biggest", "longest"):
             return max(entries, key=lambda entry: entry[1])[0]
-        if entries and self.mentions("smallest", "shortest"):
+        if entries and _has(self.clause, "smallest", "shortest"):
             return min(entries, key=lambda entry: entry[1])[0]
         if entries:
-            return entries[-1 if self.mentions("last", "newest") else 0][0]
+            return entries[-1 if _has(self.clause, "last", "newest") else 0][0]
         return next(iter(_PATH.findall(_URL.sub(" ", self.prompt))), ".")
 
 
@@ -239,6 +230,11 @@ _BY_NAME: tuple[tuple[set[str], tuple[str, ...], Any], ...] = (
     ({"text", "content", "body", "message", "note", "summary", "report", "comment"}, ("quoted",), _Filler.summary),
     ({"email", "to", "recipient"}, ("email", "quoted"), _Filler.subject),
 )  # fmt: skip
+
+
+def _has(text: str, *words: str) -> bool:
+    """Whether one of some words is in a text."""
+    return re.search(rf"(?<!\w)(?:{'|'.join(map(re.escape, words))})(?!\w)", text, re.I) is not None
 
 
 def _kind(schema: dict[str, Any]) -> str:

@@ -13,10 +13,11 @@ from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
-from connectagent.records.read import own_entries, read_record
+from connectagent.records.read import own_entries, read_record, require_agent
 from connectagent.session.history import History
-from connectagent.session.journal import WITHHELD, Journal
+from connectagent.session.journal import WITHHELD, Journal, only_says_stopped
 from connectagent.session.state import clone
+from connectagent.session.usage import duration_of, spent_in
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
 """The statuses of a turn that may go on; None where the process died in it."""
@@ -66,13 +67,18 @@ def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[
     for item in record["turns"]:
         if item.get("from"):
             parts = _before(parts, *item["from"])
-        before = next((part for part in reversed(parts) if part.is_turn), None)
-        if item.get("resumed") and before is not None and before.number == item.get("turn"):
-            before.items.append(item)
-            before.lines += item["lines"]
-        else:
-            parts.append(Part(item.get("turn"), [item], list(item["lines"])))
+        _join(parts, item)
     return _before(parts, *at) if at is not None else parts
+
+
+def _join(parts: list[Part], item: dict[str, Any]) -> None:
+    """Add an item to the turn with which it goes on, or as a turn of its own."""
+    before = next((part for part in reversed(parts) if part.is_turn), None)
+    if item.get("resumed") and before is not None and before.number == item.get("turn"):
+        before.items.append(item)
+        before.lines += item["lines"]
+    else:
+        parts.append(Part(item.get("turn"), [item], list(item["lines"])))
 
 
 def _before(parts: list[Part], turn: int, iteration: int) -> list[Part]:
@@ -139,15 +145,40 @@ def void_entries(part: Part) -> set[int]:
     journal = Journal(part.lines)
     void = {id(journal.lines[number]) for number in journal.void}
     for item in part.items[:-1]:
-        void |= {id(entry) for entry in item["lines"] if _only_says_stopped(entry)}
+        void |= {id(entry) for entry in item["lines"] if only_says_stopped(entry)}
     return void
 
 
-def _only_says_stopped(entry: TraceEntry) -> bool:
-    """Whether an entry only says that a call was not run, or not to its end, as its turn stopped."""
-    if entry.get("type") != "tool_execution":
-        return False
-    return entry.get("status") == "interrupted" or (entry.get("status") == "skipped" and "id" not in entry)
+def joined_turns(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The turns of a record for readers, each as one, without what counts no more since it went on.
+
+    An item that is `resumed` goes on with the one of the same number. `lines` of a turn are all its lines.
+    """
+    parts: list[Part] = []
+    for item in record["turns"]:
+        _join(parts, item)
+    return [_joined(part) if len(part.items) > 1 else part.last for part in parts]
+
+
+def _joined(part: Part) -> dict[str, Any]:
+    first, void = part.items[0], void_entries(part)
+    trace = [entry for item in part.items for entry in item["trace"] if id(entry) not in void]
+    turn = {**part.last, "input": first.get("input"), "trace": trace, "lines": part.lines}
+    sums = [_sums_of(item) for item in part.items]
+    for key, told in zip(("tokens", "cost"), zip(*sums, strict=True), strict=True):
+        turn[key] = None if None in told else sum(told)
+    turn["duration_ms"] = round(sum(map(duration_of, part.items)))
+    if "tools_called" in part.last:
+        turn["tools_called"] = [entry.get("tool_name") for entry in trace if entry.get("type") == "tool_execution"]
+    return turn
+
+
+def _sums_of(item: dict[str, Any]) -> tuple[Any, Any]:
+    """Tokens and cost of an item; of one that never ended, from its lines."""
+    if "cost" in item:
+        return item.get("tokens"), item["cost"]
+    spent = spent_in(item["lines"])
+    return spent.tokens, spent.cost
 
 
 def history_of(path: Path) -> History:
@@ -187,6 +218,7 @@ class RecordedSession:
         paid: all lines, those too that count no more: what their model calls took was paid.
         messages: how many messages the turns that have ended left.
         rewound: the root's entries that come behind the place at which it ends.
+        unsummed: the items that were killed since the last sums, each with the lines of its turn before it.
     """
 
     head: dict[str, Any]
@@ -198,6 +230,7 @@ class RecordedSession:
     paid: list[TraceEntry] = field(default_factory=list)
     messages: int = 0
     rewound: list[TraceEntry] = field(default_factory=list)
+    unsummed: list[tuple[list[TraceEntry], dict[str, Any]]] = field(default_factory=list)
 
 
 def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSession:
@@ -212,8 +245,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
         ConfigError: it is not a record, or has no such place.
     """
     record = read_record(path)
-    if "agent" not in record:
-        raise ConfigError(f"{path}: not a record: it has no 'agent:'")
+    require_agent(record, path)
     whole = partial(restored, folder=blob_folder(path))
     for item in record["turns"]:
         item["lines"] = [_line(line, whole) for line in item["lines"]]
@@ -233,7 +265,23 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     session.messages = len(history.messages)
     session.paid = [line for item in items for line in item["lines"]]
     session.rewound = own_entries(session.paid, record["agent"])
+    session.unsummed = _unsummed(items)
     return session
+
+
+def _unsummed(items: list[dict[str, Any]]) -> list[tuple[list[TraceEntry], dict[str, Any]]]:
+    found: list[tuple[list[TraceEntry], dict[str, Any]]] = []
+    before: list[TraceEntry] = []  # of the same turn
+    for item in items:
+        if item.get("status") == BETWEEN_TURNS:
+            continue
+        before = before if item.get("resumed") else []
+        if "session" in item:
+            found = []
+        else:
+            found.append((list(before), item))
+        before += item["lines"]
+    return found
 
 
 def _lines_of(parts: list[Part]) -> list[TraceEntry]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
-from connectagent.records.file import BETWEEN_TURNS
 from connectagent.session.journal import LINES
 
 MAX_DEPTH = 100  # as deep as the writer goes
@@ -69,6 +68,18 @@ def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     for turn in turns:
         turn["trace"] = turn.get("trace") or []
     return data
+
+
+def require_agent(record: dict[str, Any], path: str | os.PathLike[str]) -> None:
+    """Refuse a record with which nothing can go on.
+
+    Raises:
+        ConfigError: it does not tell whose it is.
+    """
+    if record.keys() <= {"format", "turns"}:
+        raise ConfigError(f"{path}: an empty record: its process was killed before it had written whose it is")
+    if not isinstance(record.get("agent"), str):
+        raise ConfigError(f"{path}: not a record: it has no 'agent:'")
 
 
 def own_entries(lines: list[dict[str, Any]], agent: Any, branch: str | None = None) -> list[dict[str, Any]]:
@@ -225,24 +236,3 @@ def _deep(value: Any) -> bool:
         if not level:
             return False
     return True
-
-
-def joined_turns(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The turns of a record, each as one: an item that is `resumed` goes on with the one of the same number."""
-    turns: list[dict[str, Any]] = []
-    for item in record["turns"]:
-        before = next((turn for turn in reversed(turns) if turn.get("status") != BETWEEN_TURNS), None)
-        if item.get("resumed") and before is not None and before.get("turn") == item.get("turn"):
-            turns[turns.index(before)] = _joined(before, item)
-        else:
-            turns.append(item)
-    return turns
-
-
-def _joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    turn = {**second, "input": first.get("input"), "trace": first["trace"] + second["trace"]}
-    turn["lines"] = first.get("lines", []) + second.get("lines", [])
-    for key in ("duration_ms", "tokens", "cost", "tools_called"):
-        one, two = first.get(key), second.get(key)
-        turn[key] = None if one is None or two is None else one + two  # unknown where one of them never ended
-    return turn

@@ -7,12 +7,10 @@ that is killed leaves at most one torn line, which has no newline.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,19 @@ from connectagent.errors import Paused
 from connectagent.output.masking import refresh
 from connectagent.output.text import describe
 from connectagent.records.encode import Encoder, without_texts
-from connectagent.records.file import BETWEEN_TURNS, FORMAT, RecordFile
+from connectagent.records.file import BETWEEN_TURNS, RecordFile
+from connectagent.records.head import forked, header
 from connectagent.records.paths import new_record, warn
-from connectagent.session.journal import ABANDONED, BEGAN, CLOSED, Journal, is_aside, is_inside, place_of
+from connectagent.session.journal import (
+    ABANDONED,
+    BEGAN,
+    CLOSED,
+    Journal,
+    is_aside,
+    is_inside,
+    only_says_stopped,
+    place_of,
+)
 from connectagent.session.state import lasting, state_change
 from connectagent.session.usage import Totals, spent_in
 from connectagent.settings import enabled
@@ -80,12 +88,15 @@ class MemoryLog:
     def begin(self, turn: Any) -> None:
         """A root turn begins, or goes on."""
         with self._lock:
-            self._lines = [] if turn.past is None else list(turn.past.lines)
+            lines, self._lines = self._lines, []
+            if turn.past is not None:
+                self._lines += [dict(line) for line in turn.past.lines]
+                self._lines += lines[-1:] if lines and lines[-1].get("type") == "resumed" else []
 
     def append(self, line: TraceEntry) -> None:
-        """Take one line over: nobody changes it any more."""
+        """Take one line over as it is now: what becomes of its entry in the session is told by later lines."""
         with self._lock:
-            self._lines.append(line)
+            self._lines.append(dict(line))
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         """A root turn is over, or has stopped; one that is over is not looked up again."""
@@ -136,7 +147,7 @@ class RecordLog(MemoryLog):
             written = _Turn(min(self._messages, len(session["messages"])))
             head = f"- turn: {session['turn']}\n  input: {self._encoder.scalar(turn.prompt)}\n"
             if turn.past is not None:
-                written.resumed = True
+                written.resume(self._agent, turn.past.lines)
                 head = f"- turn: {session['turn']}\n  resumed: true\n"
             if self._place is not None:
                 head, self._place = f"{head}  from: {self._place}\n", None
@@ -207,9 +218,7 @@ class RecordLog(MemoryLog):
         if origin is None:
             return
         self._messages, self._place = origin.messages, origin.place
-        from connectagent.records.summary import summarise  # only who goes on with a record reads one
-
-        self._totals = summarise(origin.record, held=True).totals or Totals()
+        self._totals = _sums_before(agent, origin)
         if not origin.fork and not forked:
             self.id = origin.id or self.id
             self._file = (
@@ -224,9 +233,9 @@ class RecordLog(MemoryLog):
         try:
             if self._file is None:
                 started, agent = time.gmtime(), self._agent
-                head = _header(agent, self.id, started, self._encoder).encode("utf-8", "replace")
+                head = header(agent, self.id, started, self._encoder).encode("utf-8", "replace")
                 if self._origin is not None:
-                    head = _forked(self._origin.record, self.id)
+                    head = forked(self._origin.record, self.id)
                 self._file = RecordFile(new_record(agent.name, started), head, synced=enabled("fsync"))
                 self._encoder.record = self._file.path
                 _make_room(self._file.path)
@@ -253,13 +262,36 @@ class ResumedFrom:
         messages: how many of the session's messages the record has.
         id: the session's id.
         held: the file, locked already.
+        unsummed: the items of turns that were killed since the last sums, each with the lines of its turn before it.
     """
 
     def __init__(
-        self, session: Any, record: Path, fork: bool, place: list[int] | None, messages: int, id: str, held: Any = None
+        self,
+        session: Any,
+        record: Path,
+        fork: bool,
+        place: list[int] | None,
+        messages: int,
+        id: str,
+        held: Any = None,
     ) -> None:
         self.session, self.record, self.fork, self.place = session, record, fork, place
         self.messages, self.id, self.held = messages, id, held
+        self.unsummed: Sequence[tuple[list[TraceEntry], dict[str, Any]]] = ()
+
+
+def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
+    """What the turns of a record came to, those too that were killed and never summed up."""
+    from connectagent.records.summary import summarise  # only who goes on with a record reads one
+
+    totals = summarise(origin.record, held=True).totals or Totals()
+    for before, item in origin.unsummed:
+        killed = _Turn(0)
+        killed.resumed, killed.iterations_before = bool(item.get("resumed")), _iterations_in(agent, before)
+        for line in item["lines"]:
+            killed.count(agent, line)
+        killed.add_to(totals, None, 0.0)
+    return totals
 
 
 class _Turn:
@@ -272,10 +304,20 @@ class _Turn:
         self.anchor: Any = None  # the message at that place, by which it is found again
         self.tools: list[Any] = []
         self.iterations: set[str] = set()
+        self.iterations_before: set[str] = set()  # those that have been counted
+        self.stopped_before = 0  # calls that the last stop left behind, which are taken up again
+
+    def resume(self, agent: Any, lines: list[TraceEntry]) -> None:
+        """Go on with a turn of which these lines are there already."""
+        self.resumed, self.iterations_before = True, _iterations_in(agent, lines)
+        for line in reversed(lines):
+            if line.get("type") == "resumed":
+                break
+            self.stopped_before += line.get("branch") in (None, agent.name) and only_says_stopped(line)
 
     def count(self, agent: Any, entry: TraceEntry) -> None:
         """Count an entry of the root's own; those of agents inside count where their costs do."""
-        kind = entry["type"]
+        kind = entry.get("type")
         if entry.get("branch") not in (None, agent.name):
             return
         if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
@@ -286,6 +328,11 @@ class _Turn:
             messages: Any = agent.current_session and agent.current_session["messages"]
             self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
 
+    def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
+        """Add the turn to the session's sums: once, however often it went on."""
+        iterations = len(self.iterations - self.iterations_before)
+        totals.add(not self.resumed, iterations, len(self.tools) - self.stopped_before, tokens, cost)
+
     def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
         """The lines that end the turn's item."""
         agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
@@ -294,7 +341,7 @@ class _Turn:
         long = [
             [plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.boundary.slow_calls
         ]
-        totals.add(not self.resumed, len(self.iterations), len(self.tools), tokens, spent.cost)
+        self.add_to(totals, tokens, spent.cost)
         pairs = {
             "model": encoder.scalar(agent.llm.model),
             "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
@@ -323,56 +370,10 @@ class _Turn:
         return messages[first:]
 
 
-def _header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> str:
-    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
-    script = _script()
-    return (
-        f"format: {FORMAT}\n"
-        f"agent: {encoder.scalar(agent.name)}\n"
-        f"model: {encoder.scalar(agent.llm.model)}\n"
-        f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
-        f"connectagent: {json.dumps(_version())}\n"
-        f"id: {json.dumps(id)}\n"
-        + (f"script: {encoder.line(script)}\n" if script else "")
-        + f"plugins: {encoder.line({handler.plugin: handler.version for handler in handlers})}\n"
-        + (f"switched_off: {encoder.line(agent.switched_off)}\n" if agent.switched_off else "")
-        + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
-        + f"system_prompt: {encoder.line(agent.system_prompt)}\n"
-        f"{_beginning(agent, encoder)}turns:\n"
-    )
-
-
-def _version() -> str:
-    """The package's version; the package itself stands above this room and is not imported."""
-    return str(vars(sys.modules["connectagent"]).get("__version__"))
-
-
-def _script() -> str | None:
-    """The program that made the agent, as a file from which its agent can be made again."""
-    for name in ("connectagent_script", "__main__"):
-        file = str(getattr(sys.modules.get(name), "__file__", None) or "")
-        if file.endswith(".py") and os.path.basename(file) != "__main__.py":
-            return os.path.abspath(file)
-    return None
-
-
-def _beginning(agent: Any, encoder: Encoder) -> str:
-    """What the session began with, where it did not begin here, or not with nothing."""
-    session: Any = agent.current_session
-    begins = {key: session[key] for key in ("messages", "state")}
-    begun = (entry.get("turn") for entry in reversed(session["trace"]) if entry.get("type") == "user_input")
-    begins["turn"] = next(begun, 0)
-    system = [{"role": "system", "content": agent.system_prompt}] if agent.system_prompt else []
-    if begins["messages"] == system:
-        del begins["messages"]
-    begins = {key: value for key, value in begins.items() if value}
-    return f"begins_with: {encoder.line(begins)}\n" if begins else ""
-
-
-def _forked(record: Path, id: str) -> bytes:
-    """What a fork begins with: the record that it was made from, which it names; its id is its own."""
-    whole = record.read_bytes()
-    head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
-    head = head.partition(b"\nforked_from: ")[0]  # of a fork of a fork; it is the last line
-    head = re.sub(rb"(?m)^id: .*$", f"id: {json.dumps(id)}".encode(), head)
-    return head + f"\nforked_from: {json.dumps(str(record))}".encode() + turns + rest
+def _iterations_in(agent: Any, lines: list[TraceEntry]) -> set[str]:
+    """The iterations of an agent's own turn among its lines."""
+    counted = _Turn(0)
+    for line in lines:
+        if line.get("type") == "llm_call":
+            counted.count(agent, line)
+    return counted.iterations

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -41,8 +40,14 @@ def digest_of(value: Any) -> str:
 WITHHELD = "withheld"  # in a line: it was written without texts and arguments, and nothing is looked up in it
 ABANDONED = "abandoned"  # the outcome of a turn that nobody will ask for again
 
+_APART = re.compile("[%/~#]")
 _ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that code of others asked for
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
+
+
+def in_id(name: Any) -> str:
+    """A name as a part of an id, without what tells the parts apart."""
+    return _APART.sub(lambda found: f"%{ord(found[0]):02X}", str(name))
 
 
 def marks_in(value: Any) -> set[str]:
@@ -60,9 +65,21 @@ def is_inside(id: str, outer: str) -> bool:
     return id == outer or id.startswith(f"{outer}/")
 
 
+def turns_in(id: str) -> list[str]:
+    """The turns of other agents among the operations that a place stands in, the outermost first."""
+    return [id[: found.end()] for found in _ASKED.finditer(id) if found[1] == "turn"]
+
+
 def is_aside(line: TraceEntry) -> bool:
     """Whether a line is about a model call that a handler or tool made itself, beside the conversation."""
     return "/ask:" in str(line.get("id") or line.get("at")).rpartition("/turn:")[2]  # in the turn itself
+
+
+def only_says_stopped(line: TraceEntry) -> bool:
+    """Whether an entry only says that a call was not run, or not to its end, as its turn stopped."""
+    if line.get("type") != "tool_execution":
+        return False
+    return line.get("status") == "interrupted" or (line.get("status") == "skipped" and "id" not in line)
 
 
 def wait_of(line: TraceEntry) -> Wait:
@@ -91,9 +108,9 @@ class Journal:
         self.parts: dict[str, int] = {}  # by hook: the line that tells how far its handlers were, or that one waits
         self.waits: dict[str, int] = {}
         self.decided: dict[str, int] = {}
-        self._turns: dict[str, int] = {}
+        self._ended: dict[str, int] = {}
         self._ends: dict[str, tuple[int, list[str]]] = {}  # of frames that ended with an error: whose error it was
-        self._seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
+        self.seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
         self._opened: dict[str, set[str]] = {}  # by turn: its operations that go on or begin again
         for number, line in enumerate(self.lines):
             self._take(number, line)
@@ -104,6 +121,7 @@ class Journal:
             return
         if kind == BEGAN:
             if id in self.began:
+                self.void.add(self.began[id])
                 self._begin_again(id, number)
             self.began[id] = number
         elif kind == WAIT:
@@ -120,9 +138,10 @@ class Journal:
             self._end(id, number, line)
 
     def _end(self, id: str, number: int, line: TraceEntry) -> None:
-        if line.get("type") == "agent_turn" and id in self._turns:  # it had stopped there, and went on
-            self.void.add(self._turns[id])
-        self._turns[id] = number
+        if line.get("type") not in LINES:
+            if id in self._ended:  # it had stopped there, and went on
+                self.void.add(self._ended[id])
+            self._ended[id] = number
         if line.get("type") == TOOL_ENDED:
             self.bodies.setdefault(id, number)
             if "status" not in line.get("entry", ()):  # what handlers around it made of its result is not known
@@ -161,18 +180,9 @@ class Journal:
         self.saw(turn, number)
         return self.lines[number]
 
-    @contextmanager
-    def looking_ahead(self, turn: str) -> Iterator[None]:
-        """Look up what a turn has not come to yet."""
-        seen = self._seen.get(turn, -1)
-        try:
-            yield
-        finally:
-            self._seen[turn] = seen
-
     def saw(self, turn: str, number: int) -> None:
         """Note how far a turn has come in its lines."""
-        self._seen[turn] = max(number, self._seen.get(turn, -1))
+        self.seen[turn] = max(number, self.seen.get(turn, -1))
 
     def opened(self, id: str, turn: str) -> None:
         """Note that an operation of a turn goes on or begins again: its lines are no sign of what came behind it."""
@@ -183,7 +193,7 @@ class Journal:
         since = self.began.get(hook)
         part = self.lines[self.parts[hook]] if hook in self.parts else {}
         if since is None:
-            return self._goes_on(turn, hook, self._seen.get(turn, -1))
+            return self._goes_on(turn, hook, self.seen.get(turn, -1))
         if part.get("type") == WAIT:
             if part["id"] not in self.decided:
                 return False
@@ -211,7 +221,8 @@ class Journal:
             return False
         while "/" in id:
             frame = id.rpartition("/")[0]
-            while frame not in self._ends and frame not in self.began and "/" in frame:
+            # A function in place of a model begins and has no end of its own: its error is its turn's.
+            while frame not in self._ends and (frame not in self.began or frame.endswith("/run")) and "/" in frame:
                 frame = frame.rpartition("/")[0]
             number, whose = self._ends.get(frame, (-1, []))
             if number < self.closed.get(id, number) or id not in whose:
@@ -227,6 +238,20 @@ class Journal:
     def is_lost(self, id: str) -> bool:
         """Whether an attempt at a model began and nobody knows what it took."""
         return id not in self.closed and "/model" in id[id.rfind("/") :]
+
+    def needs_model(self, call: str, attempt: int) -> bool:
+        """Whether an attempt at a model is to be made, or a later one with the same model."""
+        while (number := self.closed.get(f"{call}/model{attempt}")) is not None:
+            if self.is_open(f"{call}/model{attempt}"):
+                return True
+            answer = self.closed.get(f"{call}/on_error{attempt}")
+            if self.lines[number].get("status") != "error" or answer is None:
+                return self.lines[number].get("status") == "error"
+            retry = (self.lines[answer].get("value") or {}).get("retry")
+            if retry is None or retry["model"] is not None:
+                return False
+            attempt += 1
+        return True
 
     def open_turns(self) -> list[str]:
         """The turns of other agents that began and did not come to their end, without those inside them."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
+from connectagent.session.journal import BEGAN, DECIDED, is_inside, place_of, turns_in
 
 _MODEL = re.compile(r"/model\d+$")  # the places of attempts at a model
 
@@ -37,6 +38,13 @@ class Spent:
             for name in ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens"):
                 setattr(self.usage, name, getattr(self.usage, name) + (getattr(usage, name) or 0))
             self.usage.cost = (self.usage.cost or 0.0) + (usage.cost or 0.0)
+
+    def include(self, other: Spent) -> None:
+        """Count what other attempts came to."""
+        told = self._told or other._told
+        calls, priced = self.calls + other.calls, self.priced and other.priced
+        self.add(other.usage)
+        self.calls, self.priced, self._told = calls, priced, told
 
     @property
     def tokens(self) -> int | None:
@@ -149,6 +157,48 @@ def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent 
     for _ in () if running else begun:
         spent.add(None)
     return spent
+
+
+def spent_inside(lines: Iterable[TraceEntry]) -> dict[str, Spent]:
+    """What agents inside a session spent in it, by branch: each with those that were asked in its turns."""
+    branches: dict[str, str] = {}  # by the id of a turn
+    found: dict[str, list[TraceEntry]] = {}
+    for line in lines:
+        place = place_of(line)
+        if line.get("type") == BEGAN and isinstance(line.get("branch"), str):
+            branches[place] = line["branch"]
+        for branch in {branches[turn] for turn in turns_in(place) if turn in branches}:
+            found.setdefault(branch, []).append(line)
+    return {branch: spent_in(own) for branch, own in found.items()}
+
+
+def duration_of(item: dict[str, Any]) -> float:
+    """Milliseconds that a turn took, as far as one item of a record tells; it ended with its last line if killed."""
+    told = _number(item.get("duration_ms"))
+    return _elapsed(item.get("lines") or ()) if told is None else float(told)
+
+
+def time_in(lines: Iterable[TraceEntry], place: str) -> float:
+    """Milliseconds that an operation took so far, without the time in which its turn had stopped."""
+    runs: list[list[TraceEntry]] = [[]]
+    for line in lines:
+        if line.get("type") == "resumed":
+            runs.append([])
+        elif line.get("type") != DECIDED and is_inside(place_of(line), place):
+            runs[-1].append(line)
+    return sum(map(_elapsed, runs))
+
+
+def _elapsed(lines: Iterable[TraceEntry]) -> float:
+    """Milliseconds from the first of some lines to the end of what the last of them tells."""
+    begins: list[float] = []
+    ends: list[float] = []
+    for line in lines:
+        at, ms = _number(line.get("timestamp")), _number(line.get("duration_ms", line.get("timing")))
+        started = _number(line.get("started")) if line.get("type") in ("llm_call", "tool_execution") else None
+        begins += [time for time in (at, started) if time is not None]
+        ends += [time for time in (at, started + ms / 1000 if started and ms else None) if time is not None]
+    return (max(ends) - min(begins)) * 1000 if begins else 0.0
 
 
 def rows(handlers: Iterable[Any]) -> list[dict[str, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 from connectagent import hooks
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
+from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING, PARAMETERS
 from connectagent.session.state import clone
 
 
@@ -61,65 +63,25 @@ class HookRecorder:
             raise
         self._note(f"{hook}:exit", **arguments, result=result)
 
-    @hooks.after_user_input
-    def after_user_input(self, prompt: str) -> None:
-        self._note("after_user_input", prompt=prompt)
 
-    @hooks.before_llm
-    def before_llm(self, request: LLMRequest) -> None:
-        self._note("before_llm", request=request)
+def _noting(hook: str) -> Any:
+    """A method that notes a hook, with all that the hook gives but the agent."""
 
-    @hooks.after_llm
-    def after_llm(self, request: LLMRequest, response: LLMResponse) -> None:
-        self._note("after_llm", request=request, response=response)
+    def note(self: HookRecorder, **arguments: Any) -> None:
+        self._note(f"{hook}:{arguments['entry']['type']}" if hook == "on_trace" else hook, **arguments)
 
-    @hooks.before_tools
-    def before_tools(self, tool_calls: list[ToolCall]) -> None:
-        self._note("before_tools", tool_calls=tool_calls)
+    def note_around(self: HookRecorder, **arguments: Any) -> Generator[None, Any, None]:
+        yield from self._around(hook, **arguments)
 
-    @hooks.before_each_tool
-    def before_each_tool(self, tool_call: ToolCall) -> None:
-        self._note("before_each_tool", tool_call=tool_call)
+    method: Any = note_around if hook in AROUND else note
+    given = [Parameter(name, Parameter.KEYWORD_ONLY) for name in PARAMETERS[hook] if name != "agent"]
+    method.__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *given])
+    method.__name__, method.__qualname__ = hook, f"HookRecorder.{hook}"
+    return getattr(hooks, hook)(method)
 
-    @hooks.after_each_tool
-    def after_each_tool(self, tool_call: ToolCall, result: Any, entry: dict[str, Any]) -> None:
-        self._note("after_each_tool", tool_call=tool_call, result=result, entry=entry)
 
-    @hooks.after_tools
-    def after_tools(self, entries: list[dict[str, Any]]) -> None:
-        self._note("after_tools", entries=entries)
-
-    @hooks.on_error
-    def on_error(self, error: Exception, tool_call: ToolCall | None) -> None:
-        self._note("on_error", error=error, tool_call=tool_call)
-
-    @hooks.on_complete
-    def on_complete(self, result: str, outcome: str) -> None:
-        self._note("on_complete", result=result, outcome=outcome)
-
-    @hooks.around_turn
-    def around_turn(self, prompt: str) -> Generator[None, Any, None]:
-        yield from self._around("around_turn", prompt=prompt)
-
-    @hooks.around_llm
-    def around_llm(self, request: LLMRequest) -> Generator[None, Any, None]:
-        yield from self._around("around_llm", request=request)
-
-    @hooks.around_tool
-    def around_tool(self, tool_call: ToolCall) -> Generator[None, Any, None]:
-        yield from self._around("around_tool", tool_call=tool_call)
-
-    @hooks.on_trace
-    def on_trace(self, entry: dict[str, Any]) -> None:
-        self._note(f"on_trace:{entry['type']}", entry=entry)
-
-    @hooks.on_text
-    def on_text(self, text: str) -> None:
-        self._note("on_text", text=text)
-
-    @hooks.on_agent_ready
-    def on_agent_ready(self) -> None:
-        self._note("on_agent_ready")
+for _hook in (*EVENTS, *AROUND, *OBSERVING):
+    setattr(HookRecorder, _hook, _noting(_hook))
 
 
 def _snapshot(value: Any) -> Any:

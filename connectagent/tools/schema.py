@@ -63,15 +63,23 @@ def wire_schema(schema: dict[str, Any], name: str, *, titles: bool = False) -> d
     made.pop("$schema", None)
     if "$ref" in made:
         made = {**target(made, made.pop("$ref")), **made}
-    for keyword in ("anyOf", "oneOf", "allOf"):  # Anthropic refuses them at the top, and only there
-        for branch in made.pop(keyword, ()):
-            found = target(made, branch["$ref"]) if "$ref" in branch else branch
-            made["properties"] = {**found.get("properties", {}), **made.get("properties", {})}
-            if keyword == "allOf":
-                made["required"] = list(dict.fromkeys([*made.get("required", ()), *found.get("required", ())]))
-    made = {**made, "type": "object", "properties": made.get("properties", {})}
-    if "required" in made:
-        made["required"] = [key for key in made["required"] if key in made["properties"]]
+    return flat_object(made)
+
+
+def flat_object(schema: dict[str, Any]) -> dict[str, Any]:
+    """A schema as an object without `anyOf`, `oneOf` and `allOf`, which Anthropic refuses at the top, and only there.
+
+    Their properties are taken together; only those of `allOf` stay required. The schema is changed.
+    """
+    properties, required = schema.get("properties") or {}, list(schema.get("required") or ())
+    for keyword in ("oneOf", "anyOf", "allOf"):
+        for branch in schema.pop(keyword, None) or ():
+            found = target(schema, branch.get("$ref")) or branch if isinstance(branch, dict) else {}
+            properties = {**(found.get("properties") or {}), **properties}
+            required += (found.get("required") or ()) if keyword == "allOf" else ()
+    made = {**schema, "type": "object", "properties": properties}
+    if required:
+        made["required"] = list(dict.fromkeys(name for name in required if name in properties))
     return made
 
 

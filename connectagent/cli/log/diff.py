@@ -14,7 +14,8 @@ from connectagent.cli.log.reading import data_text
 from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.read import joined_turns, read_record
+from connectagent.records.history import joined_turns
+from connectagent.records.read import read_record
 
 _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
 

@@ -15,12 +15,14 @@ from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.read import joined_turns, read_record
+from connectagent.records.history import joined_turns
+from connectagent.records.read import read_record
 
 
 def markdown(record: dict[str, Any]) -> str:
     """A record as a Markdown document."""
-    lines = [f"# {_one(record.get('agent'))}", "", f"{_one(record.get('model'))}, {local_time(record.get('started'))}"]
+    head = f"{_one(record.get('model') or '?')}, {local_time(record.get('started'))}"
+    lines = [f"# {_one(record.get('agent') or 'empty')}", "", head]
     if record.get("system_prompt"):
         lines += ["", "## System prompt", "", _fenced(record["system_prompt"])]
     for turn in joined_turns(record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,8 +24,8 @@ from connectagent.output.rows import Row, duration
 from connectagent.output.text import actor_with_place, clean, visible
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.history import with_retries
-from connectagent.records.read import joined_turns, read_record
+from connectagent.records.history import joined_turns, with_retries
+from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 
 if TYPE_CHECKING:
@@ -54,15 +55,18 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
     from rich.tree import Tree
 
     last = summarise(path).status
-    root = Tree(_head(data), guide_style="dim")
+    root = Tree(_head(path, data), guide_style="dim")
     _add_given(root, data, full)
     for turn in turns:
         _add_turn(root, turn, last if turn is turns[-1] and number is None else "crashed", full)
     terminal().show([root])
 
 
-def _head(data: dict[str, Any]) -> Text:
-    head = f"{data.get('agent')} {terminal().glyphs.dot} {data.get('model')} {terminal().glyphs.dot} "
+def _head(path: Path, data: dict[str, Any]) -> Text:
+    dot = terminal().glyphs.dot
+    if "agent" not in data:  # a kill came before its head was written
+        return _text(((path.name, "bold"), (f" {dot} empty", "")))
+    head = f"{data['agent']} {dot} {data.get('model')} {dot} "
     return _text(((head, "bold"), (local_time(data.get("started"), "%Y-%m-%d %H:%M:%S"), "")))
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import contextvars
-import functools
 import io
-import linecache
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import FrameType
 from typing import Any, NamedTuple
 
 from connectagent.agents.agent import Agent
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import handlers_of, module_from_path
 from connectagent.hooks.entry_points import is_factory, missing_options
+from connectagent.testing.plugin_tester.lines import Lines
 from connectagent.testing.plugin_tester.observer import CHANGES, Fault, Observer
 from connectagent.testing.plugin_tester.paths import PATHS, PLAIN, TOOLS, Path, PathError, PathModel
 from connectagent.testing.plugin_tester.shared_state import Keeping
@@ -70,8 +67,8 @@ class AgentTester:
         """Take a plugin through a few hundred turns, and fail where it breaks a rule.
 
         Success, failing and unknown tools, bad arguments, rejections, stand-ins, errors of the model, recoveries, early
-        ends, the limit, errors and Ctrl-C at each hook and at each line of the plugin, a turn after each; plain and
-        streamed, the plugin listed first and last.
+        ends, the limit, errors and Ctrl-C at each hook and at each line of the plugin, a turn after each, and the
+        end of each agent; plain and streamed, the plugin listed first and last.
 
         Args:
             plugin: what `plugins=` takes, or a class or a function without parameters that makes it: then each agent is
@@ -136,13 +133,15 @@ class _Check:
         """Ctrl-C at each line of the plugin, the first time that one of the paths comes to it."""
         points: dict[tuple[str, int], tuple[Path, int]] = {}
         for path in paths:
-            with _Lines(self._files()) as lines:
-                self._take(_Run(self, path, last=False).turn(self.prompt))
+            run = _Run(self, path, last=False)
+            with Lines(self._files()) as lines:
+                run.turn(self.prompt)
+            self._take(run)
             for number, place in enumerate(lines.seen, start=1):
                 points.setdefault(place, (path, number))
         for path, number in points.values():
             run = _Run(self, path, last=False)
-            with _Lines(self._files(), number, run.press) as lines:
+            with Lines(self._files(), number, run.press) as lines:
                 run.turn(self.prompt)
             if lines.pressed:
                 self.interrupts += 1
@@ -164,6 +163,7 @@ class _Check:
         return found
 
     def _take(self, run: _Run) -> None:
+        run.close()
         self.called |= run.watch.called
         for fault in run.watch.faults:
             if fault not in self.faults:
@@ -192,20 +192,26 @@ class _Run:
         bys = [handler.by for handler in handlers_of(plugin)]
         self.watch = Observer(bys, where, self.llm, check.declared, check.raises, check.keeping, check.agents)
 
-    def turn(self, prompt: Any) -> _Run:
+    def turn(self, prompt: Any) -> None:
         """One turn along the path."""
         self.check.turns += 1
+        self._do(lambda: (self.agent or self._agent()).input(prompt))
+
+    def close(self) -> None:
+        """End the agent's life."""
+        if self.agent is not None:
+            self.watch.path += ", its end"
+            self._do(self.agent.close)
+
+    def _do(self, action: Callable[[], Any]) -> None:
         self.result = self.error = None
         try:
-            if self.agent is None:
-                self.agent = self._agent()
-            self.result = self.agent.input(prompt)
+            self.result = action()
         except PluginError:
             raise
         except BaseException as error:
             self.error = error
         self._judge()
-        return self
 
     def next_turn(self) -> None:
         """A turn after the path, which must be a whole one."""
@@ -231,7 +237,7 @@ class _Run:
             self.watch.fault("interrupts", self.pressed_in or None, problem)
 
     def _agent(self) -> Agent:
-        return Agent(
+        self.agent = Agent(
             **{"name": "tested", **self.check.options},
             tools=[*TOOLS, *([] if self.check.tools is None else [self.check.tools])],
             llm=self.llm,
@@ -241,6 +247,7 @@ class _Run:
             log=False,
             quiet=True,
         )
+        return self.agent
 
     def _judge(self) -> None:
         """Compare the outcome of the turn with the path's."""
@@ -264,51 +271,6 @@ class _Run:
         if self.error is not None:
             return f"input() raised {type(self.error).__name__}"
         return f"input() returned {self.result!r:.80}"
-
-
-class _Lines:
-    """Follows the lines of some files as they run, and presses Ctrl-C at one of them."""
-
-    def __init__(self, files: set[str], at: int = 0, press: Callable[[], None] | None = None) -> None:
-        self.files, self.at, self.press = files, at, press
-        self.seen: list[tuple[str, int]] = []
-        self.pressed = False
-
-    def __enter__(self) -> _Lines:
-        self._before = sys.gettrace()
-        sys.settrace(self._trace)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-
-    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if frame.f_code.co_filename not in self.files:
-            return None
-        if event == "line" and frame.f_lineno not in _safe_lines(frame.f_code.co_filename):
-            self.seen.append((frame.f_code.co_filename, frame.f_lineno))
-            if len(self.seen) == self.at and self.press is not None:
-                self.pressed = True
-                self.press()
-                raise KeyboardInterrupt
-        return self._trace
-
-
-@functools.cache
-def _safe_lines(file: str) -> frozenset[int]:
-    """The lines before which Python looks for no signals: `try:`, the first of `finally:`, and the heads of `with`,
-    which are passed again on leaving. A Ctrl-C there, which no user can press, would leave a lock locked for ever."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return frozenset()
-    lines: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.With):
-            lines.update(range(node.lineno, max(node.lineno + 1, node.body[0].lineno)))
-        elif isinstance(node, ast.Try):
-            lines.update([node.lineno, *(statement.lineno for statement in node.finalbody[:1])])
-    return frozenset(lines)
 
 
 @contextlib.contextmanager

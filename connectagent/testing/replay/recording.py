@@ -14,7 +14,7 @@ from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ToolArgumentsError, ToolRejected
 from connectagent.loop.stored import stored_response
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.read import read_record
+from connectagent.records.read import read_record, require_agent
 from connectagent.session.history import History
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.raised import model_error, tool_error
@@ -116,10 +116,9 @@ class Recording:
     def __init__(self, path: Path) -> None:
         self.path = path
         data = partial(restored, folder=blob_folder(path))(read_record(path))
+        require_agent(data, path)
         self.items: list[dict[str, Any]] = data.pop("turns")
         self.head: dict[str, Any] = data
-        if not isinstance(data.get("agent"), str):
-            raise ConfigError(f"{path}: not a record: it names no agent")
         if any(item.get("unreadable") for item in self.items):
             raise ConfigError(f"{path}: not a record: a turn has something else than entries in its trace")
         self.turns: list[RecordedTurn] = []

@@ -16,6 +16,7 @@ from connectagent.agents.agent import Agent
 from connectagent.agents.resume import is_record, resume
 from connectagent.data import Message, TraceEntry
 from connectagent.errors import Paused
+from connectagent.output.rows import many
 from connectagent.output.text import describe
 from connectagent.session.history import History
 from connectagent.session.state import clone
@@ -237,8 +238,7 @@ class Replaying:
 
     def _compare_ends(self, turn: RecordedTurn, iteration: int, result: Any, error: BaseException | None) -> None:
         if self.player.left:
-            count = len(self.player.left)
-            lines = [f"- the model was asked {count} time{'' if count == 1 else 's'} more", "+ the turn ends"]
+            lines = [f"- the model was asked {many(len(self.player.left), 'time')} more", "+ the turn ends"]
             self.out.diverged(Divergence(turn.number, iteration, "calls", lines))
         if turn.is_cut:
             return

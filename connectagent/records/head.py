@@ -1,0 +1,70 @@
+"""What a record begins with."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from connectagent.records.encode import Encoder
+from connectagent.records.file import FORMAT
+
+
+def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> str:
+    """The lines above a record's turns."""
+    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
+    script = _script()
+    return (
+        f"format: {FORMAT}\n"
+        f"agent: {encoder.scalar(agent.name)}\n"
+        f"model: {encoder.scalar(agent.llm.model)}\n"
+        f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
+        f"connectagent: {json.dumps(_version())}\n"
+        f"id: {json.dumps(id)}\n"
+        + (f"script: {encoder.line(script)}\n" if script else "")
+        + f"plugins: {encoder.line({handler.plugin: handler.version for handler in handlers})}\n"
+        + (f"switched_off: {encoder.line(agent.switched_off)}\n" if agent.switched_off else "")
+        + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
+        + f"system_prompt: {encoder.line(agent.system_prompt)}\n"
+        f"{_beginning(agent, encoder)}turns:\n"
+    )
+
+
+def _version() -> str:
+    """The package's version; the package itself stands above this room and is not imported."""
+    return str(vars(sys.modules["connectagent"]).get("__version__"))
+
+
+def _script() -> str | None:
+    """The program that made the agent, as a file from which its agent can be made again."""
+    for name in ("connectagent_script", "__main__"):
+        file = str(getattr(sys.modules.get(name), "__file__", None) or "")
+        if file.endswith(".py") and os.path.basename(file) != "__main__.py":
+            return os.path.abspath(file)
+    return None
+
+
+def _beginning(agent: Any, encoder: Encoder) -> str:
+    """What the session began with, where it did not begin here, or not with nothing."""
+    session: Any = agent.current_session
+    begins = {key: session[key] for key in ("messages", "state")}
+    begun = (entry.get("turn") for entry in reversed(session["trace"]) if entry.get("type") == "user_input")
+    begins["turn"] = next(begun, 0)
+    system = [{"role": "system", "content": agent.system_prompt}] if agent.system_prompt else []
+    if begins["messages"] == system:
+        del begins["messages"]
+    begins = {key: value for key, value in begins.items() if value}
+    return f"begins_with: {encoder.line(begins)}\n" if begins else ""
+
+
+def forked(record: Path, id: str) -> bytes:
+    """What a fork begins with: the record that it was made from, which it names; its id is its own."""
+    whole = record.read_bytes()
+    head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
+    head = head.partition(b"\nforked_from: ")[0]  # of a fork of a fork; it is the last line
+    head = re.sub(rb"(?m)^id: .*$", f"id: {json.dumps(id)}".encode(), head)
+    return head + f"\nforked_from: {json.dumps(str(record))}".encode() + turns + rest

@@ -1,0 +1,248 @@
+"""A turn that stopped and went on is one turn for who reads its record: each step once, and sums without its waits."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import (
+    Agent,
+    LLMResponse,
+    Pause,
+    Paused,
+    TokenUsage,
+    ToolCall,
+    after_tools,
+    before_each_tool,
+    on_complete,
+    tool,
+)
+from connectagent.builtin.console import Console
+from connectagent.cli.log.export import markdown
+from connectagent.errors import ProviderError
+from connectagent.records.history import joined_turns
+from connectagent.records.read import read_record
+from connectagent.records.summary import summarise
+from connectagent.testing import ScriptedLLM, call
+
+WAITED_S = 0.6
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    return tmp_path
+
+
+@tool(idempotent=True)
+def work(n: int) -> str:
+    """Work."""
+    return f"worked {n}"
+
+
+def answer(messages: list[Any], tools: Any) -> LLMResponse:
+    """What comes next, as the conversation tells."""
+    done = sum(message["role"] == "tool" for message in messages)
+    calls = [call("work", n=1)] if done == 0 else [call("work", n=2), call("work", n=3)] if done == 1 else []
+    return LLMResponse(None if calls else "Done.", calls, TokenUsage(1, 1, cost=0.25))
+
+
+def worker(*script: Any, **options: Any) -> Agent:
+    return Agent("worker", [work], llm=ScriptedLLM(*(script or [answer] * 5)), quiet=True, **options)
+
+
+def turn_of(record: Any) -> dict[str, Any]:
+    (turn,) = joined_turns(read_record(record))
+    return turn
+
+
+def steps(turn: dict[str, Any]) -> list[Any]:
+    """Model calls, tool calls and the tools that began, as readers are shown them."""
+    kinds = ("llm_call", "tool_execution", "began")
+    return [(entry["type"], entry["id"]) for entry in turn["trace"] if entry["type"] in kinds]
+
+
+# -- what is counted -------------------------------------------------------------------------------
+
+
+def test_a_turn_that_was_killed_anywhere_has_the_same_sums_and_steps_when_it_is_done(folder: Path) -> None:
+    agent = worker()
+    agent.input("Go")
+    lines = Path(str(agent.record)).read_text().splitlines(keepends=True)
+    whole, told = summarise(str(agent.record)).totals, steps(turn_of(agent.record))
+    assert whole is not None and (whole.turns, whole.iterations, whole.tools, whole.cost) == (1, 3, 3, 0.75)
+    first = next(number for number, line in enumerate(lines) if '"user_input"' in line)
+    end = next(number for number, line in enumerate(lines) if line.startswith("  model:"))
+    for cut in range(first + 1, end):
+        path = folder / f"worker_{cut}.yaml"
+        path.write_text("".join(lines[:cut]))
+        assert worker().resume(path) == "Done."
+        totals = summarise(path).totals
+        assert totals is not None
+        lost = '"llm_call"' not in lines[cut - 1] and '"began"' in lines[cut - 1] and "/model" in lines[cut - 1]
+        assert (totals.turns, totals.iterations, totals.tools) == (1, 3, 3), cut
+        assert totals.cost == (None if lost else 0.75), cut
+        turn = turn_of(path)
+        assert (turn["cost"], turn["tools_called"]) == (totals.cost, ["work"] * 3), cut
+        assert [step for step in steps(turn) if step[0] != "began"] == [step for step in told if step[0] != "began"]
+        assert len(steps(turn)) == len(set(steps(turn))), cut
+
+
+def test_a_turn_that_was_killed_twice_is_counted_once(folder: Path) -> None:
+    agent, path = worker(), folder / "worker_1.yaml"
+    agent.input("Go")
+    for kept, source in ((1, Path(str(agent.record))), (2, path)):
+        lines, cut, done = source.read_text().splitlines(keepends=True), 0, 0
+        while done < kept:
+            done += '"type": "tool_execution"' in lines[cut]
+            cut += 1
+        path.write_text("".join(lines[:cut]))
+        assert worker().resume(path) == "Done."
+    totals = summarise(path).totals
+    assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 3, 3)
+    again = worker()
+    again.resume(path)
+    again.input("More")
+    totals = summarise(path).totals
+    assert totals is not None and (totals.turns, totals.iterations, totals.cost) == (2, 4, 1.0)
+
+
+# -- what is shown ---------------------------------------------------------------------------------
+
+
+def careful(agent_name: str = "worker", asked_s: float = 0.0, **options: Any) -> Agent:
+    """An agent that asks a person about its first call."""
+
+    @before_each_tool
+    def ask(tool_call: ToolCall) -> None:
+        if tool_call.arguments["n"] == 1:
+            time.sleep(asked_s)
+            raise Pause("may I?")
+
+    return Agent(agent_name, [work], llm=ScriptedLLM(*[answer] * 5), quiet=True, on_events=[ask], **options)
+
+
+def test_a_call_that_waited_is_shown_and_counted_once() -> None:
+    agent = careful()
+    with pytest.raises(Paused):
+        agent.input("Go")
+    assert agent.resume(approve=True) == "Done."
+    turn = turn_of(agent.record)
+    ran = [entry for entry in turn["trace"] if entry["type"] == "tool_execution"]
+    assert [entry["status"] for entry in ran] == ["success"] * 3
+    assert turn["tools_called"] == ["work"] * 3
+    totals = summarise(str(agent.record)).totals
+    assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 3, 3)
+    assert "not run" not in markdown(read_record(str(agent.record)))
+
+
+def test_a_model_call_that_is_made_again_is_shown_once_and_paid_twice() -> None:
+    usage = TokenUsage(1, 1, cost=0.25)
+    agent = worker(ProviderError("down", kind="overloaded", provider="p", usage=usage), answer, answer, answer)
+    with pytest.raises(ProviderError):
+        agent.input("Go")
+    assert agent.resume(agent.record) == "Done."
+    turn = turn_of(agent.record)
+    calls = [entry for entry in turn["trace"] if entry["type"] == "llm_call"]
+    assert [(entry["id"], entry["status"]) for entry in calls] == [(f"T1/{n}/model1", "success") for n in (1, 2, 3)]
+    assert turn["cost"] == 1.0 == agent.total_cost
+
+
+# -- how long it took ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("process", ["the same", "another"])
+def test_no_time_holds_the_wait_for_a_person(process: str) -> None:
+    shown = io.StringIO()
+
+    def family() -> Agent:
+        events = [Console(shown, 200)]
+        child = careful("child", 0.1, description="Helps.")
+        script = [call("child", prompt="Go"), "Done."]
+        return Agent("root", [child], llm=ScriptedLLM(*script), quiet=True, on_events=events)
+
+    root = family()
+    with pytest.raises(Paused) as paused:
+        root.input("Hi")
+    time.sleep(WAITED_S)
+    if process == "another":
+        root = family()
+        del root.llm.responses[0]  # type: ignore[attr-defined]
+    assert root.resume(paused.value.record, approve=True) == "Done."
+    turn = turn_of(paused.value.record)
+    inner = [line for line in turn["lines"] if line["type"] == "agent_turn"][-1]
+    ended = [line for line in shown.getvalue().splitlines() if " iteration" in line][-1]
+    number, unit = re.findall(r"([\d.]+) ?(ms|s)\b", ended)[0]
+    seconds = float(number) / (1000 if unit == "ms" else 1)
+    for ms in (turn["duration_ms"], inner["duration_ms"], seconds * 1000):
+        assert 100 <= ms < 1000 * WAITED_S
+
+
+def test_a_turn_that_was_killed_took_the_time_up_to_its_last_line(folder: Path) -> None:
+    def slow(messages: list[Any], tools: Any) -> LLMResponse:
+        time.sleep(0.1)
+        return answer(messages, tools)
+
+    agent = worker(slow, answer, answer)
+    agent.input("Go")
+    lines = Path(str(agent.record)).read_text().splitlines(keepends=True)
+    cut = next(number for number, line in enumerate(lines) if '"tool_execution"' in line)
+    path = folder / "worker_1.yaml"
+    path.write_text("".join(lines[: cut + 1]))
+    time.sleep(WAITED_S)
+    assert worker().resume(path) == "Done."
+    assert 100 <= turn_of(path)["duration_ms"] < 1000 * WAITED_S
+
+
+def test_what_a_turn_of_an_agent_inside_used_holds_what_it_used_before_it_went_on() -> None:
+    root = Agent("root", [careful("child", description="Helps.")], llm=ScriptedLLM(call("child", prompt="Go"), "Done."))
+    with pytest.raises(Paused):
+        root.input("Hi")
+    root.resume(approve=True)
+    inner = [line for line in turn_of(root.record)["lines"] if line["type"] == "agent_turn"][-1]
+    assert inner["usage"]["cost"] == 0.75
+
+
+# -- how it ended --------------------------------------------------------------------------------------
+
+
+def test_a_turn_that_a_handler_ended_before_it_asked_something_stays_ended(folder: Path) -> None:
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    @after_tools
+    def enough(agent: Agent) -> None:
+        agent.end_turn("Enough.", outcome="enough")
+        agent.ask("Was it?")
+
+    @on_complete
+    def check(agent: Agent) -> None:
+        agent.ask("Really?")
+
+    def answer(messages: list[Any], tools: Any) -> Any:
+        own = [message for message in messages if message["role"] != "system"]
+        if own[0]["content"] != "Hi":
+            return "Yes."
+        return call("look") if len(own) == 1 else "The turn went on."
+
+    def looker() -> Agent:
+        return Agent("looker", [look], llm=ScriptedLLM(*[answer] * 9), quiet=True, on_events=[enough, check])
+
+    agent = looker()
+    assert agent.input("Hi") == "Enough."
+    lines = Path(str(agent.record)).read_text().splitlines(keepends=True)
+    began = next(number for number, line in enumerate(lines) if '"T1/1/after_tools"' in line)
+    end = next(number for number, line in enumerate(lines) if line.startswith("  model:"))
+    for cut in range(began, end + 1):
+        path = folder / f"looker_{cut}.yaml"
+        path.write_text("".join(lines[:cut]))
+        again = looker()
+        assert again.resume(path) == "Enough.", lines[cut - 1]
+        assert again.current_session["outcome"] == "enough"  # type: ignore[index]
