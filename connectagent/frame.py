@@ -7,6 +7,7 @@ the context stay in their frame; others are in none.
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
+from threading import get_ident
 from typing import Any
 
 
@@ -18,7 +19,8 @@ class Frame:
         id: the place of the operation that runs here, or the place of one handler in it.
         by: whose code it is; None for the loop's own.
         account: who pays for model calls that are made here; None where nobody keeps one.
-        body: what runs here beside others of its turn, with a copy of the state; None for what runs alone.
+        body: what runs here beside others of its turn, in a thread of its own and with a copy of the state; None for
+            what runs on the turn's own thread.
         place: the operation to which changes belong that are made here; `id`, where it is not one handler's frame.
     """
 
@@ -45,22 +47,27 @@ class Frame:
         return f"Frame({self.id!r})"
 
 
-_current: ContextVar[Frame | None] = ContextVar("connectagent_frame", default=None)
+CURRENT: ContextVar[Frame | None] = ContextVar("connectagent_frame", default=None)
 
 
 def current() -> Frame | None:
     """The frame in which this code runs, or None outside of turns and in threads that know of none."""
-    return _current.get()
+    return CURRENT.get()
 
 
 def enter(frame: Frame | None) -> Token[Frame | None]:
     """Let what follows run in a frame, until `leave`."""
-    return _current.set(frame)
+    if frame is not None and frame.turn.ident == get_ident():
+        frame.turn.innermost = frame
+    return CURRENT.set(frame)
 
 
 def leave(token: Token[Frame | None]) -> None:
     """Go back to the frame that was left by `enter`."""
-    _current.reset(token)
+    CURRENT.reset(token)
+    here = CURRENT.get()
+    if here is not None and here.turn.ident == get_ident():
+        here.turn.innermost = here
 
 
 class within:  # used as a function; not a generator: contextlib would set attributes of exceptions that pass
@@ -72,8 +79,8 @@ class within:  # used as a function; not a generator: contextlib would set attri
         self._frame = frame
 
     def __enter__(self) -> Frame:
-        self._token = _current.set(self._frame)
+        self._token = enter(self._frame)
         return self._frame
 
     def __exit__(self, *raised: object) -> None:
-        _current.reset(self._token)
+        leave(self._token)

@@ -13,18 +13,15 @@ MAX_COMPLEXITY, MAX_LINES = 15, 30
 
 # The functions above the bounds today, by their numbers, which are exact: mend a function, and take it out here.
 COMPLEX = {
-    24: "run_round",
-    22: "at_once",
     19: "_inherit",
     18: "_reopened",
     17: "Encoder._short",
 }
 LONG = {
     64: "Agent.__init__",
-    49: "_inner_turn",
+    45: "_inner_turn",
     41: "Boundary.watched",
     40: "ToolRun._attempt",
-    37: "at_once",
     35: "Conversation.__init__",
     34: "Turn.__init__",
 }

@@ -244,9 +244,6 @@ def test_the_error_of_a_tool_is_the_exceptions_own_text_and_the_result_is_the_mo
 # -- execute_tool in two threads ------------------------------------------------------------------------------
 
 
-NO_LOCK = "execute_tool takes no lock yet: two operations of one agent do not exclude each other"
-
-
 def executed_in_two_threads(*handlers: Any, inside: threading.Event, over: threading.Event) -> Agent:
     """An agent that is asked for `double(1)`, and for `double(3)` as soon as a handler of the first is running."""
     agent = agent_with(*handlers, script=("Done.",))
@@ -267,7 +264,6 @@ def executed_in_two_threads(*handlers: Any, inside: threading.Event, over: threa
     return agent
 
 
-@pytest.mark.xfail(strict=True, reason=NO_LOCK)
 def test_a_handlers_error_in_one_thread_leaves_what_another_did_meanwhile() -> None:
     inside, over, set_by_second = threading.Event(), threading.Event(), threading.Event()
 
@@ -285,7 +281,6 @@ def test_a_handlers_error_in_one_thread_leaves_what_another_did_meanwhile() -> N
     assert session_of(agent)["state"] == {"kept": True}
 
 
-@pytest.mark.xfail(strict=True, reason=NO_LOCK)
 def test_a_change_in_one_thread_is_its_own_handlers_though_another_ends_meanwhile() -> None:
     inside, over, set_by_second = threading.Event(), threading.Event(), threading.Event()
 

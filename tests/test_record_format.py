@@ -42,12 +42,13 @@ from connectagent import (
     on_complete,
     on_error,
     shadow,
+    tool,
 )
 from connectagent.models.openai import OpenAILLM
 from connectagent.records.read import load_record
 from connectagent.session.journal import LINES
 from connectagent.settings import overrides
-from connectagent.testing import ScriptedLLM
+from connectagent.testing import ScriptedLLM, call
 
 PAGE = (Path(__file__).parents[1] / "docs" / "record-format.md").read_text(encoding="utf-8")
 EVERYWHERE = "Keys of every line"
@@ -381,7 +382,25 @@ def an_agent_inside_that_waits() -> None:
         pair.resume(pair.record, approve=paused.value.waiting[0].id)
 
 
+def calls_at_once() -> None:
+    def note(agent: Any) -> str:
+        """Note."""
+        agent.current_session["state"].setdefault("notes", []).append(1)
+        agent.current_session["state"]["noted"] = agent.current_session["state"].pop("old", None)
+        return "noted"
+
+    @tool(timeout_s=0.01)
+    def slow() -> str:
+        """Be slow."""
+        time.sleep(0.2)
+        return "late"
+
+    calls = [call("note"), call("note"), call("slow")]
+    agent("at_once", [note, slow], calls, "Done.", parallel_tools=3, state={"old": 1}).input("Go")
+
+
 SESSIONS: list[Callable[[], None]] = [
+    calls_at_once,
     a_session_that_begins_with_something,
     handlers_that_decide,
     handlers_about_tools,

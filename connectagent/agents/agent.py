@@ -9,28 +9,25 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
-from connectagent import frame
 from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.closing import Closable, watch
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
 from connectagent.data import LLM, File, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
-from connectagent.errors import ConfigError, Pause, Waiting
+from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
-from connectagent.loop.described import new_entry
 from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.ending import Ending, Given
+from connectagent.loop.execute import execute_inside, execute_outside
 from connectagent.loop.nested import take_turn
 from connectagent.loop.stream import Events, streamed
-from connectagent.loop.tool_call import ToolRun
-from connectagent.loop.turn import Turn
 from connectagent.models.connection import given
 from connectagent.models.names import default_model, parse_model
 from connectagent.models.prices import context_window
 from connectagent.records.write import new_log
 from connectagent.session.conversation import Conversation
-from connectagent.session.messages import NOT_RUN, text_of, user_message
+from connectagent.session.messages import text_of, user_message
 from connectagent.session.prompt import read_prompt
 from connectagent.session.snapshot import By
 from connectagent.session.state import initial_state
@@ -78,6 +75,7 @@ class Agent(Closable):
         output_key: where in the state the result is stored.
         output: what each `input()` returns in place of text; see there.
         output_retries: how often an answer that does not fit `output` is sent back in a turn.
+        parallel_tools: how many tool calls of a round may run at the same time, at most.
 
     Attributes:
         switched_off: the plugins that code names and that the command line left out.
@@ -116,6 +114,7 @@ class Agent(Closable):
         output_key: str | None = None,
         output: Any = None,
         output_retries: int = 2,
+        parallel_tools: int = 1,
     ) -> None:
         _check(name, plugin_errors)
         self._state = initial_state(state)  # what each new session begins with
@@ -124,15 +123,14 @@ class Agent(Closable):
         self.current_session: Session | None = None
         self.last_usage: TokenUsage | None = None
         self.spent = Spent()
-        self.turning = threading.Lock()
+        self.turning, self.executing = threading.Lock(), threading.RLock()
         self.listener: Any = None  # who streams this agent's next turn
         self.runtime = default()
         self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
         self.left_out = left_out([plugins, on_events])
         self.system_prompt = read_prompt(system_prompt)
-        self.max_iterations = _limit(max_iterations)
-        self.tools = ToolRegistry(tools, agent_tool=agent_tool)
-        self.streaming, self._executed = stream, 0
+        self.max_iterations, self.parallel_tools = _limit(max_iterations), _limit(parallel_tools, "parallel_tools")
+        self.tools, self.streaming, self._executed = ToolRegistry(tools, agent_tool=agent_tool), stream, 0
         self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.boundary = DryRunBoundary(self, announce, warn_only=plugin_errors == "warn")
@@ -265,39 +263,12 @@ class Agent(Closable):
             The call's trace entry: `status`, `result`, `timing` and so on.
         """
         self._executed += 1
-        number, values, turn = self._executed, dict(arguments or {}), self.turn
-        call = ToolCall(f"executed_{number}", name, values)
+        call = ToolCall(f"executed_{self._executed}", name, dict(arguments or {}))
+        turn = self.turn
         if turn is None:
-            return cast(TraceEntry, self.runtime.run(self, "execute_tool", partial(self._execute_outside, call)))
-        here = frame.current()
-        asked = here if here is not None and here.turn is turn else turn.frame
-        if turn.is_consumer():  # of `stream()`, who may have changed the session before
-            self.conversation.take_changes()
-        with turn.alone(asked):
-            id = turn.key(asked, "exec", name, values, key)
-            try:
-                return ToolRun(turn, call, f"{id.removeprefix(turn.id + '/')}/").whole()
-            except Waiting:
-                skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
-                self.conversation.trace_quietly({**new_entry(turn, call), **skipped})
-                raise
-
-    def _execute_outside(self, call: ToolCall) -> TraceEntry:
-        """Run a tool between turns; it is recorded, and never looked up."""
-        self._take_session()
-        self.conversation.take_over()
-        nothing = Given({"role": "user", "content": ""}, "", 1)
-        turn = Turn(self, nothing, f"B{self.conversation.session['turn']}", self.open_log())
-        try:
-            entry = ToolRun(turn, call, f"{self._executed}/").whole()
-        except Waiting as waiting:
-            skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
-            self.conversation.trace_quietly({**new_entry(turn, call), **skipped})
-            pause = Pause(waiting.waits[0].reason)
-            pause.call = waiting.call
-            raise pause from None
-        self.boundary.tell()
-        return entry
+            outside = partial(execute_outside, self, call, self._executed)
+            return cast(TraceEntry, self.runtime.run(self, "execute_tool", outside))
+        return execute_inside(turn, call, key)
 
     # -- what it holds -------------------------------------------------------------------------
 
@@ -381,7 +352,8 @@ def _check(name: Any, plugin_errors: Any) -> None:
         raise ConfigError(f"plugin_errors is 'raise' or 'warn', not {plugin_errors!r}")
 
 
-def _limit(value: Any) -> int:
+def _limit(value: Any, name: str = "max_iterations") -> int:
     if type(value) is not int or value < 1:
-        raise ConfigError(f"max_iterations is a whole number of model calls, at least 1, not {value!r}")
+        of = "model calls" if name == "max_iterations" else "tool calls at the same time"
+        raise ConfigError(f"{name} is a whole number of {of}, at least 1, not {value!r}")
     return value

@@ -66,7 +66,7 @@ def transfer_tool(found: list[Any]) -> Tool:
         "required": ["agent_name"],
     }
     description = "Hand the conversation over to another agent, who then answers the user in your place."
-    return Tool(TRANSFER, description, parameters, TransferTool(), read_only=True, idempotent=True)
+    return Tool(TRANSFER, description, parameters, TransferTool(), read_only=True, idempotent=True, alone=True)
 
 
 def _describe(agent: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from connectagent import frame
 from connectagent.agents.agent_tool import AskAgent
@@ -19,9 +19,6 @@ from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.session.usage import Spent
 
-if TYPE_CHECKING:  # it is loaded where a turn goes on
-    from connectagent.session.history import History
-
 
 class Links(Node):
     """An agent as the loop and the conversation see it; `Agent` adds what people see."""
@@ -35,9 +32,21 @@ class Links(Node):
     _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
-    current_session: Session | None
     form: Any = None  # of each result; None for text
     closed = False  # whether its life is over
+    _session: Session | None = None
+
+    @property
+    def current_session(self) -> Session | None:
+        """The session; for a tool that runs beside others, with its own copy of the state, and else read-only."""
+        here = frame.CURRENT.get()
+        if here is not None and here.body is not None and here.turn.agent is self:
+            return cast(Session, here.body.session())
+        return self._session
+
+    @current_session.setter
+    def current_session(self, session: Session | None) -> None:
+        self._session = session
 
     @property
     def conversation(self) -> Conversation:
@@ -49,7 +58,7 @@ class Links(Node):
 
     def _open(self, session: dict[str, Any] | None) -> None:
         self._conversation = Conversation(self, self.name, self.system_prompt, session, self._state, self.labels)
-        self.current_session = cast(Session, self._conversation.session)
+        self._session = cast(Session, self._conversation.session)
         self.boundary.snapshot = self._conversation.snapshot
 
     def label(self, labels: dict[str, str]) -> None:
@@ -92,16 +101,16 @@ class Links(Node):
     def take_session(self, session: dict[str, Any]) -> None:
         """Go on with a session that was read from a record."""
         self.give_up_wait()
-        self.current_session = cast(Session, session)
+        self._session = cast(Session, session)
         self._take_session()
 
     def _take_session(self) -> None:
         """Go on with the session that the program left in `current_session`: the same, another one, or none."""
-        if self.current_session is None:
+        if self._session is None:
             self._conversation = None
             _ = self.conversation
-        elif self._conversation is None or self.current_session is not self._conversation.session:
-            self._open(cast(dict[str, Any], self.current_session))
+        elif self._conversation is None or self._session is not self._conversation.session:
+            self._open(cast(dict[str, Any], self._session))
 
     def open_log(self) -> Log:
         """Where the lines of this session go."""
@@ -147,6 +156,8 @@ class Links(Node):
             self.spent = spent
         if branch not in outside or (self.conversation.session["turn"] and not anew):
             return False
+        from connectagent.session.history import as_session
+
         recorded = outside.pop(branch)
         self.take_session(as_session(recorded.history, recorded.trace))
         self.conversation.home = turn.log
@@ -154,7 +165,7 @@ class Links(Node):
 
     def rewind(self, places: list[str]) -> None:
         """Go back to before the first of some turns, which began in this process and have not ended."""
-        from connectagent.session.history import History
+        from connectagent.session.history import History, as_session
 
         before = self.conversation
         trace: list[TraceEntry] = before.session["trace"]
@@ -267,24 +278,4 @@ class Links(Node):
 
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo that somebody replaced `current_session`."""
-        self.current_session = cast(Session, session)
-
-
-def as_session(history: History, trace: list[TraceEntry], last: dict[str, Any] | None = None) -> dict[str, Any]:
-    """`current_session` as it was.
-
-    Args:
-        history: the conversation.
-        trace: all entries, those behind it too.
-        last: the summary of the last turn, where that ended.
-    """
-    restored = {key: value for key, value in history.session.items() if key not in _LOOPS}
-    prompts = (entry.get("prompt") for entry in reversed(trace) if entry.get("type") == "user_input")
-    restored.update(messages=history.messages, trace=trace, state=history.state)
-    restored.update(turn=history.turn, iteration=history.iteration, user_prompt=next(prompts, ""))
-    if last and last.get("status"):
-        restored.update(result=last.get("result"), outcome=last["status"])
-    return restored
-
-
-_LOOPS = ("turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")  # its own keys
+        self._session = cast(Session, session)

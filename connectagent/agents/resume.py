@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from connectagent.agents.links import as_session
 from connectagent.agents.tree import walk
 from connectagent.data import TokenUsage, TraceEntry, Wait
 from connectagent.errors import ConfigError, Paused
@@ -22,6 +21,7 @@ from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.write import ResumedFrom
+from connectagent.session.history import as_session
 from connectagent.session.journal import DECIDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in, spent_inside

@@ -164,17 +164,27 @@ class Executor:
         return call[name]
 
     def _around(self, handlers: Iterable[Handler], operation: Callable[[], Any], call: HookCall) -> Any:
-        boundary = self.boundary
         entered: list[tuple[Handler, Any]] = []
         result, error = None, None
         try:
-            for handler in handlers:
-                half = boundary.begin(handler, call)
-                entered.append((handler, half))  # before it begins: Ctrl-C must still reach it
-                boundary.enter(handler, half, call)
+            self.enter(handlers, call, entered)
             result = operation()
         except BaseException as raised:
             error = raised
+        return self.leave(entered, call, result, error)
+
+    def enter(self, handlers: Iterable[Handler], call: HookCall, entered: list[tuple[Handler, Any]]) -> None:
+        """Run around handlers up to their yields; `entered` takes those that have begun."""
+        for handler in handlers:
+            half = self.boundary.begin(handler, call)
+            entered.append((handler, half))  # before it begins: Ctrl-C must still reach it
+            self.boundary.enter(handler, half, call)
+
+    def leave(
+        self, entered: list[tuple[Handler, Any]], call: HookCall, result: Any, error: BaseException | None
+    ) -> Any:
+        """Run the rest of around handlers, the last of them first; what becomes of the operation's outcome."""
+        boundary = self.boundary
         while entered:
             try:
                 before = peek_value(result)

@@ -269,6 +269,15 @@ class Host(pluggy.PluginManager):
         gone = self._named(hook, over) if over else ()
         return self._call(hook, HookCall(arguments, convert, operation=operation), gone)
 
+    def halves(self, hook: str, over: Over = ()) -> tuple[Any, list[Handler]]:
+        """What runs the two halves of around handlers, and those handlers; for what runs beside the thread of both.
+
+        Where calls are monitored there are no halves, only whole calls: None.
+        """
+        gone = self._named(hook, over) if over else ()
+        handlers = [one for one in self.handlers(hook) if one not in gone]
+        return (None if self._is_monitored else self._executor), handlers
+
     def _named(self, hook: str, named: Over) -> list[Handler]:
         return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in named]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -11,6 +12,7 @@ from connectagent.data import LLM, ConfigurableLLM, File, Image, LLMRequest, LLM
 from connectagent.frame import Frame
 from connectagent.loop.model_call import Call
 from connectagent.loop.output import Form, form_of
+from connectagent.loop.remote import Remote
 from connectagent.models.content import parts_of
 from connectagent.session.state import clone
 from connectagent.tools.registry import ToolRegistry
@@ -125,7 +127,7 @@ def ask(
     if here is None or here.turn.over:
         if agent.turn is None:
             raise RuntimeError(f"agent {agent.name!r} is not in a turn: ask() is for handlers and tools; see llm_do()")
-        here = agent.turn.frame
+        here = agent.turn.innermost
     llm = agent.llm if model is None else agent.create_llm(model)
     form = form_of(output)
     complete = partial(_in_turn, here, llm, form, tools=_schemas(tools))
@@ -141,7 +143,10 @@ def _in_turn(
     Raises:
         RuntimeError: a handler ended the turn before the model was asked.
     """
-    turn, lock = asked.turn, asked.turn.alone(asked)
+    if asked.body is not None and (asked.body.left or asked.body.over):
+        raise RuntimeError(f"a model was asked by a tool that nobody waits for any more: {asked.id}")
+    turn: Any = asked.turn if asked.body is None else Remote(asked.body, copy_context())
+    lock = turn.alone(asked)
 
     def meanwhile(*given: Any) -> LLMResponse:
         lock.release()  # others may ask while this one waits for its answer

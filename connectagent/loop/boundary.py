@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 from connectagent import frame
@@ -14,10 +15,13 @@ from connectagent.data import Continue, LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejected, Waiting, short
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
+from connectagent.loop.beside import run_alone
 from connectagent.session.messages import value_problem
 from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same
+from connectagent.session.state import merge_change
 from connectagent.session.trace import OUTSIDE
+from connectagent.tools.signature import origin
 from connectagent.tools.tool import Tool
 
 SLOW_S = 0.005  # a handler's call that takes longer is told one by one
@@ -168,11 +172,12 @@ class Boundary:
 
     def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
         """Run a tool; what it changes in the session is traced as its own."""
-        file, _, line = tool.origin.rpartition(":")
-        snapshot, by = self.snapshot, {"tool": tool.name, "file": file, "line": line}
+        snapshot, by = self.snapshot, by_of(tool)
         self.settle()
         if snapshot is not None:
             snapshot.sync()
+        if tool.timeout_s is not None and (here := frame.current()) is not None:
+            return run_alone(here.turn, by, tool, arguments, copy_context())
         self._running.append(by)
         interrupted = True
         try:
@@ -185,13 +190,25 @@ class Boundary:
         finally:
             self._running.pop()
             if snapshot is not None:
-                self.agent.current_session = snapshot.session  # a tool may change the session, not replace it
+                self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
                     with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
                         self._announce_changes(snapshot, by)
 
+    def change_state(self, by: By, change: dict[str, Any]) -> None:
+        """Make a change of the state that a tool has made in its copy; it is traced as the tool's own."""
+        if (snapshot := self.snapshot) is not None:
+            self.settle()
+            snapshot.sync()
+            merge_change(snapshot.session["state"], change)
+            if not snapshot.unchanged():
+                self._announce_changes(snapshot, by)
+
     def running(self) -> By | None:
         """Whose code is running now: the innermost handler or tool."""
+        here = frame.current()
+        if here is not None and here.body is not None:
+            return here.body.by  # type: ignore[no-any-return]
         return self._running[-1] if self._running else None
 
     def all_running(self) -> list[By | None]:
@@ -286,6 +303,12 @@ class Boundary:
                         f"without it: plugins=['no:{handler.plugin}']"
                     )
         return error
+
+
+def by_of(tool: Tool) -> By:
+    """A tool, as the one who did something."""
+    file, _, line = origin(tool.function).rpartition(":")
+    return {"tool": tool.name, "file": file, "line": line}
 
 
 def run(handler: Handler, arguments: dict[str, Any]) -> Any:

@@ -30,16 +30,15 @@ class Decisions:
     """What the handlers of `before_each_tool` decide about one call, and about what others make of it.
 
     Args:
-        turn: whose handlers they are.
-        call: the call.
-        place: where it stands in the turn, with a `/` behind.
+        run: the call on its way, with its turn: as code beside that sees it, where the call runs beside others.
     """
 
-    def __init__(self, turn: Any, call: ToolCall, place: str) -> None:
-        self._turn, self._call, self._place = turn, call, place
+    def __init__(self, run: Any) -> None:
+        self._run, self._place = run, run.place
+        self._call: ToolCall = run.call
         self._about: Any = None  # the call as it was decided
         self._editors: list[list[Any]] = []  # the handlers that changed it
-        self._is_last = partial(turn.host.is_last, "before_each_tool")
+        self._is_last = partial(run.turn.host.is_last, "before_each_tool")
 
     def take(self) -> HandlerValue | None:
         """Let handlers edit, stand in for or reject the call.
@@ -74,7 +73,7 @@ class Decisions:
         over = list(self._editors)
         for number in range(1, MAX_DECISIONS + 1):
             given: dict[str, Any] = {"tool_call": self._call}
-            run = self._turn.first("before_each_tool", place, result_content, suffix, over, **given)
+            run = self._run.turn.first("before_each_tool", place, result_content, suffix, over, **given)
             if run is None:
                 return None
             self._editors += run.editors(self._is_last)
@@ -82,13 +81,13 @@ class Decisions:
                 return None if run.by is None else HandlerValue(run.value, run.by)
             self._call.approved, over = False, run.again
             suffix = f"{number + 1}{self._digest()}"
-        raise self._turn.rejection(_NEVER, {"plugin": "connectagent"})
+        raise self._run.turn.rejection(_NEVER, {"plugin": "connectagent"})
 
     def refused(self, rejected: ToolRejected) -> dict[str, Any]:
         """What becomes of the call then, as its entry tells it."""
         if isinstance(rejected, StoodIn):
             return {"status": "stand_in", "result": rejected.answer.value, "by": rejected.answer.by}
-        by = self._turn.boundary.owner_of(rejected)
+        by = self._run.turn.boundary.owner_of(rejected)
         return {"status": "rejected", "result": f"rejected: {rejected}", "by": by}
 
     def show(self, entry: TraceEntry, first: TraceEntry) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from connectagent.data import LLMResponse, ToolCall, TraceEntry
+from connectagent.data import LLMResponse, ToolCall
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
 from connectagent.session.state import clone
@@ -43,16 +42,3 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
     status = own.get("status") or ("error" if "error_type" in own else "success")
     return {"status": status, **{key: own[key] for key in kept if key in own}}
-
-
-def new_entry(turn: Any, call: ToolCall) -> TraceEntry:
-    """The trace entry of a call of which nothing is decided yet."""
-    return {
-        "type": "tool_execution",
-        "tool_name": call.name,
-        "arguments": clone(call.arguments),
-        "call_id": call.id,
-        "timing": 0.0,
-        "iteration": turn.conversation.session["iteration"],
-        "timestamp": time.time(),
-    }

@@ -33,6 +33,8 @@ def asking(agent: Any) -> Frame | None:
     """
     here = frame.current()
     if here is not None:
+        if here.body is not None and here.body.left:
+            raise RuntimeError(f"agent {agent.name!r} was asked by a tool that nobody waits for any more: {here.id}")
         if not here.turn.over:
             return here
         if here.turn.is_own_thread():  # what Ctrl-C left behind at an unlucky moment
@@ -41,7 +43,7 @@ def asking(agent: Any) -> Frame | None:
     above = agent.parent
     while above is not None:
         if above.turn is not None:
-            return above.turn.frame  # type: ignore[no-any-return]
+            return above.turn.innermost  # type: ignore[no-any-return]
         above = above.parent
     return None
 
@@ -87,6 +89,17 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             turn.over = True
             agent.turn = None
             agent.boundary.forget_errors()
+
+
+def _beside(body: Any, turn: Turn) -> str:
+    """Take a turn inside a body that runs beside its own turn; None for one that does not."""
+    if body is None:
+        return _framed(turn)
+    body.leave_turn()
+    try:
+        return _framed(turn)
+    finally:
+        body.come_back()
 
 
 def _framed(turn: Turn) -> str:
@@ -153,11 +166,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
             if state is not None:
                 agent.conversation.set_state(state, caller.agent.by)
                 base = copy_of(agent.conversation.session["state"])
-            caller.leave_body()
-            try:
-                result = _framed(turn)
-            finally:
-                caller.come_back(turn)
+            result = _beside(asked.body, turn)
             ending = {"outcome": agent.conversation.session["outcome"], "result": result, **turn.wanted()}
         except Abandoned:
             turn.abandoned = True

@@ -1,150 +1,279 @@
-"""What runs at the same time: the turns of several agents that one round, or one body, asks for.
+"""What runs at the same time: the bodies of a round's tool calls, and the turns of several agents that a body asks for.
 
-All guards run first, in order; then the bodies of a round's other calls, in order; then those that ask agents, each
-in a thread with a context and a copy of the state of its own; then, in order, what follows each call. Handlers run one
-at a time, on the turn's own thread.
+All guards of a round run first, in order; then its bodies, each beside the turn; then, in the calls' order, what each
+changed is brought home, the handlers around it go on, and its result is settled. Two or more agents that one round asks
+work at once in any case.
 """
 
 from __future__ import annotations
 
-import contextvars
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import Context, copy_context
 from functools import partial
 from typing import Any
 
 from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
-from connectagent.errors import Abandoned, ToolRejected, Waiting
+from connectagent.errors import ToolRejected, Waiting
 from connectagent.frame import Frame
+from connectagent.loop.beside import Beside, Body, end_with
+from connectagent.loop.call_entry import ENDED
 from connectagent.loop.described import shown_call
+from connectagent.loop.remote import Stack
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
-from connectagent.session.state import copy_of
-
-
-class Body:
-    """What runs beside others of its turn.
-
-    Only one of them runs the turn's handlers at a time: the next begins when this one is in another agent's turn,
-    and they come back in their order.
-
-    Args:
-        state: the state as it was when they began; a copy of its own.
-
-    Attributes:
-        ended: the closing entries of the turns that ended in it, which are merged when all are over.
-        left: set when it is in another agent's turn, or over.
-    """
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self.state = state
-        self.ended: list[tuple[TraceEntry, dict[str, Any], bool]] = []
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.left, self._go = threading.Event(), threading.Event()
-        self.pending: Any = None  # the call that it runs
-        self.back = self.cut = self.abandoned = False
-        self.waited_s = 0.0  # for those before it, which is not its own time
-
-    def come_back(self) -> None:
-        """Wait until those before it are over.
-
-        Raises:
-            KeyboardInterrupt: Ctrl-C came before it was back.
-            Abandoned: nobody waits any more.
-        """
-        self.back, since = True, time.perf_counter()
-        self._go.wait()
-        self.waited_s += time.perf_counter() - since
-        if self.abandoned:
-            raise Abandoned
-        if self.cut:
-            raise KeyboardInterrupt
-
-    def let_go_on(self, abandoned: bool = False) -> None:
-        """Those before it are over."""
-        self.abandoned = abandoned
-        self._go.set()
-
-    def work(self, job: Callable[[], Any], own: Frame) -> None:
-        """Run a job in this thread."""
-        frame.enter(own)
-        try:
-            self.result = job()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.back = True
-            self.left.set()
+from connectagent.session.state import copy_of, state_change
 
 
 def run_round(turn: Turn, calls: list[ToolCall], rejection: ToolRejected | None) -> list[TraceEntry]:
-    """Run the calls of a round; if two or more ask other agents, these work at the same time."""
-    runs = [ToolRun(turn, call, f"{turn.iteration}/c{n}/", rejection) for n, call in enumerate(calls, 1)]
-    if sum(turn.agent.asked_by(call) is not None for call in calls) < 2:
-        return [run.whole() for run in runs]
-    waiting: list[Waiting] = []
+    """Run the calls of a round, one after the other or several at the same time; their trace entries."""
+    entries, runs = [], []
+    for number, call in enumerate(calls, 1):
+        runs.append(ToolRun(turn, call, f"{turn.iteration}/c{number}/", rejection))
+    if len(runs) > 1 and (turn.agent.parallel_tools > 1 or _asks_several(turn, calls)):
+        return Round(turn, runs).run()
     for run in runs:
-        _held(run, run.guard, waiting)
-    beside = [run for run in runs if not run.decided and turn.agent.asked_by(run.call) is not None]
-    beside = [run for run in beside if not any(one.call is run.call for one in waiting)]
-    try:
-        for run in runs:  # first, so that those beside them begin with what these have changed
-            if run not in beside and not any(one.call is run.call for one in waiting):
-                _held(run, run.body_kept, waiting)
-        asked: list[Any] = []
-        at_once(turn, [(turn.agent.asked_by(run.call), partial(_ask, run, waiting, asked)) for run in beside])
-    except BaseException:
-        for run in runs:
-            run.salvage()
-        raise
-    if waiting:
-        order = {id(call): number for number, call in enumerate(calls)}
-        waiting.sort(key=lambda one: order[id(one.call)])
-        raise Waiting([wait for one in waiting for wait in one.waits], waiting[0].call, waiting[0].by)
-    return [_settled(run) for run in runs]
+        entries.append(run.whole())
+    return entries
 
 
-def _held(run: ToolRun, step: Callable[[], None], waiting: list[Waiting]) -> None:
-    """Take a step of a call; where it waits, the others go on."""
-    conversation = run.turn.conversation
-    outer = conversation.session["pending_tool"]
-    conversation.note_pending(shown_call(run.call))
-    try:
-        step()
-    except Waiting as wait:
+def _asks_several(turn: Turn, calls: list[ToolCall]) -> bool:
+    return sum(turn.agent.asked_by(call) is not None for call in calls) > 1
+
+
+class Round:
+    """A round of which bodies run at the same time.
+
+    Args:
+        turn: whose round it is.
+        runs: its calls, in order.
+    """
+
+    def __init__(self, turn: Turn, runs: list[ToolRun]) -> None:
+        self._turn, self._runs = turn, runs
+        self._limit = turn.agent.parallel_tools
+        self._waits: dict[int, Waiting] = {}  # by call
+        self._settled = 0
+        self._contexts: dict[int, Context] = {id(run): copy_context() for run in runs}
+
+    def run(self) -> list[TraceEntry]:
+        """Take the calls to their ends.
+
+        Raises:
+            Waiting: some of them wait; those that do not have run.
+        """
+        for run in self._runs:
+            self._take(run, run.guard)
+        try:
+            for group in self._groups():
+                if self._waits and self._is_alone(group[0]):
+                    break  # what stands before it is not settled
+                self._run_bodies(group)
+                if not self._waits:
+                    self._settle(group)
+        except BaseException:
+            for run in self._runs[self._settled :]:
+                run.salvage()
+            raise
+        if self._waits:
+            waiting = [self._waits[id(run)] for run in self._runs if id(run) in self._waits]
+            raise Waiting([wait for one in waiting for wait in one.waits], waiting[0].call, waiting[0].by)
+        return [run.entry for run in self._runs]
+
+    def _take(self, run: ToolRun, step: Callable[[], None]) -> None:
+        """Take a step of a call on the turn's own thread; where it waits, the others go on."""
+        try:
+            self._contexts[id(run)].run(self._pending, run, step)
+        except Waiting as wait:
+            self._hold(run, wait)
+
+    def _pending(self, run: ToolRun, step: Callable[[], Any]) -> Any:
+        conversation = self._turn.conversation
+        outer = conversation.session["pending_tool"]
+        conversation.note_pending(shown_call(run.call))
+        try:
+            return step()
+        finally:
+            conversation.note_pending(outer)
+
+    def _take_body(self, run: ToolRun) -> None:
+        self._take(run, partial(self._ahead, run.body))
+
+    def _ahead(self, step: Callable[[], None]) -> None:
+        """Take a step that looks up what came of a body, though calls before it are not settled."""
+        past, id = self._turn.past, self._turn.id
+        seen = -1 if past is None else past.seen.get(id, -1)
+        try:
+            step()
+        finally:
+            if past is not None:
+                past.seen[id] = seen
+
+    def _hold(self, run: ToolRun, wait: Waiting) -> None:
         wait.call = run.call
-        waiting.append(wait)
-    finally:
-        conversation.note_pending(outer)
+        self._waits[id(run)] = wait
+
+    def _settle(self, group: list[ToolRun]) -> None:
+        for run in group:
+            try:
+                if (past := self._turn.past) is not None:
+                    past.closing(f"{run.id}/tool1", self._turn.id)  # now the turn has come to it
+                self._contexts[id(run)].run(self._pending, run, run.settle)
+            except BaseException as error:
+                run.stopped(error)
+                self._settled += 1
+                raise
+            self._settled += 1
+
+    # -- which run at the same time ------------------------------------------------------------
+
+    def _is_alone(self, run: ToolRun) -> bool:
+        tool = self._turn.agent.tools.get(run.call.name)
+        return tool is not None and tool.alone
+
+    def _groups(self) -> Iterator[list[ToolRun]]:
+        """The calls between those that run alone, and each of these by itself."""
+        group: list[ToolRun] = []
+        for run in self._runs:
+            alone = self._is_alone(run)
+            if alone and group:
+                yield group
+                group = []
+            group.append(run)
+            if alone:
+                yield group
+                group = []
+        if group:
+            yield group
+
+    def _run_bodies(self, group: list[ToolRun]) -> None:
+        """Run the bodies of a group: those that ask agents at once, the others as many at once as may be."""
+        ready = [run for run in group if id(run) not in self._waits]
+        beside: list[ToolRun] = []
+        for run in ready:
+            if len(group) > 1 and (self._limit > 1 or self._asked(run) is not None):
+                beside.append(run)
+            else:  # first, so that those beside them begin with what these have changed
+                self._take(run, partial(self._ahead, run.body_kept))
+        for batch in self._batches(beside):
+            _Batch(self._turn, self._limit, self._contexts, self._take_body, self._hold).run(batch)
+
+    def _asked(self, run: ToolRun) -> Any:
+        return self._turn.agent.asked_by(run.call)
+
+    def _batches(self, runs: list[ToolRun]) -> Iterator[list[ToolRun]]:
+        """The calls that may run at once: one agent takes one turn at a time, and none while it waits."""
+        while runs:
+            agents: list[Any] = []
+            batch, rest = [], []
+            for number, run in enumerate(runs):
+                agent = self._asked(run)
+                if agent is not None and agent in agents:
+                    rest = runs[number:]
+                    break
+                agents.append(agent)
+                batch.append(run)
+            yield batch
+            held = [self._asked(run) for run in self._runs if id(run) in self._waits]
+            runs = [run for run in rest if self._asked(run) is None or self._asked(run) not in held]
 
 
-def _ask(run: ToolRun, waiting: list[Waiting], asked: list[Any]) -> None:
-    """Let a call ask its agent; not while that waits in its turn about another call of the round: it is in `asked`."""
-    agent = run.turn.agent.asked_by(run.call)
-    if agent not in asked:
-        _held(run, run.body, waiting)
-        asked.extend(agent for one in waiting if one.call is run.call)
+class _Batch:
+    """Calls whose bodies run at the same time, beside the turn."""
 
+    def __init__(self, turn: Turn, limit: int, contexts: dict[int, Context], take: Any, hold: Any) -> None:
+        self._turn, self._limit, self._contexts, self._take, self._hold = turn, limit, contexts, take, hold
+        self._beside = Beside(turn)
+        self._stacks: dict[int, Stack] = {}
 
-def _settled(run: ToolRun) -> TraceEntry:
-    conversation = run.turn.conversation
-    outer = conversation.session["pending_tool"]
-    conversation.note_pending(shown_call(run.call))
-    try:
-        run.settle()
-    except BaseException as error:
-        run.stopped(error)
-        raise
-    finally:
-        conversation.note_pending(outer)
-    return run.entry
+    def run(self, runs: list[ToolRun]) -> None:
+        """Let them begin in order, run, and come home in order.
+
+        Raises:
+            BaseException: what the first of them raised that does not wait, when all are over.
+        """
+        try:
+            for run in runs:
+                if not run.decided and not self._turn.is_known(f"{run.id}/tool1"):
+                    self._begin(run)
+            self._beside.wait(lambda: all(stack.body.is_back.is_set() for stack in self._stacks.values()))
+            self._come_home(runs)
+        except BaseException:
+            self._cut(runs)
+            raise
+        finally:
+            self._beside.close(abandon=True)
+            end_with(self._turn, self._beside.bodies)
+        self._raise_errors()
+
+    def _begin(self, run: ToolRun) -> None:
+        """Let a call begin, as soon as there is room, unless something has ended the round meanwhile."""
+        agent = self._turn.agent.asked_by(run.call)
+        if agent is None:
+            self._beside.wait(lambda: self._running() < self._limit)
+        if self._turn.ended is not None:
+            run.decide(status="skipped", result=ENDED)
+        elif not any(self._errors()):
+            body = Body(self._beside, self._contexts[id(run)], shown_call(run.call))
+            body.asks, body.home = agent is not None, f"{run.id}/tool1"
+            stack = self._stacks[id(run)] = Stack(run, body, frame.current() or self._turn.frame)
+            stack.start()
+            self._beside.wait(body.entered.is_set)
+
+    def _running(self) -> int:
+        return sum(not stack.body.is_back.is_set() and not stack.body.asks for stack in self._stacks.values())
+
+    def _errors(self) -> Iterator[BaseException]:
+        for stack in self._stacks.values():
+            if stack.error is not None and not isinstance(stack.error, Waiting):
+                yield stack.error
+
+    def _come_home(self, runs: list[ToolRun]) -> None:
+        """In order: bring home what each changed, and let the handlers around it go on."""
+        for run in runs:
+            stack = self._stacks.get(id(run))
+            if stack is None:
+                self._take(run)
+                continue
+            self._bring_home(run, stack)
+            if isinstance(stack.error, Waiting):
+                self._hold(run, stack.error)
+
+    def _bring_home(self, run: ToolRun, stack: Stack) -> None:
+        turn, body = self._turn, stack.body
+        self._beside.wait(body.is_back.is_set)  # its line is written before what it changed has others
+        changes = body.told()
+        body.context.run(body.bring_home)
+        before = copy_of(turn.state)
+        body.go.set()
+        self._beside.wait(stack.over.is_set)
+        stack.join()
+        if stack.error is None and turn.host.has_others("around_tool"):
+            by = {"hook": "around_tool", "tool": run.call.name}
+            left = state_change(before, turn.state)
+            run.keep([*changes, {"by": by, **left}] if left else changes)
+
+    def _cut(self, runs: list[ToolRun]) -> None:
+        """Ctrl-C was pressed: what can be stopped stops, and the handlers around all of them go on, in order."""
+        for again in (False, True):
+            self._beside.cut(again)
+            try:
+                for run in runs:
+                    if (stack := self._stacks.get(id(run))) is not None and stack.is_running:
+                        self._bring_home(run, stack)
+                return
+            except KeyboardInterrupt:
+                if again:
+                    raise
+
+    def _raise_errors(self) -> None:
+        if errors := list(self._errors()):
+            self._turn.failed_together(errors)
+            raise next((error for error in errors if not isinstance(error, Exception)), errors[0])
 
 
 def at_once(turn: Turn, jobs: list[tuple[Any, Callable[[], Any]]]) -> list[Any]:
-    """Run jobs in threads, each in a copy of this context, and merge what they changed in the jobs' order.
+    """Run jobs in threads, each in a copy of this context, and bring home what they changed in the jobs' order.
 
     Args:
         turn: whose code asks for them.
@@ -154,50 +283,56 @@ def at_once(turn: Turn, jobs: list[tuple[Any, Callable[[], Any]]]) -> list[Any]:
         BaseException: what the first of them raised, when all are over. Ctrl-C ends the turns inside them first; a
             second one leaves them behind.
     """
-    here = frame.current() or turn.frame
-    bodies: list[Body] = []
-    threads: list[threading.Thread] = []
+    here, beside = frame.current() or turn.frame, Beside(turn)
+    running = partial(beside.wait, lambda: all(body.done.is_set() for body in beside.bodies))
     try:
         for number, (agent, job) in enumerate(jobs):
             if any(agent is other for other, _ in jobs[:number]):
-                _finish(turn, bodies, threads)
-            body = Body(copy_of(turn.state))
-            own = Frame(turn, here.id, here.by, here.account, body)
-            context, name = contextvars.copy_context(), f"agent-{turn.agent.name}"
-            thread = threading.Thread(target=context.run, args=(body.work, job, own), name=name, daemon=True)
-            bodies.append(body)
-            threads.append(thread)
-            thread.start()
-            body.left.wait()
-        _finish(turn, bodies, threads)
+                running()
+                _all_home(beside)
+            body = Body(beside, copy_context())
+            body.asks = True
+            body.home = here.id
+            body.begin(here.by, turn.state)
+            body.start(job, Frame(turn, here.id, here.by, here.account, body, here.place))
+            beside.wait(body.entered.is_set)
+        running()
     except BaseException:
-        for body in bodies:
-            body.cut = not body.back
-        turn.stop_inner()
-        try:
-            _finish(turn, bodies, threads)
-        except BaseException:  # Ctrl-C again: what still runs will find that nobody waits
-            for body in bodies:
-                body.let_go_on(abandoned=True)
-            raise
+        beside.cut()
+        running()
         raise
-    failed = [body.error for body in bodies if body.error is not None]
-    waits = [error for error in failed if isinstance(error, Waiting)]
-    others = [error for error in failed if not isinstance(error, Waiting)]
+    finally:
+        beside.close(abandon=True)
+        _all_home(beside)
+        end_with(turn, beside.bodies)
+    return _outcomes(turn, beside.bodies)
+
+
+def _all_home(beside: Beside) -> None:
+    for body in beside.bodies:
+        body.bring_home()
+
+
+def _outcomes(turn: Turn, bodies: list[Body]) -> list[Any]:
+    """What bodies came to.
+
+    Raises:
+        Waiting: some wait, and the others are over.
+        BaseException: what one of them raised.
+    """
+    results: list[Any] = []
+    waits: list[Waiting] = []
+    others: list[BaseException] = []
+    for body in bodies:
+        try:
+            results.append(body.outcome())
+        except Waiting as wait:
+            waits.append(wait)
+        except BaseException as error:
+            others.append(error)
     if others:
         turn.failed_together(others)
         raise next((error for error in others if not isinstance(error, Exception)), others[0])
     if waits:
         raise Waiting([wait for one in waits for wait in one.waits], waits[0].call, waits[0].by)
-    return [body.result for body in bodies]
-
-
-def _finish(turn: Turn, bodies: list[Body], threads: list[threading.Thread]) -> None:
-    """Let bodies come back, and take over what changed in them, in order."""
-    for body, thread in zip(bodies, threads, strict=True):
-        body.let_go_on()
-        if thread.ident is not None:
-            thread.join()
-    for body in bodies:
-        while body.ended:
-            turn.take_closing(*body.ended.pop(0))
+    return results

@@ -10,26 +10,23 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import Retry, ToolCall, TraceEntry, Wait
 from connectagent.errors import Diverged, Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
+from connectagent.loop.beside import RUNS_ON, Body
+from connectagent.loop.call_entry import ENDED, IN_DOUBT, LACKS, LOST, OF_ATTEMPT, as_result, attempt_of
 from connectagent.loop.deciding import Decisions
-from connectagent.loop.described import new_entry, outlined, shown_call
+from connectagent.loop.described import outlined, shown_call
 from connectagent.loop.divergence import finish
 from connectagent.loop.model_call import MAX_RETRIES
 from connectagent.loop.operations import RESUMED
 from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
-from connectagent.session.journal import LEFT, WAIT, Journal
-from connectagent.session.messages import NOT_RUN
+from connectagent.session.journal import LEFT, TOOL_ENDED, WAIT, Journal
 from connectagent.session.raised import named_error
 from connectagent.session.snapshot import By, as_data
 from connectagent.session.state import clone
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
 
-IN_DOUBT = "in doubt: the process ended while this tool ran, so it may have taken effect; it was not run again"
-LACKS = "{names} is masked in the record, with which this turn goes on; the call was not run: give it again, unmasked"
-ENDED = NOT_RUN.format(reason="the turn was ended")
 _DATA = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
-_OF_ATTEMPT = ("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing")
 _OF_CALL = ("tool_name", "arguments", "original_tool_name", "original_arguments")
 _FAILED = ("error", "not_found", "recovered")
 
@@ -52,10 +49,10 @@ class ToolRun:
     def __init__(self, turn: Turn, call: ToolCall, place: str, rejection: ToolRejected | None = None) -> None:
         self.turn, self.call, self.place, self.rejection = turn, call, place, rejection
         self.id = f"{turn.id}/{place}".rstrip("/")
-        self.entry = new_entry(turn, call)
+        self.entry = turn.new_entry(call)
         self.error: Exception | None = None
         self.decided = False
-        self._decisions = Decisions(turn, call, place)
+        self._decisions = Decisions(self)
         self._known = self._traced = False  # whether the log has the first attempt; and the trace
 
     def whole(self) -> TraceEntry:
@@ -101,19 +98,20 @@ class ToolRun:
                 answer = self._decisions.take()
             self._decisions.show(entry, entry)
             if turn.ended is not None:
-                self._decide(status="skipped", result=ENDED)
+                self.decide(status="skipped", result=ENDED)
             elif answer is not None:
-                self._decide(status="stand_in", result=answer.value, by=answer.by)
+                self.decide(status="stand_in", result=answer.value, by=answer.by)
         except ToolRejected as rejected:
             self._reject(rejected)
 
-    def _decide(self, by: By | None = None, **told: Any) -> None:
+    def decide(self, by: By | None = None, **told: Any) -> None:
+        """Let something else than the body say what becomes of the call."""
         self.decided = True
         self.entry.update(told, **({"by": by} if by else {}))
         self.entry.update(self.turn.conversation.changed_by(by))
 
     def _reject(self, rejected: ToolRejected) -> None:
-        self._decide(**self._decisions.refused(rejected))
+        self.decide(**self._decisions.refused(rejected))
 
     def _tool(self, number: int, entry: TraceEntry) -> Tool | None:
         """The tool that the call names now; a call that is not what was decided any more is decided anew."""
@@ -133,16 +131,29 @@ class ToolRun:
             except ToolRejected as rejected:
                 self._reject(rejected)
 
-    def body_kept(self) -> None:
-        """Run the tool in a round of which others run at the same time: what came of it is written at once."""
+    def body_kept(self, body: Body | None = None) -> None:
+        """Run the tool in a round of which others run at the same time: what came of it is written at once.
+
+        Args:
+            body: runs beside the turn; what handlers of others around it do is written when it comes home.
+        """
         self.body()
-        if not self._known and not self.decided:
-            self.turn.log.append({"type": "tool_ended", "id": f"{self.id}/tool1", "entry": clone(self.entry)})
+        if body is None or not self.turn.host.has_others("around_tool"):
+            self.keep([] if body is None else body.told())
+
+    def keep(self, changes: list[dict[str, Any]]) -> None:
+        """Write what came of the body, and what it changed, before its round is settled."""
+        if not self._known and not self.decided and "status" in self.entry:
+            line = {"type": TOOL_ENDED, "id": f"{self.id}/tool1", "entry": clone(self.entry)}
+            self.turn.log.append({**line, "changes": changes} if changes else line)
 
     def _take(self, line: TraceEntry) -> None:
         """Take what came of the first attempt from the log."""
         self._known, self._traced = True, line["type"] == "tool_execution"
         self.entry = line if self._traced else {**self.entry, **line["entry"]}
+        if not self._traced:
+            self.turn.opens(f"{self.id}/tool1")
+            self.turn.bring_home(line.get("changes", ()), f"{self.id}/tool1")
         self.error = self._raised(f"{self.id}/tool1", self.entry)
         self._end_again(self.entry)
 
@@ -214,11 +225,15 @@ class ToolRun:
                 entry.update(status="interrupted", result=lost)
             raise error
         entry.update(failure(error), **{"from": self.turn.failed(id, error)})
+        if getattr(error, "left_behind", False):  # it runs on
+            entry["left_behind"] = True
 
     def _interrupted(self, id: str, entry: TraceEntry, interrupt: BaseException) -> None:
         """Take into `entry` what interrupted the tool; one that waited and went other ways can begin again."""
         turn, past = self.turn, self.turn.past
         entry.update(interruption(interrupt))
+        if getattr(interrupt, "left_behind", False):
+            entry["result"] = f"{entry['result']}; {RUNS_ON}"
         if isinstance(interrupt, Diverged) and past is not None and id in past.left:
             turn.log.append({"type": LEFT, "id": id, "waits": past.left[id]})
 
@@ -244,7 +259,9 @@ class ToolRun:
         turn.opens(id)
         waits = past.left.get(id)
         if waits is None and not tool.idempotent and not turn.agent.runs_again(self.call):
-            raise turn.rejection(IN_DOUBT)
+            line = past.lines[past.bodies[id]] if id in past.bodies else {}
+            turn.bring_home(line.get("changes", ()), id)
+            raise turn.rejection(LOST if line else IN_DOUBT)
         if not waits:  # or those of agents that are not recorded: they are asked again
             return False
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
@@ -312,10 +329,9 @@ class ToolRun:
             self.entry["id"] = f"{self.id}/tool1"
             conversation.place(self.call, self.entry)
         self._recover()
-        take = partial(self._take_result)
         given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}
         with conversation.ending_with(self.entry) as ready:
-            result, _ = turn.chain("after_each_tool", self.place, take, ready, **given)
+            result, _ = turn.chain("after_each_tool", self.place, self._take_result, ready, **given)
         if result is not given["result"] and result != self.entry.get("result"):  # it comes from the log
             self._take_result(result)
 
@@ -332,8 +348,8 @@ class ToolRun:
             if self.error is None:
                 return
             given: dict[str, Any] = {"tool_call": self.call, "request": None, "attempt": number}
-            answer = turn.decide("on_error", self.place, _as_result, suffix=number, error=self.error, **given)
-            if answer is None or (turn.ended is not None and isinstance(answer.value, Retry)):
+            answer = turn.decide("on_error", self.place, as_result, suffix=number, error=self.error, **given)
+            if answer is None or (isinstance(answer.value, Retry) and not self._may_retry()):
                 return
             if isinstance(answer.value, Retry):
                 self._again(number + 1, answer.value.after_s, answer.by)
@@ -341,6 +357,11 @@ class ToolRun:
                 changed = {"status": "recovered", "result": answer.value, "by": answer.by}
                 self.error = None
                 self._take_attempt(changed, answer.by, f"{self.id}/recovered{number}")
+
+    def _may_retry(self) -> bool:
+        """Whether the call may be made again; not while it may still take effect, unless that is as good as once."""
+        again = not self.entry.get("left_behind") or self.turn.agent.tools.get(self.call.name).idempotent
+        return again and self.turn.ended is None
 
     def _again(self, number: int, after_s: float, by: By) -> None:
         turn, id = self.turn, f"{self.id}/tool{number}"
@@ -369,20 +390,11 @@ class ToolRun:
         """Put what came of a call that had failed into its entry, and trace it."""
         turn = self.turn
         if "attempt" in changed:
-            before = self.entry.get("attempts") or [_attempt_of(self.entry)]
-            changed["attempts"] = [*before, _attempt_of(changed)]
+            before = self.entry.get("attempts") or [attempt_of(self.entry)]
+            changed["attempts"] = [*before, attempt_of(changed)]
         turn.conversation.amend(self.call, self.entry, **changed)
         if turn.closing(id) is None:
-            keys = (*_OF_ATTEMPT, *_OF_CALL, "attempt", "attempts", "started", "ended", "handoff")
+            keys = (*OF_ATTEMPT, *_OF_CALL, "attempt", "attempts", "started", "ended", "handoff")
             value = {key: changed[key] for key in keys if key in changed}
             told = {"type": "change", "id": id, "by": by, "of": "tool_execution", "call_id": self.call.id}
             turn.conversation.trace({**told, "value": value})
-
-
-def _attempt_of(entry: TraceEntry) -> dict[str, Any]:
-    """One attempt as the call's entry lists it, where there were several."""
-    return {key: entry[key] for key in ("started", "timing", "status", "error", "error_type") if key in entry}
-
-
-def _as_result(value: Any) -> Any:
-    return value if isinstance(value, Retry) else result_content(value)

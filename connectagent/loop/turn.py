@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from connectagent import frame
@@ -16,10 +16,10 @@ from connectagent.loop.ending import Ending, Given
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
 from connectagent.output.text import describe
-from connectagent.session.journal import Journal, is_inside, place_of
+from connectagent.session.journal import TURN_ENDED, Journal, is_inside, place_of
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import as_data
-from connectagent.session.state import clone, merge_change
+from connectagent.session.state import clone
 from connectagent.session.usage import Spent, spent_in, time_in
 
 
@@ -57,15 +57,15 @@ class Turn(Operations):
         self.over = self.stopped = self.abandoned = False
         self.inner: list[Turn] = []
         self.spent = Spent()
-        self.started, self.finished = time.time(), 0.0  # `finished`: before it waits for turns beside it
-        self.thread = threading.current_thread()
+        self.started = time.time()
+        self.thread, self.ident = threading.current_thread(), threading.get_ident()
+        self.innermost = self.frame  # of the turn's own thread
         self.handoff: Any = None  # what a leading agent gave this one: see `agents.handoff`
         self.request: Any = None  # to whom the agent's own model wants to hand over
         self.hops = self.handoffs = self.misfits = 0
         self.heard: set[str] = set()  # the agents that know the user's message
         self.outward: tuple[Ending, str] | None = None
         self.line: TraceEntry = {}  # its closing entry, where it is an inner turn
-        self.logged: set[int] = set()  # entries that were written before they were traced
         self.touched: set[str] = set()  # the places at which something in the conversation was changed
         self._runs: dict[str, HookRun] = {}
         if self.parent is None:
@@ -240,7 +240,7 @@ class Turn(Operations):
 
     def sums(self) -> tuple[float, Spent]:
         """How long the turn took so far, in ms, and what it spent: with what it came to before it went on."""
-        ms = ((self.finished or time.time()) - self.started) * 1000
+        ms = (time.time() - self.started) * 1000
         if self.past is None:
             return ms, self.spent
         before = spent_in(line for line in self.past.lines if is_inside(place_of(line), self.id))
@@ -254,26 +254,36 @@ class Turn(Operations):
     # -- turns inside this one -----------------------------------------------------------------
 
     def take_closing(self, line: TraceEntry, change: dict[str, Any], known: bool = False) -> None:
-        """Take over what an agent inside this turn changed and wanted.
+        """Take over what an agent inside this turn changed and wanted; of a body beside the turn, when that comes home.
 
         Args:
             line: its closing entry.
             change: what it changed in the state.
-            known: whether the entry is in the log already.
+            known: whether the log has its end already.
         """
         if (body := self._body()) is not None:
             if not known:
                 for label, value in self.conversation.labels.items():
                     line.setdefault(label, value)
-                self.log.append(clone(line))
-                self.logged.add(id_of(line))
-            body.ended.append((line, change, known))
-            merge_change(body.state, change)
+                self.log.append({**clone(line), "type": TURN_ENDED})
+            body.add_turn(line, change, known and line["type"] == "agent_turn")
             return
         self.conversation.merge(change)
         if not known:
-            self.conversation.trace(line)
+            self.conversation.trace({**line, "type": "agent_turn"})
         self._end_with(line)
+
+    def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:
+        """Make the changes of a body that ran beside the turn; from its own list, or as a line has them."""
+        with self.within(place):
+            for change in changes:
+                if "turn" not in change:
+                    self.boundary.change_state(change["by"], change)
+                elif "line" in change:
+                    self.take_closing(change["line"], change["change"], change["known"])
+                elif self.past is not None and change["turn"] in self.past.closed:
+                    line = self.past.lines[self.past.closed[change["turn"]]]
+                    self.take_closing(line, line, line["type"] == "agent_turn")
 
     def wanted(self) -> dict[str, Any]:
         """What the turn wants of those around it: to hand over, or to end them too."""
@@ -286,14 +296,23 @@ class Turn(Operations):
             told["outward"] = {**ending._asdict(), "result": result, "scope": scope}
         return told
 
+    def is_known(self, id: str) -> bool:
+        """Whether the log has the end of an operation."""
+        return self.past is not None and id in self.past.closed and not self.past.is_open(id)
+
+    def new_entry(self, call: ToolCall) -> TraceEntry:
+        """The trace entry of a tool call of which nothing is decided yet."""
+        told = {"tool_name": call.name, "arguments": clone(call.arguments), "call_id": call.id, "timing": 0.0}
+        iteration = self.conversation.session["iteration"]
+        return {"type": "tool_execution", **told, "iteration": iteration, "timestamp": time.time()}
+
     def emit(self, entry: TraceEntry) -> None:
-        """Write an entry of the trace into the log, unless it is there, and show it to who streams the turn."""
-        if id_of(entry) not in self.logged:
-            if (at := entry.get("at")) is not None:
-                self.touched.add(at)
-                if run := self._runs.get(at):
-                    self._begin(run)
-            self.log.append(self.conversation.snapshot.traced.copied(entry))
+        """Write an entry of the trace into the log, and show it to who streams the turn."""
+        if (at := entry.get("at")) is not None:
+            self.touched.add(at)
+            if run := self._runs.get(at):
+                self._begin(run)
+        self.log.append(self.conversation.snapshot.traced.copied(entry))
         for listener in self.listeners:
             listener.listen(self.agent, entry)
 
@@ -313,18 +332,11 @@ class Turn(Operations):
         repeats = bool(getattr(getattr(self.agent.body, "function", None), "repeats", False))
         self.end(ending, "agent" if outward["scope"] == "loop" and repeats else outward["scope"])
 
-    def leave_body(self) -> None:
-        """Another agent works for code that runs here: others of this turn go on, where they run beside it."""
+    def end(self, ending: Ending, scope: str = "agent") -> None:
+        """End the turn; what runs beside it comes to its end, and the first of these, in order, says how."""
         if (body := self._body()) is not None:
-            body.pending = self.conversation.session["pending_tool"]
-            body.left.set()
-
-    def come_back(self, inner: Turn) -> None:
-        """The other agent is done: wait until those before this one are over."""
-        inner.finished = time.time()
-        if (body := self._body()) is not None:
-            body.come_back()
-            self.conversation.note_pending(body.pending)
+            body.ending = (ending, scope)
+        super().end(ending, scope)
 
     def stop_inner(self) -> None:
         """End the turns inside this one."""

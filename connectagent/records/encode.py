@@ -14,7 +14,7 @@ from connectagent.output.text import describe
 from connectagent.records import yaml_lines
 from connectagent.records.blobs import LARGEST, is_long, place_holder, store_blob
 from connectagent.records.paths import data_folder, warn
-from connectagent.session.journal import WITHHELD
+from connectagent.session.journal import TURN_ENDED, WITHHELD
 from connectagent.settings import enabled
 
 _WITHOUT_TEXTS = {
@@ -30,7 +30,8 @@ def without_texts(line: TraceEntry) -> TraceEntry:
 
     What its turn changed in the state belongs to the agents around it too, and stays.
     """
-    kept = _WITHOUT_TEXTS.union(_STATE) if line.get("type") == "agent_turn" else _WITHOUT_TEXTS
+    ends_turn = line.get("type") in ("agent_turn", TURN_ENDED)
+    kept = _WITHOUT_TEXTS.union(_STATE) if ends_turn else _WITHOUT_TEXTS
     return {**{key: value for key, value in line.items() if key in kept}, WITHHELD: True}
 
 

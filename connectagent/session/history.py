@@ -354,3 +354,23 @@ def _watches(entry: TraceEntry) -> bool:
 def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LLMResponse:
     calls = [ToolCall(**clone(call)) for call in value.get("tool_calls") or ()]
     return LLMResponse(value.get("content"), calls or None, provider_data=clone(provider_data))
+
+
+def as_session(history: History, trace: list[TraceEntry], last: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`current_session` as it was.
+
+    Args:
+        history: the conversation.
+        trace: all entries, those behind it too.
+        last: the summary of the last turn, where that ended.
+    """
+    restored = {key: value for key, value in history.session.items() if key not in _LOOPS}
+    prompts = (entry.get("prompt") for entry in reversed(trace) if entry.get("type") == "user_input")
+    restored.update(messages=history.messages, trace=trace, state=history.state)
+    restored.update(turn=history.turn, iteration=history.iteration, user_prompt=next(prompts, ""))
+    if last and last.get("status"):
+        restored.update(result=last.get("result"), outcome=last["status"])
+    return restored
+
+
+_LOOPS = ("turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")  # its own keys

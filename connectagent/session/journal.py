@@ -20,8 +20,8 @@ from typing import Any
 from connectagent.data import CORE_TYPES, TraceEntry, Wait
 
 BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "left", "wait", "decided"
-TOOL_ENDED = "tool_ended"
-LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED))
+TOOL_ENDED, TURN_ENDED = "tool_ended", "turn_ended"
+LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED, TURN_ENDED))
 """The types of lines that only the log has: they are not in `current_session["trace"]`."""
 
 MASKED = "masked"  # in a line: the places at which something was masked; the digest of an input that was
@@ -103,13 +103,14 @@ class Journal:
         self.void: set[int] = set()
         self.began: dict[str, int] = {}
         self.closed: dict[str, int] = {}
+        self.bodies: dict[str, int] = {}  # by call: the line that its body was over, which ran beside others
         self.left: dict[str, list[str]] = {}
         self.parts: dict[str, int] = {}  # by hook: the line that tells how far its handlers were, or that one waits
         self.waits: dict[str, int] = {}
         self.decided: dict[str, int] = {}
         self._ended: dict[str, int] = {}
         self._ends: dict[str, tuple[int, list[str]]] = {}  # of frames that ended with an error: whose error it was
-        self._seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
+        self.seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
         self._opened: dict[str, set[str]] = {}  # by turn: its operations that go on or begin again
         for number, line in enumerate(self.lines):
             self._take(number, line)
@@ -141,6 +142,10 @@ class Journal:
             if id in self._ended:  # it had stopped there, and went on
                 self.void.add(self._ended[id])
             self._ended[id] = number
+        if line.get("type") == TOOL_ENDED:
+            self.bodies.setdefault(id, number)
+            if "status" not in line.get("entry", ()):  # what handlers around it made of its result is not known
+                return
         if line.get(WITHHELD):
             return
         if line.get("from") is not None:
@@ -151,6 +156,7 @@ class Journal:
     def _begin_again(self, id: str, number: int) -> None:
         """What an operation had changed is void, but what finished handlers did; so is what came of its error."""
         self.closed.pop(id, None)
+        self.bodies.pop(id, None)
         self.left.pop(id, None)
         over = self.lines[self.parts[id]].get("over", []) if id in self.parts else []
         for at, line in enumerate(self.lines[:number]):
@@ -176,7 +182,7 @@ class Journal:
 
     def saw(self, turn: str, number: int) -> None:
         """Note how far a turn has come in its lines."""
-        self._seen[turn] = max(number, self._seen.get(turn, -1))
+        self.seen[turn] = max(number, self.seen.get(turn, -1))
 
     def opened(self, id: str, turn: str) -> None:
         """Note that an operation of a turn goes on or begins again: its lines are no sign of what came behind it."""
@@ -187,7 +193,7 @@ class Journal:
         since = self.began.get(hook)
         part = self.lines[self.parts[hook]] if hook in self.parts else {}
         if since is None:
-            return self._goes_on(turn, hook, self._seen.get(turn, -1))
+            return self._goes_on(turn, hook, self.seen.get(turn, -1))
         if part.get("type") == WAIT:
             if part["id"] not in self.decided:
                 return False
@@ -269,10 +275,14 @@ class Journal:
         ]
 
     def changes(self, place: str, turn: str, branch: str | None) -> list[TraceEntry]:
-        """The same, of all that stands inside the place too, and what agents that were asked there brought home."""
-        found = []
+        """The same, of all that stands inside the place too, and what agents that were asked there brought home.
+
+        Of a call that is not settled: without what its body, which ran beside others, changed in the state; its line
+        tells that, so that it is brought home in the order of the calls.
+        """
+        found, told = [], self._told_by_body(place)
         for number, line in enumerate(self.lines):
-            if number in self.void:
+            if number in self.void or number in told:
                 continue
             if line.get("type") == "agent_turn":
                 id = str(line.get("id"))
@@ -282,6 +292,16 @@ class Journal:
             elif is_inside(str(line.get("at", "")), place) and line.get("branch") == branch:
                 found.append(line)
         return found
+
+    def _told_by_body(self, place: str) -> set[int]:
+        """The lines about the state whose changes the line of a body tells again, in a call that is not settled."""
+        closing = self.lines[self.closed[place]] if place in self.closed else {}
+        if closing.get("type") != TOOL_ENDED:
+            return set()
+        turns = {change.get("turn", "") for change in closing.get("changes", ())}
+        behind = range(self.bodies[place] + 1, len(self.lines))
+        found = {number for number in behind if self.lines[number].get("type") == "state_delta"}
+        return found | {number for number, line in enumerate(self.lines) if line.get("id") in turns}
 
     # -- what code of others asked for -----------------------------------------------------------
 
@@ -334,7 +354,8 @@ class Asked:
                 frame, id = place[: found.start()], place[: found.end()]
                 self._kinds.setdefault(frame, {})[id] = found[1]
                 open_ones = running.setdefault(frame, set())
-                if line.get("type") not in LINES and place in (id, f"{id}/tool1"):
+                ends = line.get("type") not in LINES or line.get("type") == TURN_ENDED
+                if ends and place in (id, f"{id}/tool1"):
                     open_ones.discard(id)
                 elif line.get("type") == BEGAN and id not in open_ones:
                     if open_ones:

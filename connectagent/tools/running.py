@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import types
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any
+
+stops: ContextVar[list[Callable[[], None]] | None] = ContextVar("connectagent_stops", default=None)
+"""Takes what cancels a coroutine that runs here, for those who may not wait for its end."""
 
 
 def settled(value: Any) -> Any:
@@ -33,9 +38,12 @@ def _waited(awaitable: Awaitable[Any]) -> Any:
 
     def stop() -> None:
         for loop, task in running:
-            if task is not None:
-                loop.call_soon_threadsafe(task.cancel)
+            if task is not None and not loop.is_closed():
+                with suppress(RuntimeError):  # it is closed just now
+                    loop.call_soon_threadsafe(task.cancel)
 
+    if (taken := stops.get()) is not None:
+        taken.append(stop)
     try:
         try:
             asyncio.get_running_loop()

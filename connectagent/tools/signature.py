@@ -36,6 +36,8 @@ class ToolOptions:
     description: str | None
     read_only: bool
     idempotent: bool
+    alone: bool
+    timeout_s: float | None
     names: dict[str, Any]  # what its annotations mean, if it was defined inside a function that has ended since
 
 
@@ -43,7 +45,13 @@ class ToolOptions:
 def tool(function: F, /) -> F: ...
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None, read_only: bool = False, idempotent: bool = False
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    read_only: bool = False,
+    idempotent: bool = False,
+    alone: bool = False,
+    timeout_s: float | None = None,
 ) -> Callable[[F], F]: ...
 def tool(
     function: F | None = None,
@@ -53,6 +61,8 @@ def tool(
     description: str | None = None,
     read_only: bool = False,
     idempotent: bool = False,
+    alone: bool = False,
+    timeout_s: float | None = None,
 ) -> F | Callable[[F], F]:
     """Say more about a function that is used as a tool; the function itself does not change.
 
@@ -61,18 +71,23 @@ def tool(
         description: what the model is told; without it, the docstring.
         read_only: it changes nothing, so trust policies let it run.
         idempotent: running it twice is as good as once, so it may be run again after a crash.
+        alone: no other call of its round runs at the same time, whatever `Agent(parallel_tools=...)` says.
+        timeout_s: how many seconds a call may take; then it is an error that the model reads, and the turn goes on.
 
     Raises:
-        ToolDefinitionError: what is decorated is not a function, or the name is not one that providers take.
+        ToolDefinitionError: what is decorated is not a function, the name is not one that providers take, or
+            `timeout_s` is not a positive number.
     """
     if name is not None:
         check_name(name, "@tool")
+    check_timeout(timeout_s, "@tool")
 
     def mark(function: F) -> F:
         target = function.__func__ if isinstance(function, staticmethod | classmethod) else function
         if isinstance(target, type) or not callable(target):
             raise ToolDefinitionError(f"@tool marks functions and methods; it was given {described(function)}.")
-        options = ToolOptions(name, description, read_only, idempotent, local_names(plain_function(target)))
+        names = local_names(plain_function(target))
+        options = ToolOptions(name, description, read_only, idempotent, alone, timeout_s, names)
         try:
             setattr(target, OPTIONS, options)
         except (AttributeError, TypeError):
@@ -82,6 +97,17 @@ def tool(
         return function
 
     return mark if function is None else mark(function)
+
+
+def check_timeout(timeout_s: Any, where: str) -> None:
+    """Refuse what is no time limit.
+
+    Raises:
+        ToolDefinitionError: it is neither None nor a positive number of seconds.
+    """
+    if timeout_s is None or (type(timeout_s) in (int, float) and 0 < timeout_s < float("inf")):
+        return
+    raise ToolDefinitionError(f"{where}: timeout_s is a positive number of seconds, or None, not {timeout_s!r}.")
 
 
 def options_of(function: Any) -> ToolOptions | None:

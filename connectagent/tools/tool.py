@@ -16,6 +16,7 @@ from connectagent.tools.running import settled
 from connectagent.tools.schema import check_name, given_schema
 from connectagent.tools.signature import (
     Interface,
+    check_timeout,
     described,
     function_name,
     interface,
@@ -40,6 +41,8 @@ class Tool:
         function: is called with the arguments by name, and with the agent if it has a parameter `agent`.
         read_only: it changes nothing.
         idempotent: running it twice is as good as once.
+        alone: no other call of its round runs at the same time.
+        timeout_s: how many seconds a call may take; None for any.
 
     Attributes:
         schema: `{"type": "function", "function": {"name", "description", "parameters"}}`; do not change it.
@@ -56,6 +59,8 @@ class Tool:
     _: KW_ONLY
     read_only: bool = False
     idempotent: bool = False
+    alone: bool = False
+    timeout_s: float | None = None
     known: InitVar[Interface | None] = None
     schema: dict[str, Any] = field(init=False, repr=False)
     takes_agent: bool = field(init=False, repr=False)
@@ -66,6 +71,7 @@ class Tool:
         if not isinstance(self.description, str | None):
             given = described(self.description)
             raise ToolDefinitionError(f"tool {self.name!r}: description must be text, got {given}.")
+        check_timeout(self.timeout_s, f"tool {self.name!r}")
         if not callable(self.function):
             raise ToolDefinitionError(f"tool {self.name!r}: function must be callable, got {described(self.function)}.")
         if known is None:
@@ -101,6 +107,8 @@ class Tool:
             function,
             read_only=options is not None and options.read_only,
             idempotent=options is not None and options.idempotent,
+            alone=options is not None and options.alone,
+            timeout_s=options.timeout_s if options is not None else None,
             known=known,
         )
 

@@ -1,0 +1,25 @@
+"""What the trace entry of a tool call says where the tool was not run, or nobody saw its end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectagent.data import Retry, TraceEntry
+from connectagent.session.messages import NOT_RUN
+from connectagent.tools.results import result_content
+
+IN_DOUBT = "in doubt: the process ended while this tool ran, so it may have taken effect; it was not run again"
+LOST = "the tool ran, but the process ended before its result was seen; it was not run again"
+LACKS = "{names} is masked in the record, with which this turn goes on; the call was not run: give it again, unmasked"
+ENDED = NOT_RUN.format(reason="the turn was ended")
+OF_ATTEMPT = ("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing")
+
+
+def as_result(value: Any) -> Any:
+    """What a handler of `on_error` supplied, as a result or as the wish to try again."""
+    return value if isinstance(value, Retry) else result_content(value)
+
+
+def attempt_of(entry: TraceEntry) -> dict[str, Any]:
+    """One attempt as the call's entry lists it, where there were several."""
+    return {key: entry[key] for key in ("started", "timing", "status", "error", "error_type") if key in entry}

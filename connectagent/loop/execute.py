@@ -1,0 +1,96 @@
+"""`agent.execute_tool()`: one tool without the model, inside a turn or between turns."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from typing import Any
+
+from connectagent import frame
+from connectagent.data import ToolCall, TraceEntry
+from connectagent.errors import Abandoned, Pause, Waiting
+from connectagent.frame import Frame
+from connectagent.loop.ending import Given
+from connectagent.loop.remote import Remote
+from connectagent.loop.tool_call import ToolRun
+from connectagent.loop.turn import Turn
+from connectagent.session.messages import NOT_RUN
+
+
+def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
+    """Run a tool as an operation of whoever asks for it in the turn."""
+    asked = asking_in(turn)
+    if turn.is_consumer():  # of `stream()`, who may have changed the session before
+        turn.conversation.take_changes()
+    with turn.alone(asked):
+        id = turn.key(asked, "exec", call.name, call.arguments, key)
+        run = ToolRun(turn, call, f"{id.removeprefix(turn.id + '/')}/")
+        try:
+            return run.whole() if asked.body is None else _from_body(asked, run)
+        except Waiting:
+            _skipped(turn, call)
+            raise
+
+
+def asking_in(turn: Turn) -> Frame:
+    """The frame of a turn in which code asks for something now; its own thread's, for a thread that knows of none.
+
+    Raises:
+        RuntimeError: nobody waits for the code any more.
+    """
+    here = frame.current()
+    while here is not None and here.turn is not turn:
+        here = here.turn.asked
+    if here is None:
+        return turn.innermost
+    _refuse_over(here)
+    return here
+
+
+def _refuse_over(here: Frame | None) -> None:
+    if here is not None and here.body is not None and (here.body.left or here.body.over):
+        raise RuntimeError(f"execute_tool() was called by a tool that nobody waits for any more: {here.id}")
+
+
+def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
+    """Run a tool for code that runs beside the turn: beside it too, but for the handlers."""
+    turn, remote = run.turn, Remote(asked.body, copy_context())
+    outer, remote.pending = remote.pending, {"id": run.call.id, "name": run.call.name, "arguments": run.call.arguments}
+    try:
+        remote.call(run.guard)
+        run.turn = remote  # type: ignore[assignment]
+        try:
+            run.body()
+        finally:
+            run.turn = turn
+        remote.call(run.settle)
+        return run.entry
+    except Abandoned:
+        raise
+    except BaseException as error:
+        remote.call(run.stopped, error)
+        raise
+    finally:
+        remote.pending = outer
+
+
+def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
+    """Run a tool between turns; it is recorded, and never looked up."""
+    _refuse_over(frame.current())
+    with agent.executing:
+        log = agent.open_log()
+        agent.conversation.take_over()
+        turn = Turn(agent, Given({"role": "user", "content": ""}, "", 1), f"B{agent.conversation.session['turn']}", log)
+        try:
+            entry = ToolRun(turn, call, f"{number}/").whole()
+        except Waiting as waiting:
+            _skipped(turn, call)
+            pause = Pause(waiting.waits[0].reason)
+            pause.call = waiting.call
+            raise pause from None
+        agent.boundary.tell()
+        return entry
+
+
+def _skipped(turn: Turn, call: ToolCall) -> None:
+    skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
+    turn.conversation.trace_quietly({**turn.new_entry(call), **skipped})

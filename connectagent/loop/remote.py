@@ -1,0 +1,282 @@
+"""A turn as code sees it that runs beside it: what touches the conversation is done on the turn's own thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextvars import Context, copy_context
+from functools import partial
+from typing import Any
+
+from connectagent import frame
+from connectagent.frame import Frame
+from connectagent.hooks.executor import HookCall
+from connectagent.loop.beside import GRACE_S, Body, in_frame, run_apart
+from connectagent.loop.boundary import by_of
+from connectagent.session.journal import TOOL_ENDED
+from connectagent.session.state import copy_of, state_change
+
+ON_ITS_THREAD = frozenset(("decide", "first", "trace_once", "count"))
+
+
+class Remote:
+    """A turn for the operations of a body that runs beside it. What is not named here is the turn's own.
+
+    Args:
+        body: whose operations they are.
+        context: in which the handlers about them run.
+        whole: whether the operation is the body itself, with the handlers around it; not one that its code asks for.
+    """
+
+    def __init__(self, body: Body, context: Context, whole: bool = False) -> None:
+        self.body, self.turn, self.context, self.whole = body, body.turn, context, whole
+        self.pending = body.pending
+        self.host, self.boundary = _Host(self), _Boundary(self)
+        self.conversation = _Conversation(self)
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.turn, name)
+        return partial(self.call, value) if name in ON_ITS_THREAD else value
+
+    @property
+    def ended(self) -> Any:
+        """How the turn is to end; once the body runs, only if it says so itself."""
+        if self.body.started:
+            return None if self.body.ending is None else self.body.ending[0]
+        return self.turn.ended
+
+    def closing(self, id: str) -> Any:
+        """The line that ended an operation; None where it is to be done."""
+        return None if self.turn.past is None else self.call(self.turn.closing, id)
+
+    def end_told(self) -> dict[str, Any]:
+        """The ending as a line has it."""
+        if self.body.ending is None:
+            return self.turn.end_told()  # type: ignore[no-any-return]
+        ending, scope = self.body.ending
+        return {**ending._asdict(), **({} if scope == "agent" else {"scope": scope})}
+
+    def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:
+        """Make changes of a body that was cut off when it was over; in the order of the calls, as those of others."""
+        self.body.changes += changes
+
+    def call(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
+        """Do something on the turn's own thread, in the frame in which it is asked for."""
+        here = frame.current()
+        assert here is not None
+        if self.body.beside.is_here:  # in a call of a hook that is monitored as a whole
+            return work(*given, **named)
+        own = Frame(here.turn, here.id, here.by, here.account, None, here.place)
+        job = partial(self._noted, partial(work, *given, **named))
+        if not self.whole:
+            job = partial(self._seen, job)
+        return self.body.beside.call(partial(self.context.run, in_frame, own, job))
+
+    def _noted(self, work: Callable[[], Any]) -> Any:
+        """Do it as part of the call that is pending for the body."""
+        conversation = self.turn.conversation
+        outer = conversation.session["pending_tool"]
+        conversation.note_pending(self.pending)
+        try:
+            return work()
+        finally:
+            conversation.note_pending(outer)
+
+    def _seen(self, work: Callable[[], Any]) -> Any:
+        """Do it for code of the body: it finds what that has changed in the state so far, and the other way round."""
+        body, turn = self.body, self.turn
+        body.take()
+        body.bring_home()
+        before = copy_of(turn.conversation.session["state"])
+        try:
+            return work()
+        finally:
+            body.absorb(state_change(before, turn.conversation.session["state"]))
+
+
+class _Conversation:
+    """The doors of a conversation."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._remote.turn.conversation, name)
+        return partial(self._remote.call, value) if callable(value) else value
+
+    @property
+    def session(self) -> dict[str, Any]:
+        return {**self._remote.turn.conversation.session, "pending_tool": self._remote.pending}
+
+    def note_pending(self, call: Any) -> None:
+        self._remote.pending = call
+
+
+class _Host:
+    """The handlers of the turn's agent."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._remote.turn.host, name)
+
+    def around(self, hook: str, operation: Any, convert: Any = None, over: Any = (), **arguments: Any) -> Any:
+        """Run an operation beside the turn, inside the hook's handlers, which run on the turn's own thread."""
+        remote = self._remote
+        host = remote.turn.host
+        if host.is_idle(hook):
+            return operation()
+        executor, handlers = host.halves(hook, over)
+        if executor is None:
+            return remote.call(host.around, hook, operation, convert, over, **arguments)
+        call, entered = HookCall(arguments, convert), list[Any]()
+        result, error = None, None
+        try:
+            remote.call(executor.enter, handlers, call, entered)
+            result = operation()
+        except BaseException as raised:
+            error = raised
+        while True:
+            try:
+                result, passed = remote.call(_leave, executor, entered, call, result, error)
+            except KeyboardInterrupt as raised:  # maybe before the first of them was reached
+                if not entered:
+                    raise
+                error = raised
+            else:
+                break
+        if passed is not None:
+            raise passed
+        return result
+
+
+def _leave(
+    executor: Any, entered: list[Any], call: HookCall, result: Any, error: BaseException | None
+) -> tuple[Any, BaseException | None]:
+    """Run the rest of around handlers; what they make of the outcome. Only their own errors are raised here."""
+    try:
+        return executor.leave(entered, call, result, error), None
+    except BaseException as raised:
+        if raised is not error:
+            raise
+        return None, raised
+
+
+class _Boundary:
+    """What runs tools."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._remote.turn.boundary, name)
+
+    def all_running(self) -> list[Any]:
+        """Whose handlers are running about what the body asks: none that asks itself."""
+        return []
+
+    def run_tool(self, tool: Any, arguments: dict[str, Any]) -> Any:
+        """Run a tool's function beside the turn."""
+        remote, body, by = self._remote, self._remote.body, by_of(tool)
+        if not remote.whole:
+            return self._run_inside(tool, arguments, by)
+        here = frame.current()
+        assert here is not None
+        session = remote.turn.conversation.session
+        remote.call(lambda: body.begin(by, session["state"]))
+        error: BaseException | None = None
+        try:
+            run_apart(body, by, tool, arguments)
+        except TimeoutError as raised:
+            error = raised
+        if remote.turn.host.has_others("around_tool") and not body.beside.is_here:
+            if body.over:
+                self._write(here.id)
+            body.is_back.set()
+            body.beside.wake()
+            since = time.perf_counter()
+            body.beside.wait_for(body.go)
+            body.waited_s = time.perf_counter() - since
+        if error is not None:
+            raise error
+        return body.outcome()
+
+    def _write(self, id: str) -> None:
+        """Write that the function is over, before handlers around it see what came of it: maybe they hide it."""
+        changes = {"changes": told} if (told := self._remote.body.told()) else {}
+        self._remote.turn.log.append({"type": TOOL_ENDED, "id": id, "entry": {}, **changes})
+
+    def _run_inside(self, tool: Any, arguments: dict[str, Any], by: Any) -> Any:
+        """Run a tool that the body's own code asks for; it changes the body's copy of the state."""
+        body, outer = self._remote.body, self._remote.body.by
+        body.take()
+        body.by = by
+        try:
+            if tool.timeout_s is None:
+                return tool.run(arguments)
+            return self._run_inside_apart(tool, arguments, by)
+        finally:
+            body.take(by)
+            body.by = outer
+
+    def _run_inside_apart(self, tool: Any, arguments: dict[str, Any], by: Any) -> Any:
+        """The same of one that may take only so long: it has a copy of that copy."""
+        outer = self._remote.body
+        inner = Body(outer.beside, copy_context(), self._remote.pending)
+        inner.begin(by, outer.state)
+        try:
+            run_apart(inner, by, tool, arguments)
+        finally:
+            if inner.over:
+                for change in inner.changes:
+                    outer.changes.append(change)
+                    outer.absorb(change.get("change", change))
+        return inner.outcome()
+
+
+class Stack:
+    """A call's attempt on its way beside the turn: it holds the handlers around the body, in a thread of its own.
+
+    Args:
+        run: the call.
+        body: its body.
+        own: the frame in which the round runs.
+    """
+
+    def __init__(self, run: Any, body: Body, own: Frame) -> None:
+        self.run, self.body = run, body
+        self.error: BaseException | None = None
+        self.over = threading.Event()
+        self._own = Frame(own.turn, own.id, own.by, own.account, body, own.place)
+        self._thread = threading.Thread(target=self._work, name=f"agent-{body.turn.agent.name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait for the end of the thread of one that is over."""
+        self._thread.join(GRACE_S)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has begun and is not over; Ctrl-C may come before it begins."""
+        return self._thread.ident is not None and not self.over.is_set()
+
+    def _work(self) -> None:
+        frame.enter(self._own)
+        run, turn = self.run, self.run.turn
+        run.turn = Remote(self.body, self.body.context, whole=True)
+        try:
+            run.body_kept(self.body)
+        except BaseException as error:
+            self.error = error
+        finally:
+            run.turn = turn
+            self.over.set()
+            self.body.is_back.set()
+            self.body.entered.set()
+            self.body.beside.wake()
+
