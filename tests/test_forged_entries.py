@@ -14,6 +14,7 @@ from connectagent.data import CORE_TYPES
 from connectagent.hooks.specs import EVENTS
 from connectagent.output.text import actor
 from connectagent.records.read import load_record
+from connectagent.session.journal import LINES
 from connectagent.testing import ScriptedLLM, call
 
 APPROVE = {"plugin": "approve", "hook": "before_each_tool", "handler": "ask"}
@@ -218,3 +219,7 @@ def test_what_it_leaves_that_no_model_takes_is_undone_and_told() -> None:
         threads[0].join()
     assert all(message["role"] != "robot" for message in session_of(agent)["messages"])
     assert [entry["by"]["plugin"] for entry in entries(agent, "error")] == ["(outside)"]
+
+
+def test_every_line_of_the_log_is_of_a_core_type() -> None:
+    assert LINES <= CORE_TYPES

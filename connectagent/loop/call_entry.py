@@ -12,7 +12,14 @@ IN_DOUBT = "in doubt: the process ended while this tool ran, so it may have take
 LOST = "the tool ran, but the process ended before its result was seen; it was not run again"
 LACKS = "{names} is masked in the record, with which this turn goes on; the call was not run: give it again, unmasked"
 ENDED = NOT_RUN.format(reason="the turn was ended")
-OF_ATTEMPT = ("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing")
+OF_ATTEMPT = (
+    *("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing"),
+    *("tool_name", "arguments", "original_tool_name", "original_arguments"),
+    *("attempt", "attempts", "started", "ended", "handoff"),
+)
+"""What a later attempt may put in the place of what an earlier one left in the entry."""
+FAILED = ("error", "not_found", "recovered")
+DATA = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
 
 
 def as_result(value: Any) -> Any:

@@ -11,7 +11,7 @@ from connectagent import frame
 from connectagent.data import Retry, ToolCall, TraceEntry, Wait
 from connectagent.errors import Diverged, Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.beside import RUNS_ON, Body
-from connectagent.loop.call_entry import ENDED, IN_DOUBT, LACKS, LOST, OF_ATTEMPT, as_result, attempt_of
+from connectagent.loop.call_entry import DATA, ENDED, FAILED, IN_DOUBT, LACKS, LOST, OF_ATTEMPT, as_result, attempt_of
 from connectagent.loop.deciding import Decisions
 from connectagent.loop.described import outlined, shown_call
 from connectagent.loop.divergence import finish
@@ -25,10 +25,6 @@ from connectagent.session.snapshot import By, as_data
 from connectagent.session.state import clone
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
-
-_DATA = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
-_OF_CALL = ("tool_name", "arguments", "original_tool_name", "original_arguments")
-_FAILED = ("error", "not_found", "recovered")
 
 
 class ToolRun:
@@ -164,7 +160,7 @@ class ToolRun:
             self.turn.agent.request_again(self.turn, told["handoff"])
 
     def _raised(self, id: str, told: TraceEntry) -> Exception | None:
-        if told.get("status") not in _FAILED or not told.get("error_type"):
+        if told.get("status") not in FAILED or not told.get("error_type"):
             return None
         error = named_error(str(told["error_type"]), str(told.get("error") or ""))
         self.turn.failed(id, error)
@@ -259,9 +255,7 @@ class ToolRun:
         turn.opens(id)
         waits = past.left.get(id)
         if waits is None and not tool.idempotent and not turn.agent.runs_again(self.call):
-            line = past.lines[past.bodies[id]] if id in past.bodies else {}
-            turn.bring_home(line.get("changes", ()), id)
-            raise turn.rejection(LOST if line else IN_DOUBT)
+            raise self._cut_off(id, past)
         if not waits:  # or those of agents that are not recorded: they are asked again
             return False
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
@@ -276,6 +270,12 @@ class ToolRun:
             entry.update(status="stand_in", result=result_content(from_stored(decided[0]["answer"])), by=RESUMED)
             return True
         return False
+
+    def _cut_off(self, id: str, past: Journal) -> ToolRejected:
+        """The rejection of a call of which the process did not see the end; what it had changed is brought home."""
+        line = past.lines[past.bodies[id]] if id in past.bodies else {}
+        self.turn.bring_home(line.get("changes", ()), id)
+        return self.turn.rejection(LOST if line else IN_DOUBT)
 
     def _wait(self, id: str, pause: Pause) -> Waiting:
         """Write that the tool itself waits for a person."""
@@ -299,7 +299,7 @@ class ToolRun:
         entry["started"], started, ended, request = time.time(), time.perf_counter(), turn.ended, turn.request
         try:
             value = turn.boundary.run_tool(tool, arguments)
-            if type(value) in _DATA:
+            if type(value) in DATA:
                 entry["result_type"] = type(value).__name__
             if handled:
                 own.update(status="success", result=result_content(value))
@@ -394,7 +394,6 @@ class ToolRun:
             changed["attempts"] = [*before, attempt_of(changed)]
         turn.conversation.amend(self.call, self.entry, **changed)
         if turn.closing(id) is None:
-            keys = (*OF_ATTEMPT, *_OF_CALL, "attempt", "attempts", "started", "ended", "handoff")
-            value = {key: changed[key] for key in keys if key in changed}
+            value = {key: changed[key] for key in OF_ATTEMPT if key in changed}
             told = {"type": "change", "id": id, "by": by, "of": "tool_execution", "call_id": self.call.id}
             turn.conversation.trace({**told, "value": value})
