@@ -76,7 +76,6 @@ def test_a_text_is_a_document_elsewhere() -> None:
         ("openai", File(b"PK", DOCX, "a.docx"), "openai takes PDFs and texts as files, not application/vnd"),
         ("anthropic", File(b"PK", DOCX, "a.docx"), "anthropic takes PDFs and texts as files, not application/vnd"),
         ("openai", File(b"\xff\xfe", "text/plain", "a.txt"), "the file 'a.txt' is text/plain, but no UTF-8 text"),
-        ("anthropic", {"type": "file", "file": {}}, "neither given by its data nor by an id or a URL"),
     ],
 )
 def test_what_a_provider_cannot_take_is_refused_before_anything_is_sent(provider: str, file: Any, words: str) -> None:
@@ -104,6 +103,14 @@ def test_parts_that_name_a_file_are_passed_on() -> None:
         {"type": "file", "file_id": "file-1"},
         {"type": "url", "url": "https://example.com/a.pdf"},
     ]
+
+
+@pytest.mark.parametrize("provider", ["openai", "openai-responses", "anthropic"])
+@pytest.mark.parametrize("file", [{}, None, {"file_data": 5}, {"filename": "a.pdf", "file_data": "no URL"}])
+def test_a_part_that_says_of_no_file_where_it_is_is_left_out(provider: str, file: Any) -> None:
+    (part,) = sent(provider, {"type": "file", "file": file})
+    assert part["type"] in ("text", "input_text")
+    assert part["text"].startswith("[a file that is given by no data, id or URL is left out: ")
 
 
 def test_a_picture_is_an_image_and_what_nobody_knows_is_an_error(tmp_path: Path) -> None:

@@ -117,7 +117,8 @@ def test_a_value_that_a_hook_does_not_take_is_an_error_that_names_the_handler(ho
 
     handler = getattr(hooks, hook)(wrong_around if hook in AROUND else wrong)
     with pytest.raises(HookResultError, match=f"{hook} handler .*{re.escape(__file__)}:"):
-        agent_with(handler, script=(("answer", {}), "Done.")).input("Hi")
+        with agent_with(handler, script=(("answer", {}), "Done.")) as agent:
+            agent.input("Hi")
         Agent("b", model="offline", plugins=[handler], log=False, quiet=True)
 
 

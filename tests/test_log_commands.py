@@ -455,9 +455,10 @@ def test_a_long_record_is_shown_by_its_ends(folder: Path) -> None:
                 file.write(f'  - {{"type": "note", "text": "{text}"}}\n')
             file.write('  result: "Done."\n  messages: "' + "y" * 20_000_000 + '"\n  status: answered\n')
     code = (
-        "import resource, sys; from connectagent.cli import main\n"
+        "import re, sys; from connectagent.cli import main\n"
         "code = main(sys.argv[1:])\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, file=sys.stderr); sys.exit(code)"
+        "status = open('/proc/self/status').read() if sys.platform == 'linux' else 'VmHWM: 0'\n"
+        "print(int(re.search(r'VmHWM:\\s*(\\d+)', status)[1]) >> 10, file=sys.stderr); sys.exit(code)"
     )
 
     def show(*more: str) -> str:

@@ -38,6 +38,15 @@ class _Inline(NamedTuple):
             raise CannotSend(f"the file {self.name!r} is {self.media_type}, but no UTF-8 text: {error}") from None
 
 
+def left_out(part: Part) -> str | None:
+    """What stands for a `file` part that says of no file what is in it or where it is; None for one that does."""
+    file = _told(part)
+    given = file.get("file_data")
+    if file.get("file_id") or (isinstance(given, str) and given.startswith(("data:", "https://", "http://"))):
+        return None
+    return f"[a file that is given by no data, id or URL is left out: {file.get('filename') or '?'}]"
+
+
 def _told(part: Part) -> dict[str, Any]:
     file = part.get("file")
     return file if isinstance(file, dict) else {}
@@ -59,6 +68,8 @@ def for_chat(part: Part, provider: str) -> Part:
     Raises:
         CannotSend: the provider takes no such file.
     """
+    if (note := left_out(part)) is not None:
+        return {"type": "text", "text": note}
     file = _inline(part)
     if file is not None and file.is_text:
         return {"type": "text", "text": f'<file name="{file.name}">\n{file.text()}\n</file>'}
@@ -80,6 +91,8 @@ def for_chat(part: Part, provider: str) -> Part:
 
 def for_responses(part: Part) -> Part:
     """A `file` part as the Responses API takes it: of any type."""
+    if (note := left_out(part)) is not None:
+        return {"type": "input_text", "text": note}
     told = _told(part)
     sent = {key: told[key] for key in ("file_id", "filename", "file_data") if told.get(key)}
     if str(sent.get("file_data")).startswith(("https://", "http://")):
@@ -93,14 +106,14 @@ def for_anthropic(part: Part) -> Part:
     Raises:
         CannotSend: it is neither a PDF nor a text.
     """
+    if (note := left_out(part)) is not None:
+        return {"type": "text", "text": note}
     file, told = _inline(part), _told(part)
     if file is None:
         url = str(told.get("file_data") or "")
         if url.startswith(("https://", "http://")):
             return {"type": "document", "source": {"type": "url", "url": url}}
-        if told.get("file_id"):
-            return {"type": "document", "source": {"type": "file", "file_id": told["file_id"]}}
-        raise CannotSend("a file is neither given by its data nor by an id or a URL")
+        return {"type": "document", "source": {"type": "file", "file_id": told.get("file_id")}}
     if file.is_text:
         source = {"type": "text", "media_type": "text/plain", "data": file.text() or "(empty)"}
     elif file.media_type == PDF:

@@ -172,8 +172,8 @@ class RecordLog(MemoryLog):
             super().append(line)
             if self._failed:
                 return
-            if self._withheld and any(is_inside(place_of(line), turn) for turn in self._withheld):
-                line = without_texts(line)
+            if self._withheld:
+                line = self._without_withheld(line)
             text = f"  - {self._encoder.entry(line)}\n"
             if self._turn is not None:
                 self._turn.count(self._agent, line)
@@ -192,6 +192,13 @@ class RecordLog(MemoryLog):
 
     def withhold(self, turn: str) -> None:
         self._withheld.add(turn)
+
+    def _without_withheld(self, line: TraceEntry) -> TraceEntry:
+        if any(is_inside(place_of(line), turn) for turn in self._withheld):
+            return without_texts(line)
+        if "call" in line and any(is_inside(wait, turn) for wait in line.get("waits", ()) for turn in self._withheld):
+            return {**line, "call": None}  # which waits inside
+        return line
 
     def go_on(self, origin: ResumedFrom) -> None:
         self._origin = origin

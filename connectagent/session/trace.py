@@ -44,9 +44,11 @@ class FollowedTrace:
 
     def begin_round(self) -> list[TraceEntry]:
         """Follow what comes from here on; what tells of older entries that had been changed, and are put back."""
+        del self.past[self.start :], self._kept[self.start :], self.copies[len(self.newest) :]
         self.past += self.newest
         self._kept += self.copies
-        self.newest, self.copies, self.start = [], [], len(self.past)
+        start = len(self.past)
+        self.newest, self.copies, self.start = [], [], start
         first = self._next if self._next < self.start else 0
         self._next = behind = first + OLD_ENTRIES
         with contextlib.suppress(Exception):  # an entry that cannot be compared
@@ -58,9 +60,11 @@ class FollowedTrace:
 
     def append(self, entry: TraceEntry) -> None:
         """Add an entry."""
-        self.entries.append(entry)
+        copy = clone(entry)
+        del self.copies[len(self.newest) :]  # what Ctrl-C cut off between these lines
+        self.copies.append(copy)
         self.newest.append(entry)
-        self.copies.append(clone(entry))
+        self.entries.append(entry)
 
     def copied(self, entry: TraceEntry) -> TraceEntry:
         """A copy of an entry that stays as it is."""
@@ -99,7 +103,7 @@ class FollowedTrace:
     def restore(self) -> None:
         """Put the trace back to what it was."""
         self.entries[:] = [*self.past, *self.newest]
-        for entry, copy in zip(self.newest, self.copies, strict=True):
+        for entry, copy in zip(self.newest, self.copies, strict=False):
             self._mend(entry, copy)
 
     def added(self, who: str) -> list[TraceEntry]:
@@ -121,7 +125,7 @@ class FollowedTrace:
     def take(self, added: list[TraceEntry], copies: list[TraceEntry]) -> list[str]:
         """Let the trace be what it was, and what was added behind it; the types of entries that are put back."""
         restored = [
-            str(copy["type"]) for entry, copy in zip(self.newest, self.copies, strict=True) if self._mend(entry, copy)
+            str(copy["type"]) for entry, copy in zip(self.newest, self.copies, strict=False) if self._mend(entry, copy)
         ]
         there = {id(entry) for entry in self.entries[min(self.start, len(self.entries)) :]}
         restored += [str(entry["type"]) for entry in self.newest if id(entry) not in there]

@@ -230,7 +230,7 @@ class Artifacts:
         entry["timestamp"] = time.time()
         if session is None:
             self._begin(agent)
-            self._early[agent][1].append({**entry, "by": {"plugin": "(program)", "file": "?", "line": 0}})
+            self._early[agent][1].append(entry)
             return
         if pending := session.get("pending_tool"):
             entry["call_id"] = pending["id"]

@@ -185,7 +185,7 @@ def test_what_is_saved_before_the_first_turn_is_in_its_session() -> None:
     agent.input("Read it")
     assert trace_of(agent, "tool_execution")[0]["result"] == "1,2"
     (entry,) = trace_of(agent, "artifact")
-    assert (entry["name"], entry["by"]["plugin"]) == ("in.csv", "(program)")
+    assert (entry["name"], entry["by"]["plugin"]) == ("in.csv", "artifacts")  # which adds it when there is a trace
     assert len(hooks.of("on_trace:artifact")) == 1
 
 
