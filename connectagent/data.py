@@ -115,6 +115,7 @@ class LLMRequest:
     tools: list[dict[str, Any]]
     model: str
     options: dict[str, Any] = field(default_factory=dict)
+    _tools_seen: Any = field(default=None, init=False, repr=False, compare=False)  # a copy, to compare them with
 
 
 @dataclass(slots=True)

@@ -226,8 +226,10 @@ class Host(pluggy.PluginManager):
 
     def has_others(self, hook: str) -> bool:
         """Whether a hook has handlers that are not the package's own, or something monitors calls."""
-        implementations = getattr(self.hook, hook)._hookimpls
-        return any(not one.plugin.handler.builtin for one in implementations) or self._is_monitored
+        for one in getattr(self.hook, hook)._hookimpls:  # asked often: a generator would take longer than the answer
+            if not one.plugin.handler.builtin:
+                return True
+        return self._is_monitored
 
     def run(self, hook: str, call: HookCall, over: Over = ()) -> None:
         """Call handlers by the hook's contract; those that are over are left out. What they did is in the call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import threading
 import time
@@ -24,6 +25,8 @@ from connectagent.session.trace import OUTSIDE
 from connectagent.tools.signature import origin
 from connectagent.tools.tool import Tool
 
+# How many threads there are beside the main one; asked so often that the lock of `threading.active_count` is felt.
+threads: Callable[[], int] = getattr(_thread, "_count", lambda: threading.active_count() - 1)
 SLOW_S = 0.005  # a handler's call that takes longer is told one by one
 MOST_SLOW = 1000  # such calls of one turn
 _MAY_REJECT = ("before_tools", "before_each_tool")
@@ -223,7 +226,7 @@ class Boundary:
         by = self._running[-1] if self._running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
             self._announce_changes(self.snapshot, by)
-        elif not self._running and threading.active_count() > 1:
+        elif not self._running and threads() > 0:
             self._take_strayed()
 
     def _take_strayed(self) -> None:

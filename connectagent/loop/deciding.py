@@ -26,6 +26,20 @@ class StoodIn(ToolRejected):
         self.answer = answer
 
 
+def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
+    """What becomes of a call that is refused, as its entry has it."""
+    if isinstance(rejected, StoodIn):
+        return {"status": "stand_in", "result": rejected.answer.value, "by": rejected.answer.by}
+    by = turn.boundary.owner_of(rejected)
+    return {"status": "rejected", "result": f"rejected: {rejected}", "by": by}
+
+
+def decisions_about(run: Any) -> Decisions | None:
+    """The decisions about a call; None where there is nobody who could decide or change it."""
+    idle = run.turn.host.is_idle
+    return None if idle("before_each_tool") and idle("around_tool") and idle("on_error") else Decisions(run)
+
+
 class Decisions:
     """What the handlers of `before_each_tool` decide about one call, and about what others make of it.
 
@@ -39,6 +53,8 @@ class Decisions:
         self._about: Any = None  # the call as it was decided
         self._editors: list[list[Any]] = []  # the handlers that changed it
         self._is_last = partial(run.turn.host.is_last, "before_each_tool")
+        has_others = run.turn.host.has_others
+        self._may_change = has_others("before_each_tool") or has_others("around_tool") or has_others("on_error")
 
     def take(self) -> HandlerValue | None:
         """Let handlers edit, stand in for or reject the call.
@@ -48,7 +64,8 @@ class Decisions:
             Waiting: one of them waits for a person.
         """
         answer = self._asked(self._place)
-        self._about = call_of({"tool_call": self._call})
+        if self._may_change:
+            self._about = call_of({"tool_call": self._call})
         return answer
 
     def anew(self, number: int, entry: TraceEntry, first: TraceEntry) -> None:
@@ -61,7 +78,9 @@ class Decisions:
         Raises:
             StoodIn: a handler stands in for it.
         """
-        if self._about is not None and not same(call_of({"tool_call": self._call}), self._about):
+        if not self._may_change:
+            return
+        if self._about is not None and not same((self._call.name, self._call.arguments), self._about):
             self._call.approved = False
             answer = self._asked(f"{self._place}tool{number}/", self._digest())  # it begins and ends with the attempt
             self._about = call_of({"tool_call": self._call})
@@ -82,13 +101,6 @@ class Decisions:
             self._call.approved, over = False, run.again
             suffix = f"{number + 1}{self._digest()}"
         raise self._run.turn.rejection(_NEVER, {"plugin": "connectagent"})
-
-    def refused(self, rejected: ToolRejected) -> dict[str, Any]:
-        """What becomes of the call then, as its entry tells it."""
-        if isinstance(rejected, StoodIn):
-            return {"status": "stand_in", "result": rejected.answer.value, "by": rejected.answer.by}
-        by = self._run.turn.boundary.owner_of(rejected)
-        return {"status": "rejected", "result": f"rejected: {rejected}", "by": by}
 
     def show(self, entry: TraceEntry, first: TraceEntry) -> None:
         """Let the entry of an attempt tell the call as it is run, and as it was in the `first` where that differs."""

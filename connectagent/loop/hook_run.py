@@ -39,7 +39,7 @@ class HookRun:
         self.value: Any = None
         self.by: By | None = None
         self.again: list[list[Any]] | None = None
-        self._call = call_of(given)
+        self._call = call_of(given) if hook == "before_each_tool" else None
         self._left: list[tuple[By, Any, bool]] = []  # by handler: the call as it left it, and whether it changed it
 
     def ran(self, by: By, builtin: bool = False) -> None:
@@ -48,8 +48,9 @@ class HookRun:
             self.last = by
             self.passed.append([by.get("plugin"), by.get("handler")])
         if self._call is not None and by.get("hook") == self.hook:
-            before, self._call = self._call, call_of(self.given)
-            self._left.append((by, self._call, not same(before, self._call)))
+            changed = not is_call(self.given, self._call)
+            self._call = call_of(self.given) if changed else self._call
+            self._left.append((by, self._call, changed))
 
     def leave_out(self, over: Iterable[list[Any]]) -> None:
         """Leave handlers out: `[plugin, handler]`, and whether it has changed the call that others let pass before."""
@@ -61,7 +62,7 @@ class HookRun:
     def edit_again(self, changes: list[TraceEntry]) -> None:
         """Edit what the hook is about as handlers did that ran before the turn stopped."""
         edit_again(self.given, changes)
-        self._call = call_of(self.given)
+        self._call = call_of(self.given) if self.hook == "before_each_tool" else None
         edits = [_key(change.get("by") or {}) for change in changes if change.get("of") == "tool_call"]
         last = max((at for at, key in enumerate(self.passed) if key in edits), default=-1)
         for at, (plugin, handler) in enumerate(self.passed or edits):
@@ -125,3 +126,9 @@ def call_of(given: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
     """The name and the arguments of the tool call that a hook of one is about, as they are now."""
     call = given.get("tool_call")
     return (call.name, clone(call.arguments)) if isinstance(call, ToolCall) else None
+
+
+def is_call(given: dict[str, Any], other: Any) -> bool:
+    """Whether the tool call that a hook of one is about is still what `call_of` said."""
+    call = given["tool_call"]
+    return isinstance(call, ToolCall) and same((call.name, call.arguments), other)

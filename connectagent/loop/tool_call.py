@@ -12,7 +12,7 @@ from connectagent.data import Retry, ToolCall, TraceEntry, Wait
 from connectagent.errors import Diverged, Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.beside import RUNS_ON, Body
 from connectagent.loop.call_entry import DATA, ENDED, FAILED, IN_DOUBT, LACKS, LOST, OF_ATTEMPT, as_result, attempt_of
-from connectagent.loop.deciding import Decisions
+from connectagent.loop.deciding import decisions_about, refused
 from connectagent.loop.described import outlined, shown_call
 from connectagent.loop.divergence import finish
 from connectagent.loop.model_call import MAX_RETRIES
@@ -48,7 +48,7 @@ class ToolRun:
         self.entry = turn.new_entry(call)
         self.error: Exception | None = None
         self.decided = False
-        self._decisions = Decisions(self)
+        self._decisions = decisions_about(self)
         self._known = self._traced = False  # whether the log has the first attempt; and the trace
 
     def whole(self) -> TraceEntry:
@@ -90,9 +90,9 @@ class ToolRun:
             if self.rejection is not None:
                 raise self.rejection
             answer = None
-            if turn.ended is None:
-                answer = self._decisions.take()
-            self._decisions.show(entry, entry)
+            if self._decisions is not None:
+                answer = self._decisions.take() if turn.ended is None else None
+                self._decisions.show(entry, entry)
             if turn.ended is not None:
                 self.decide(status="skipped", result=ENDED)
             elif answer is not None:
@@ -107,11 +107,12 @@ class ToolRun:
         self.entry.update(self.turn.conversation.changed_by(by))
 
     def _reject(self, rejected: ToolRejected) -> None:
-        self.decide(**self._decisions.refused(rejected))
+        self.decide(**refused(self.turn, rejected))
 
     def _tool(self, number: int, entry: TraceEntry) -> Tool | None:
         """The tool that the call names now; a call that is not what was decided any more is decided anew."""
-        self._decisions.anew(number, entry, self.entry)
+        if self._decisions is not None:
+            self._decisions.anew(number, entry, self.entry)
         return self.turn.agent.tools.get(self.call.name)  # type: ignore[no-any-return]
 
     # -- the body ------------------------------------------------------------------------------
@@ -377,7 +378,7 @@ class ToolRun:
         try:
             self.error = self._attempt(number, changed)
         except ToolRejected as rejected:
-            changed.update(self._decisions.refused(rejected))
+            changed.update(refused(turn, rejected))
             self.error = None
         except BaseException:
             if "status" in changed:

@@ -13,7 +13,7 @@ from typing import Any
 
 from connectagent.records.yaml_lines import MAX_DEPTH
 
-MAX_VALUES = 5_000_000
+MAX_VALUES = 3_000_000
 """How many values a record may hold, those in its containers included, to be read at once."""
 
 _FEW = 200  # of what may begin a value in a line: texts are not looked into for so few

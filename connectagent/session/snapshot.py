@@ -279,7 +279,9 @@ def peek_one(value: Any) -> Any:
     if isinstance(value, LLMResponse):
         return value.content, peek_one(value.tool_calls), clone(value.provider_data), value
     if isinstance(value, LLMRequest):
-        return id(value.messages), value.model, clone(value.tools), clone(value.options), value.messages, value
+        if value._tools_seen is None or not same(value._tools_seen, value.tools):  # comparing costs less than a copy
+            value._tools_seen = clone(value.tools)
+        return id(value.messages), value.model, value._tools_seen, clone(value.options), value.messages, value
     return None
 
 

@@ -15,7 +15,7 @@ from connectagent.errors import HookResultError
 from connectagent.session.state import clone, same
 
 OUTSIDE: dict[str, Any] = {"plugin": "(outside)", "file": "?", "line": 0}  # by: outside of any handler and tool
-OLD_ENTRIES = 256  # how many entries of older rounds are compared when a round begins
+OLD_ENTRIES = 8  # how many entries of older rounds are compared when a round begins
 
 
 class FollowedTrace:
