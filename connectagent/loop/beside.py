@@ -306,7 +306,7 @@ class Body:
             self.changes.append({"turn": line["id"], "line": line, "change": change, "known": known})
             self.absorb(change)
 
-    def told(self) -> list[dict[str, Any]]:
+    def changes_as_data(self) -> list[dict[str, Any]]:
         """The changes as a line has them."""
         return [{"turn": one["turn"]} if "turn" in one else lasting(one) for one in self.changes]
 

@@ -107,7 +107,7 @@ class DryRunAgent:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name != "current_session":  # which `Boundary` looks after
-            vars(self)["_calls"].append({"set": name, "value": _told(value)})
+            vars(self)["_calls"].append({"set": name, "value": _shown(value)})
         vars(self)[name] = value
 
     def __getattr__(self, name: str) -> Any:
@@ -145,7 +145,7 @@ class DryRunAgent:
                 return method(*args, **kwargs)  # raises
             if name in ("input", "reset_conversation") and in_turn:
                 return method(*args, **kwargs)  # raises
-            calls.append({"call": name, "arguments": {key: _told(value) for key, value in given.items()}})
+            calls.append({"call": name, "arguments": {key: _shown(value) for key, value in given.items()}})
             if name == "ask":
                 return LLMResponse(_SKIPPED) if given.get("output") is None else None
             if name == "execute_tool":
@@ -168,8 +168,8 @@ class _DryRunTools(ToolRegistry):
         idle = copy.copy(tool)
 
         def function(*args: Any, **kwargs: Any) -> str:
-            given = {**{str(number): _told(value) for number, value in enumerate(args)}, **kwargs}
-            calls.append({"call": tool.name, "arguments": {key: _told(value) for key, value in given.items()}})
+            given = {**{str(number): _shown(value) for number, value in enumerate(args)}, **kwargs}
+            calls.append({"call": tool.name, "arguments": {key: _shown(value) for key, value in given.items()}})
             return _SKIPPED
 
         idle.function = function
@@ -314,7 +314,7 @@ class DryRunBoundary(Boundary):
     """The boundary of an agent: handlers that are shadowed run dry, all others for real.
 
     Attributes:
-        pending: what shadowed handlers would have done, until `tell`.
+        pending: what shadowed handlers would have done, until `announce_pending`.
     """
 
     def __init__(self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False) -> None:
@@ -348,10 +348,10 @@ class DryRunBoundary(Boundary):
             return super().leave(handler, half, arguments, result, error)
         self.pending += half.second_half(result, error)
         if handler.hook == "around_turn":  # the loop has no entry of its own any more
-            self.tell()
+            self.announce_pending()
         return None
 
-    def tell(self) -> None:
+    def announce_pending(self) -> None:
         """Trace what shadowed handlers would have done, before the loop's next entry.
 
         So handlers that read the last entry of the trace find the one that they would find without the shadowed ones.
@@ -384,7 +384,7 @@ def _skipped(name: Any, arguments: dict[str, Any]) -> TraceEntry:
     return {**entry, "result": _SKIPPED, "status": "skipped", "timing": 0.0, "timestamp": time.time()}
 
 
-def _told(value: Any) -> Any:
+def _shown(value: Any) -> Any:
     """An argument as the trace shows it."""
     if isinstance(value, str | int | float | bool | dict | list | None):
         return clone(value)

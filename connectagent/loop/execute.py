@@ -87,7 +87,7 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
             pause = Pause(waiting.waits[0].reason)
             pause.call = waiting.call
             raise pause from None
-        agent.boundary.tell()
+        agent.boundary.announce_pending()
         return entry
 
 

@@ -91,7 +91,7 @@ class HookRun:
         agreed = [[*_key(by), False] for by, _, _ in self._left if _key(by) not in stale]
         return [*done, *[key for key in agreed if [*key[:2], True] not in done]]
 
-    def told(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """What came of the handlers so far, as a line has it."""
         told: dict[str, Any] = {}
         if self.chained:

@@ -263,7 +263,7 @@ class Attempt:
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
-        ask = llm.complete if stream is None else partial(stream, on_text=turn.tell_text)
+        ask = llm.complete if stream is None else partial(stream, on_text=turn.emit_text)
         tools = tools or None
         return ask(messages, tools) if turn.output is None else turn.output.send(llm, ask, messages, tools)
 

@@ -51,7 +51,7 @@ class Operations:
         if scope != "agent":
             self.outward = (ending, scope)
 
-    def end_told(self) -> dict[str, Any]:
+    def ending_as_data(self) -> dict[str, Any]:
         """The ending as a line has it."""
         told = {} if self.ended is None else self.ended._asdict()
         return {**told, "scope": self.outward[1]} if self.outward is not None else told
@@ -237,9 +237,9 @@ class Operations:
         """Write what the handlers decided, or that they changed something; nothing where they only observed."""
         if self.past is not None and not told:
             finish(self, run.id, run.passed[run.known :])
-        told = {**run.told(), **told}
+        told = {**run.as_data(), **told}
         if self.ended is not ended and self.ended is not None:
-            told["ended"] = self.end_told()
+            told["ended"] = self.ending_as_data()
         if run.hook == "before_llm" and (changed := self._changed(run.given["request"])):
             told["request"] = changed
         if told or run.id in self.touched:
@@ -278,7 +278,7 @@ class Operations:
         if run.last is None or run.written is run.last:
             return
         run.written = run.last
-        told = run.told() | ({"ended": self.end_told()} if self.ended is not None else {})
+        told = run.as_data() | ({"ended": self.ending_as_data()} if self.ended is not None else {})
         self.log.append({"type": HANDLERS, "id": run.id, "over": list(run.passed), **told})
 
     def _wait(self, run: HookRun, pause: Pause) -> Waiting:
@@ -291,8 +291,8 @@ class Operations:
         line |= {"agent": self.agent.name, "call": told, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(told and told["arguments"])}
         over = [*run.passed, [by.get("plugin"), by.get("handler")]]
-        ended = {"ended": self.end_told()} if self.ended is not None else {}
-        self.log.append({**line, "over": over, **run.told(), **ended})
+        ended = {"ended": self.ending_as_data()} if self.ended is not None else {}
+        self.log.append({**line, "over": over, **run.as_data(), **ended})
         return Waiting([Wait(line["id"], line["agent"], told, pause.reason, line["digest"], by)], call, by)
 
     def _looked_up(self, run: HookRun) -> bool:

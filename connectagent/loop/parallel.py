@@ -242,7 +242,7 @@ class _Batch:
     def _bring_home(self, run: ToolRun, stack: Stack) -> None:
         turn, body = self._turn, stack.body
         self._beside.wait(body.is_back.is_set)  # its line is written before what it changed has others
-        changes = body.told()
+        changes = body.changes_as_data()
         body.context.run(body.bring_home)
         before = copy_of(turn.state)
         body.go.set()

@@ -50,10 +50,10 @@ class Remote:
         """The line that ended an operation; None where it is to be done."""
         return None if self.turn.past is None else self.call(self.turn.closing, id)
 
-    def end_told(self) -> dict[str, Any]:
+    def ending_as_data(self) -> dict[str, Any]:
         """The ending as a line has it."""
         if self.body.ending is None:
-            return self.turn.end_told()  # type: ignore[no-any-return]
+            return self.turn.ending_as_data()  # type: ignore[no-any-return]
         ending, scope = self.body.ending
         return {**ending._asdict(), **({} if scope == "agent" else {"scope": scope})}
 
@@ -205,7 +205,7 @@ class _Boundary:
 
     def _write(self, id: str) -> None:
         """Write that the function is over, before handlers around it see what came of it: maybe they hide it."""
-        changes = {"changes": told} if (told := self._remote.body.told()) else {}
+        changes = {"changes": told} if (told := self._remote.body.changes_as_data()) else {}
         self._remote.turn.log.append({"type": TOOL_ENDED, "id": id, "entry": {}, **changes})
 
     def _run_inside(self, tool: Any, arguments: dict[str, Any], by: Any) -> Any:

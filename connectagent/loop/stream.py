@@ -70,8 +70,8 @@ class _Lockstep:
     def __init__(self, agent: Any, turn: Callable[[], Any]) -> None:
         self._agent, self._turn = agent, turn
         self._asked: SimpleQueue[None] = SimpleQueue()  # by these two the threads wait for each other; unlike locks
-        self._told: SimpleQueue[Any] = SimpleQueue()  # they cannot be left half-way by Ctrl-C
-        self._telling = threading.Lock()  # tools may cause entries from threads of their own
+        self._items: SimpleQueue[Any] = SimpleQueue()  # they cannot be left half-way by Ctrl-C
+        self._handing_over = threading.Lock()  # tools may cause entries from threads of their own
         self._thread: threading.Thread | None = None
         self._consumer = 0
         self._closing = self._interrupted = self._ended = False
@@ -90,7 +90,7 @@ class _Lockstep:
                 self._thread.start()
             else:
                 self._asked.put(None)
-            return self._told.get()
+            return self._items.get()
         except KeyboardInterrupt:  # it reaches the main thread, which waits; the turn is what it is meant for
             self._interrupted = True
             raise
@@ -115,7 +115,7 @@ class _Lockstep:
             end = _End({}, error)
         finally:
             self._agent.listener = None
-            self._told.put(end)
+            self._items.put(end)
 
     def is_own_thread(self) -> bool:
         """Whether the turn that is streamed begins in this thread."""
@@ -128,17 +128,17 @@ class _Lockstep:
     def listen(self, agent: Any, entry: TraceEntry) -> None:
         """Be told of what happens in the turn, and in those inside it, before the handlers of others are."""
         if entry.get("by") is not self._by:  # the consumer knows what it did itself
-            self._tell(agent, entry)
+            self._hand_over(agent, entry)
 
-    def _tell(self, agent: Any, item: TraceEntry) -> None:
+    def _hand_over(self, agent: Any, item: TraceEntry) -> None:
         """Hand an item to the consumer and wait until it asks for the next; here a turn that it left ends."""
         if self.is_consumer():  # it uses the agent itself, between two items
             return
-        with self._telling:
+        with self._handing_over:
             waited = not self._closing
             if waited:
                 agent.conversation.snapshot.sync()
-                self._told.put(item)
+                self._items.put(item)
                 self._asked.get()
         if waited:
             agent.conversation.take_changes(self._by)

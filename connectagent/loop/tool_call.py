@@ -135,7 +135,7 @@ class ToolRun:
         """
         self.body()
         if body is None or not self.turn.host.has_others("around_tool"):
-            self.keep([] if body is None else body.told())
+            self.keep([] if body is None else body.changes_as_data())
 
     def keep(self, changes: list[dict[str, Any]]) -> None:
         """Write what came of the body, and what it changed, before its round is settled."""
@@ -314,9 +314,9 @@ class ToolRun:
             entry["timing"] = round((time.perf_counter() - started - waited) * 1000, 3)
             if turn.ended is not None and turn.ended is not ended:
                 entry["ended_turn"] = turn.ended.result
-                entry["ended"] = turn.end_told()
+                entry["ended"] = turn.ending_as_data()
             if turn.request is not None and turn.request is not request:
-                entry["handoff"] = turn.request.told()
+                entry["handoff"] = turn.request.as_data()
 
     # -- after ---------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ class Turn(Operations):
         result, more = self.chain(
             "on_complete", f"{session['iteration']}/", result=ending.result, outcome=ending.outcome
         )
-        self.boundary.tell()
+        self.boundary.announce_pending()
         session["result"] = result
         return more
 
@@ -232,7 +232,7 @@ class Turn(Operations):
         for account in accounts.values():
             account.spent.add(usage)
 
-    def tell_text(self, text: str) -> None:
+    def emit_text(self, text: str) -> None:
         """Let handlers, and whoever streams the turn, know of a piece of the model's text."""
         for listener in self.listeners:
             listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
@@ -289,7 +289,7 @@ class Turn(Operations):
         """What the turn wants of those around it: to hand over, or to end them too."""
         told: dict[str, Any] = {}
         if self.request is not None:
-            told["handoff"] = self.request.told()
+            told["handoff"] = self.request.as_data()
         if self.outward is not None:
             ending, scope = self.outward
             result = self.conversation.session["result"] if ending.result is None else ending.result

@@ -255,9 +255,9 @@ class Conversation:
             return
         self._around.settle()
         if self._around.pending():
-            self._around.tell()
+            self._around.announce_pending()
         self._add(entry)
-        self._tell(entry)
+        self._emit(entry)
 
     def trace_quietly(self, entry: TraceEntry) -> None:
         """Trace on the way out of a turn, where no handler's error may hide the one that ended it."""
@@ -273,7 +273,7 @@ class Conversation:
             else:
                 at, now = self._around.place(), entry.get("timestamp", time.time())
                 self.snapshot.traced.amend(entry, {"timestamp": now, **({"at": at} if at else {}), **self.labels})
-        self._tell(*entries)
+        self._emit(*entries)
 
     def _add(self, entry: TraceEntry) -> None:
         entry.setdefault("timestamp", time.time())
@@ -287,7 +287,7 @@ class Conversation:
             self._changed = self._changed or entry["type"] in CHANGES_MESSAGES
         self.snapshot.traced.append(entry)
 
-    def _tell(self, *entries: TraceEntry) -> None:
+    def _emit(self, *entries: TraceEntry) -> None:
         """Let everybody know of entries, in the order of the trace.
 
         What a handler changes when it is told of one entry makes further entries, which are told after all
@@ -295,19 +295,19 @@ class Conversation:
         """
         self.announced += len(entries)
         pending = self._pending
-        pending.entries += [(entry, [*(pending.telling or ()), *self._around.all_running()]) for entry in entries]
-        if pending.telling is not None:
+        pending.entries += [(entry, [*(pending.causes or ()), *self._around.all_running()]) for entry in entries]
+        if pending.causes is not None:
             return
         errors: list[BaseException] = []
         try:
             while pending.entries:
-                entry, pending.telling = pending.entries.pop(0)
+                entry, pending.causes = pending.entries.pop(0)
                 try:
-                    self._around.emit(entry, pending.telling)
+                    self._around.emit(entry, pending.causes)
                 except BaseException as error:
                     errors.append(error)
         finally:
-            pending.telling = None
+            pending.causes = None
             pending.entries.clear()
         if errors:
             raise errors[0]

@@ -280,9 +280,9 @@ class Journal:
         Of a call that is not settled: without what its body, which ran beside others, changed in the state; its line
         tells that, so that it is brought home in the order of the calls.
         """
-        found, told = [], self._told_by_body(place)
+        found, repeated = [], self._repeated_by_body(place)
         for number, line in enumerate(self.lines):
-            if number in self.void or number in told:
+            if number in self.void or number in repeated:
                 continue
             if line.get("type") == "agent_turn":
                 id = str(line.get("id"))
@@ -293,7 +293,7 @@ class Journal:
                 found.append(line)
         return found
 
-    def _told_by_body(self, place: str) -> set[int]:
+    def _repeated_by_body(self, place: str) -> set[int]:
         """The lines about the state whose changes the line of a body tells again, in a call that is not settled."""
         closing = self.lines[self.closed[place]] if place in self.closed else {}
         if closing.get("type") != TOOL_ENDED:

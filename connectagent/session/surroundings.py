@@ -17,7 +17,7 @@ class Surroundings(Protocol):
     def pending(self) -> bool:
         """Whether there are entries that wait for the loop's next one."""
 
-    def tell(self) -> None:
+    def announce_pending(self) -> None:
         """Trace those."""
 
     def all_running(self) -> list[By | None]:

@@ -162,7 +162,7 @@ class PendingEntries(threading.local):
 
     def __init__(self) -> None:
         self.entries: list[tuple[TraceEntry, list[Any]]] = []  # each with whose code brought it about
-        self.telling: list[Any] | None = None  # the same of the entry that is being told
+        self.causes: list[Any] | None = None  # the same of the entry that is being told
 
 
 class EntryEnd:

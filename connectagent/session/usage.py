@@ -27,29 +27,29 @@ class Spent:
         self.calls = 0
         self.usage = TokenUsage(cost=0.0)
         self.priced = True
-        self._told = False
+        self._known = False
 
     def add(self, usage: TokenUsage | None) -> None:
         """Count one attempt; None where nobody told what it took."""
         self.calls += 1
         self.priced = self.priced and usage is not None and usage.cost is not None
         if usage is not None:
-            self._told = True
+            self._known = True
             for name in ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens"):
                 setattr(self.usage, name, getattr(self.usage, name) + (getattr(usage, name) or 0))
             self.usage.cost = (self.usage.cost or 0.0) + (usage.cost or 0.0)
 
     def include(self, other: Spent) -> None:
         """Count what other attempts came to."""
-        told = self._told or other._told
+        told = self._known or other._known
         calls, priced = self.calls + other.calls, self.priced and other.priced
         self.add(other.usage)
-        self.calls, self.priced, self._told = calls, priced, told
+        self.calls, self.priced, self._known = calls, priced, told
 
     @property
     def tokens(self) -> int | None:
         """Input and output; None where nobody told any."""
-        return None if self.calls and not self._told else self.usage.input_tokens + self.usage.output_tokens
+        return None if self.calls and not self._known else self.usage.input_tokens + self.usage.output_tokens
 
     @property
     def cost(self) -> float | None:
