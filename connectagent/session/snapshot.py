@@ -329,7 +329,7 @@ def other_calls(then: Any, now: Any) -> str | None:
     old, new = (side if isinstance(side, list) else [side] for side in (then, peek_one(now)))
     kept = [call[0] for call in old] == [call[0] for call in new]
     if kept and [call[3] for call in old] != [call[3] for call in new]:
-        return "only a person approves a call, with resume()"
+        return "approval is decided by a person, with resume()"
     return None if kept else "calls keep their ids and their number; raise ToolRejected to refuse one"
 
 
