@@ -51,7 +51,7 @@ class Decisions:
         self._about = call_of({"tool_call": self._call})
         return answer
 
-    def anew(self, number: int, entry: TraceEntry, first: TraceEntry) -> None:
+    def decide_again(self, number: int, entry: TraceEntry, first: TraceEntry) -> None:
         """Let handlers decide again, if the call has changed since they decided.
 
         Args:

@@ -111,7 +111,7 @@ class ToolRun:
 
     def _tool(self, number: int, entry: TraceEntry) -> Tool | None:
         """The tool that the call names now; a call that is not what was decided any more is decided anew."""
-        self._decisions.anew(number, entry, self.entry)
+        self._decisions.decide_again(number, entry, self.entry)
         return self.turn.agent.tools.get(self.call.name)  # type: ignore[no-any-return]
 
     # -- the body ------------------------------------------------------------------------------
