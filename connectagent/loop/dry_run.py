@@ -323,7 +323,7 @@ class DryRunBoundary(Boundary):
         self._state = DryRunState()
 
     def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Run a handler; its value, or None where it is shadowed."""
+        """Run a handler; its value, or None if it is shadowed."""
         if not handler.shadowed:
             return super().call(handler, arguments)
         if arguments.get("entry", {}).get("type") != "shadow":  # or on_trace would never end

@@ -53,7 +53,7 @@ class ToolRun:
 
     def whole(self) -> TraceEntry:
         """Take the call from `before_each_tool` to `after_each_tool`; its trace entry."""
-        outer = self.turn.conversation.session["pending_tool"]  # where a handler or tool calls execute_tool()
+        outer = self.turn.conversation.session["pending_tool"]  # not None if a handler or tool called execute_tool()
         self.turn.conversation.note_pending(shown_call(self.call))
         try:
             self.guard()
@@ -79,7 +79,7 @@ class ToolRun:
             self.turn.conversation.answer(self.call, self.entry["result"])
             self.turn.conversation.trace_quietly(self.entry)
         elif isinstance(error, Waiting):
-            error.call = self.call  # the outermost, where a tool or handler called execute_tool()
+            error.call = self.call  # the outermost call, if a tool or handler called execute_tool()
 
     # -- before --------------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ class Turn(Operations):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state as the code that runs here sees it: the session's, or its copy where it runs beside others."""
+        """The state for the code that runs here: of the session, or the copy of a parallel body."""
         body = self._body()
         return self.conversation.session["state"] if body is None else body.state  # type: ignore[no-any-return]
 

@@ -32,7 +32,7 @@ class Snapshot:
         if problem := session_problem(session):
             raise HookResultError(f"current_session cannot be used: {problem}")
         self.session = session
-        self.messages: list[Message] = session["messages"]  # the lists themselves, whose identity is kept
+        self.messages: list[Message] = session["messages"]  # the list objects must stay the same
         self.trace: list[TraceEntry] = session["trace"]
         self.traced = FollowedTrace(self.trace, start)
         self.copy: dict[str, Any] = {}
