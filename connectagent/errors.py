@@ -10,7 +10,7 @@
     |- ToolArgumentsError (ValueError)  the model's arguments do not fit the tool
     |- ToolRejected                     raised by handlers to refuse a tool call
     |- Pause                            raised by handlers and tools to stop the turn until somebody decides
-    |- Paused                           raised by `input()` when the turn has stopped so
+    |- Paused                           raised by `input()` after a Pause
     |- DivergenceError                  a resumed turn asks for other things than its record has
     |- OutputError (ValueError)         a structured answer that does not fit its model
     `- ProviderError                    a model call that failed, whichever SDK it went through
@@ -179,7 +179,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 class OutputError(ConnectAgentError, ValueError):
-    """A structured answer does not fit `output=`, even after the model was asked to correct it."""
+    """A structured answer does not fit what `output=` asks for."""
 
 
 class ProviderError(ConnectAgentError):

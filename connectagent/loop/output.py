@@ -94,7 +94,7 @@ class Form:
 
     def misfit(self, llm: Any, wrong: str, text: str) -> OutputError:
         """The error for a model that gave no answer of this form."""
-        problem = f"{llm.model} gave no {self.name}, even after a correction was asked for:\n{wrong}\n"
+        problem = f"{llm.model} gave no {self.name}, as its answer does not fit:\n{wrong}\n"
         return OutputError(f"{problem}Its answer: {text[:300]!r}")
 
     def result(self, agent: Any, text: str) -> Any:

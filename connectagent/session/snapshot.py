@@ -77,7 +77,7 @@ class Snapshot:
         self.valid = min(self.valid, index)
 
     def begin(self, by: By) -> None:
-        """A handler or tool is about to run: what changes from here on is its doing."""
+        """Note that a handler or tool is about to run: later changes are attributed to it."""
         self.deltas.pop(id(by), None)
         self.sync()
 

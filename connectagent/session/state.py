@@ -79,7 +79,7 @@ def initial_state(state: Any) -> dict[str, Any] | None:
         ConfigError: it is neither a dict nor None.
     """
     if state is not None and not isinstance(state, dict):
-        raise ConfigError(f"state is the dict with which sessions begin, not {type(state).__name__} {state!r:.80}")
+        raise ConfigError(f"state is a dict with which sessions begin, not {type(state).__name__} {state!r:.80}")
     return None if state is None else {**copy_of(state)}
 
 
