@@ -1,8 +1,8 @@
-"""The data of a conversation: what is stored (TypedDict) and what is passed about (dataclass).
+"""The data of a conversation: what is stored (TypedDict) and what is passed around (dataclass).
 
 Messages are in OpenAI's chat format, whichever provider answers. Two keys are connectagent's own and
-never sent: `provider_data` of an assistant message, which holds what its provider needs back, and
-`author`, the agent whose words they are, where it is another one of the tree.
+never sent: `provider_data` holds what a provider needs back with its assistant message; `author` names
+the agent that wrote a message, if it is another one of the tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Outcome = Literal["answered", "truncated", "ended", "max_iterations", "transferr
 
 
 class AgentBase:
-    """What every agent is. Modules below the agent tell by it a real one from an object that looks like one."""
+    """The base of every agent. Modules below the agent recognize one by it."""
 
     name: str
 
@@ -34,7 +34,7 @@ class TokenUsage:
         output_tokens: all output tokens, reasoning included.
         cached_tokens: the part of `input_tokens` that was read from the provider's cache.
         cache_write_tokens: the part of `input_tokens` that was written to the provider's cache.
-        cost: USD, or None where the price is not known.
+        cost: USD, or None if the price is not known.
     """
 
     input_tokens: int = 0
@@ -49,13 +49,13 @@ class ToolCall:
     """One request of the model to run a tool.
 
     Args:
-        id: the provider's id of the call; the result goes back under the same one.
+        id: the provider's id of the call; the result carries the same id.
         name: the name of the tool, as the model wrote it.
         arguments: keyword arguments by name. Handlers of `before_each_tool` may edit them.
         error: why the model's arguments could not be read, or None. Such a call is not run.
-        approved: whether the turn was paused at this call, and it was approved since.
-        raw: the arguments as the provider sent them. They go back so, unless a handler has changed `arguments`:
-            a byte that differs is a miss in the provider's cache.
+        approved: whether a person has approved this call after a pause.
+        raw: the arguments as the provider sent them. They are sent back unchanged unless a handler has changed
+            `arguments`: one different byte misses the provider's cache.
     """
 
     id: str
@@ -71,10 +71,10 @@ class LLMResponse:
     """One answer of a model.
 
     Args:
-        content: the text, or None where there is none.
+        content: the text, or None.
         tool_calls: the calls that the model asks for, in its order.
-        usage: tokens and cost, or None where the provider did not tell.
-        finish_reason: the provider's own word for why it stopped, for example `stop` or `length`.
+        usage: tokens and cost, or None if the provider did not report them.
+        finish_reason: why it stopped, in the provider's own word, for example `stop` or `length`.
         model: the model that answered, as the provider names it.
         provider_data: what this provider needs back with the message, `{"provider": name, ...}`.
         retries: the failed attempts before this answer, one dict each.
@@ -90,7 +90,7 @@ class LLMResponse:
 
     @property
     def truncated(self) -> bool:
-        """Whether a limit of tokens has cut the answer off."""
+        """Whether a token limit cut the answer off."""
         return (self.finish_reason or "").lower() in _TRUNCATED
 
 
@@ -106,9 +106,9 @@ class LLMRequest:
         messages: the conversation. It is the session's own list: edit it in place to change the
             conversation for good, or assign a new list to change this one call.
         tools: the tools' schemas in OpenAI's format, `{"type": "function", "function": {...}}`.
-        model: the model that is asked; another name asks that one in this one call.
-        options: parameters of the provider's API, as they are sent in this one call; at first the agent's. Only
-            what a handler changes in them is sent to another model, and to an LLM of others nothing is.
+        model: the model that is asked; a handler may name another one for this call.
+        options: parameters of the provider's API for this call; at first the agent's. Another model gets only what
+            a handler changed in them, and an LLM without `with_options` gets none.
     """
 
     messages: list[Message]
@@ -124,8 +124,8 @@ class Retry:
 
     Args:
         after_s: seconds to wait first.
-        model: for a model call, another model to ask instead: its name, or an `LLM`. A record has the name only: where
-            no model can be made of it, a turn that is resumed asks the handlers of `on_error` again.
+        model: for a model call, another model to ask instead: its name, or an `LLM`. A record has only the name. If no
+            model can be made from it, a resumed turn runs the `on_error` handlers again.
     """
 
     after_s: float = 0
@@ -151,7 +151,7 @@ class Image:
 
     Args:
         data: the bytes of the file, or a path to it.
-        media_type: for example `image/png`; told from the first bytes where it is not given.
+        media_type: for example `image/png`; by default detected from the first bytes.
     """
 
     data: bytes | str | os.PathLike[str]
@@ -169,7 +169,7 @@ class Image:
 
 
 def _image_type(data: bytes) -> str:
-    """The media type that the first bytes of an image file tell (the formats that both wires take)."""
+    """The media type of an image, from its first bytes (the formats that both wires take)."""
     for magic, media_type in ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif")):
         if data.startswith(magic):
             return media_type
@@ -184,8 +184,8 @@ class File:
 
     Args:
         data: the bytes of the file, or a path to it.
-        media_type: for example `application/pdf`; told from the name or the first bytes where it is not given.
-        name: what the model knows it by; that of the path where it is not given.
+        media_type: for example `application/pdf`; by default detected from the name or the first bytes.
+        name: the file name that the model sees; by default the path's.
     """
 
     data: bytes | str | os.PathLike[str]
@@ -195,10 +195,10 @@ class File:
     def part(self) -> dict[str, Any]:
         """The file as a part of a message: `{"type": "file", "file": {"filename", "file_data": "data:..."}}`.
 
-        A picture becomes the part that an `Image` is.
+        An image becomes an image part.
 
         Raises:
-            ValueError: nothing tells what kind of file it is.
+            ValueError: the kind of file is not known.
         """
         data, name = self.data, self.name
         if not isinstance(data, bytes):
@@ -214,7 +214,7 @@ class File:
 
 
 def _file_type(data: bytes, name: str | None) -> str:
-    """The media type that the first bytes of a file tell, or its name, or that it is text."""
+    """The media type of a file, from its first bytes, its name, or the fact that it is text."""
     if data.startswith(b"%PDF-"):
         return "application/pdf"
     import mimetypes
@@ -225,7 +225,7 @@ def _file_type(data: bytes, name: str | None) -> str:
         data.decode()
     except UnicodeDecodeError:
         raise ValueError(
-            f"nothing tells what kind of file {name or 'this'} is; name its media_type, for example 'application/pdf'"
+            f"{name or 'the data'}: unknown kind of file; name its media_type, for example 'application/pdf'"
         ) from None
     return "text/plain"
 
@@ -247,7 +247,7 @@ TraceEntry = dict[str, Any]
 
 
 CHANGES_MESSAGES = ("message", "message_edited", "message_removed", "mended", "tool_execution", "change")
-"""The types of entries that tell of a change of messages, or of what becomes one."""
+"""The types of entries that change the messages, or a value that becomes a message."""
 
 
 CORE_TYPES = frozenset(
@@ -258,7 +258,7 @@ CORE_TYPES = frozenset(
         *("decided", "retrying"),
     )
 )
-"""The types of entries and lines that connectagent itself makes: code of others gives its own entries other ones."""
+"""The types of entries and lines that connectagent itself writes. Plugins use other types for their own."""
 
 
 class Session(TypedDict, total=False):
@@ -274,8 +274,8 @@ class Session(TypedDict, total=False):
     result: str | None
     outcome: Outcome | None
     state: dict[str, Any]
-    active_agent: str | None  # who answers, where the agent has handed over to another one
-    heard: dict[str, int]  # by the agent that led the turn: how many of its messages this one knows
+    active_agent: str | None  # the agent that answers, after a handoff
+    heard: dict[str, int]  # by leading agent: how many of its messages this one has seen
 
 
 @runtime_checkable
@@ -283,7 +283,7 @@ class LLM(Protocol):
     """Anything that answers a conversation.
 
     `complete` takes messages in OpenAI's chat format and tools as `{"type": "function", "function":
-    {...}}`; it returns one `LLMResponse`, and raises `ProviderError` where the call failed.
+    {...}}`; it returns one `LLMResponse`, and raises `ProviderError` if the call fails.
     """
 
     model: str
@@ -293,7 +293,7 @@ class LLM(Protocol):
 
 @runtime_checkable
 class ConfigurableLLM(LLM, Protocol):
-    """An LLM that sends parameters of its provider's API, and can be had with others for one call."""
+    """An LLM that sends parameters of its provider's API, and takes others for one call."""
 
     options: dict[str, Any]
 
@@ -302,7 +302,7 @@ class ConfigurableLLM(LLM, Protocol):
 
 @runtime_checkable
 class StreamingLLM(LLM, Protocol):
-    """An LLM that also tells its text as it arrives; the response that it returns is the whole one."""
+    """An LLM that also streams its text; it returns the whole response."""
 
     def stream(
         self,
@@ -314,7 +314,7 @@ class StreamingLLM(LLM, Protocol):
 
 
 class WordByWord:
-    """`stream` for an LLM that has its whole answer at once: it tells the text word by word."""
+    """`stream` for an LLM that has its whole answer at once: it passes the text on word by word."""
 
     complete: Callable[..., LLMResponse]
 
@@ -326,7 +326,7 @@ class WordByWord:
         on_text: Callable[[str], None],
         **options: Any,
     ) -> LLMResponse:
-        """As `complete`, with the text told word by word."""
+        """Like `complete`, but the text is also passed to `on_text`, word by word."""
         response = self.complete(messages, tools, **options)
         for word in re.findall(r"\S+\s*|\s+", response.content or ""):
             on_text(word)
@@ -338,11 +338,11 @@ class Wait:
     """A call that waits for a person's decision.
 
     Args:
-        id: the place of the wait, by which it is decided: `agent.resume(record, approve=id)`.
+        id: the place of the wait, to decide it by: `agent.resume(record, approve=id)`.
         agent: the agent whose call it is.
-        call: the tool call as `{"id", "name", "arguments"}`; None where a model call or a round of calls waits.
+        call: the tool call as `{"id", "name", "arguments"}`; None if a model call or a round of calls waits.
         reason: what is to be decided.
-        digest: of the call's arguments, so that a person who decides can tell one call from another.
+        digest: of the call's arguments, to distinguish similar calls.
         by: the handler or the tool that asked.
     """
 
@@ -355,12 +355,12 @@ class Wait:
 
 
 class Log(Protocol):
-    """Where the lines of a session are written: what the loop did, and where a turn stands.
+    """Where the lines of a session are written: what the loop did, and how far a turn has come.
 
     Attributes:
         id: the session's id.
-        path: the record's file, or None where nothing is written.
-        recording: whether it is for sessions that are written.
+        path: the record's file, or None if nothing is written.
+        recording: whether it writes sessions to files.
     """
 
     id: str
@@ -370,22 +370,22 @@ class Log(Protocol):
     def path(self) -> Path | None: ...
 
     def append(self, line: TraceEntry) -> None:
-        """Write one line: an entry of the trace, or what only the log has. Nobody changes it afterwards."""
+        """Write one line: an entry of the trace, or a line of the log's own. It must not change afterwards."""
 
     def follow(self, agent: Any) -> None:
-        """Go over to the session that the agent has now."""
+        """Switch to the agent's current session."""
 
     def leave(self) -> None:
         """The session is over."""
 
     def lines(self) -> list[TraceEntry]:
-        """The lines of the turn that is open, as they were before anything in them was masked."""
+        """The lines of the open turn, before masking."""
 
     def withhold(self, turn: str) -> None:
-        """Write the lines of a turn inside, of an agent that is not to be recorded, without texts and arguments."""
+        """Write the lines of this inner turn without texts and arguments: its agent is not to be recorded."""
 
     def begin(self, turn: Any) -> None:
-        """A root turn begins, or goes on."""
+        """A root turn begins or is resumed."""
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
-        """A root turn is over, or has stopped."""
+        """A root turn has ended or stopped."""

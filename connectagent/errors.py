@@ -3,15 +3,15 @@
     ConnectAgentError
     |- ConfigError (ValueError)         a setting, a model name, a system prompt, a tree of agents
     |- HandlerError (TypeError)         a function that cannot be a handler
-    |- HookResultError (TypeError)      a handler returned, or left behind, what its hook does not take
+    |- HookResultError (TypeError)      a handler returned or left something that its hook does not accept
     |- PluginError                      a plugin that cannot be found, loaded or registered
     |- ToolDefinitionError (TypeError)  a function or schema that cannot be a tool
     |- ToolNotFound (LookupError)       the model asked for a tool that does not exist
     |- ToolArgumentsError (ValueError)  the model's arguments do not fit the tool
     |- ToolRejected                     raised by handlers to refuse a tool call
     |- Pause                            raised by handlers and tools to stop the turn until somebody decides
-    |- Paused                           what `input()` raises then
-    |- DivergenceError                  a turn goes on, and its code asks for other things than it did before
+    |- Paused                           raised by `input()` after a Pause
+    |- DivergenceError                  a resumed turn asks for other things than its record has
     |- OutputError (ValueError)         a structured answer that does not fit its model
     `- ProviderError                    a model call that failed, whichever SDK it went through
 """
@@ -36,7 +36,7 @@ class HandlerError(ConnectAgentError, TypeError):
 
 
 class HookResultError(ConnectAgentError, TypeError):
-    """A handler returned, or left in the session, something that its hook does not take."""
+    """A handler returned, or left in the session, something that its hook does not accept."""
 
 
 class PluginError(ConnectAgentError):
@@ -44,7 +44,7 @@ class PluginError(ConnectAgentError):
 
 
 class PluginWarning(UserWarning):
-    """A handler that only watches raised, and `Agent(plugin_errors="warn")` let the turn go on."""
+    """An observing handler raised, and `Agent(plugin_errors="warn")` let the turn go on."""
 
 
 class ToolDefinitionError(ConnectAgentError, TypeError):
@@ -66,9 +66,9 @@ class ToolRejected(ConnectAgentError):
 class Pause(ConnectAgentError):
     """Raise it in a `before_` handler or in a tool to stop the turn until somebody decides, maybe days later.
 
-    Handlers of `around_tool` about that tool see it on its way out, those of `around_turn` see the `Paused` that
-    `input()` raises. One that returns a value in its place ends the wait. Outside of a turn there is nothing to
-    stop, and the program gets the Pause itself.
+    `around_tool` handlers of that tool see the Pause pass; `around_turn` handlers see the `Paused` that `input()`
+    raises. A handler that returns a value instead ends the wait. Outside of a turn there is nothing to stop, so the
+    program gets the Pause itself.
 
     Attributes:
         reason: what is to be decided.
@@ -82,12 +82,12 @@ class Pause(ConnectAgentError):
 
 
 class Waiting(BaseException):
-    """A wait on its way out of a turn's operations. Not an Exception, so that no body of others swallows it.
+    """A wait on its way out of a turn's operations. Not an Exception, so that no tool or handler swallows it.
 
     Attributes:
-        waits: what waits, in the order of the calls: `data.Wait` objects.
-        call: the outermost tool call of the agent that it passed, or None.
-        by: whose handler or tool that is.
+        waits: the `data.Wait` objects, in the order of the calls.
+        call: the agent's outermost tool call that the wait has left, or None.
+        by: the handler or tool that waits.
     """
 
     def __init__(self, waits: list[Any], call: Any = None, by: dict[str, Any] | None = None) -> None:
@@ -102,19 +102,19 @@ class Diverged(BaseException):
 
 
 class DivergenceError(ConnectAgentError):
-    """A turn that goes on asks for something that its record does not have, where other things are finished.
+    """A resumed turn asks for something that its record does not have, and has not asked for something finished.
 
-    The code or what it depends on is not what it was. Nothing was run; `agent.resume(record, place=...)` goes back
-    to before that step.
+    The code, or something that it depends on, has changed. Nothing was run. `agent.resume(record, place=...)` goes
+    back to before that step.
     """
 
 
 class TurnEnded(BaseException):
-    """The turn was ended before an attempt at a model or tool was made. Not an Exception, as nothing has failed."""
+    """The turn was ended before a model or tool was called. Not an Exception, as nothing has failed."""
 
 
 class Abandoned(BaseException):
-    """Nobody waits for this turn any more, since Ctrl-C came twice; what is around it must not be touched."""
+    """Nothing waits for this turn any more, since Ctrl-C came twice. It must not touch the turns around it."""
 
 
 _NOT_RECORDED = "it is not recorded, so only this process can go on with it"
@@ -124,9 +124,9 @@ class Paused(ConnectAgentError):
     """The turn waits for decisions; `agent.resume(record, approve=True)` goes on with it.
 
     Attributes:
-        waiting: what waits, as `Wait` objects; where there are several, `approve=wait.id` decides one.
+        waiting: the `Wait` objects; if there are several, `approve=wait.id` decides one.
         reason: what is to be decided, of the first.
-        record: the path of the session's record, or None where nothing is recorded.
+        record: the path of the session's record, or None if nothing is recorded.
         call: the tool call of the first, or None.
     """
 
@@ -141,7 +141,7 @@ class Paused(ConnectAgentError):
 
 
 def short_path(path: Any) -> str:
-    """A path as it is written in the current folder, where it is below that."""
+    """A path, relative if it is below the current folder."""
     try:
         relative = os.path.relpath(path)
     except (OSError, ValueError):  # the folder is gone, or on another drive
@@ -150,12 +150,12 @@ def short_path(path: Any) -> str:
 
 
 def cut(text: str, limit: int = 80) -> str:
-    """A text of at most `limit` characters; "..." ends one that was longer."""
+    """A text cut to at most `limit` characters, with "..." at the end if it was longer."""
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def short(value: Any) -> str:
-    """A value as errors show it: its type and its beginning."""
+    """A value in error messages: its type and its beginning."""
     return cut(f"{type(value).__name__} {value!r}")
 
 
@@ -167,19 +167,19 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
         known: what would be accepted.
         cutoff: how alike the two must be, from 0 to 1.
     """
-    from difflib import get_close_matches  # only who mistypes a name pays for its import
+    from difflib import get_close_matches  # imported only after a typing error
 
     return next(iter(get_close_matches(name, list(known), 1, cutoff)), None)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """What an error says of a name that is nearly a known one, with a space before; else ""."""
+    """The end of an error message that suggests a known name, with a space before; "" if none is near."""
     near = nearest(name, known, cutoff)
     return f" Did you mean {near!r}?" if near else ""
 
 
 class OutputError(ConnectAgentError, ValueError):
-    """A structured answer does not fit what `output=` asks for, though the model was told so."""
+    """A structured answer does not fit what `output=` asks for."""
 
 
 class ProviderError(ConnectAgentError):
@@ -191,11 +191,11 @@ class ProviderError(ConnectAgentError):
             `timeout`, `stream`, `server`, `bad_response`.
         provider: the provider's name, for example `openai`.
         model: the model that was asked, if known.
-        status: the HTTP status of the failed response, or None where there was none.
+        status: the HTTP status of the failed response, or None.
         retry_after_s: seconds that the provider asked to wait, or None.
-        body: what the provider sent, as it was parsed, for those who need more than the message.
-        retries: the attempts that the SDK made before giving up, one dict each.
-        usage: the tokens that the failed answer took all the same, as a `TokenUsage`; None where none had begun.
+        body: the provider's parsed response, with more details than the message.
+        retries: the attempts that the SDK made before it gave up, one dict each.
+        usage: the tokens that the failed answer took, as a `TokenUsage`; None if no answer had begun.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Whose code is running here: the package's one context variable.
 
-A frame says which turn the code belongs to and where in it the code runs. Threads that are started with a copy of
-the context stay in their frame; others are in none.
+A frame names the turn that the code belongs to, and the place in it. A thread that is started with a copy of the
+context stays in the frame; any other thread has none.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 
 class Frame:
-    """Code of others, or of the loop, that runs inside a turn. It never changes.
+    """Where code runs inside a turn, and whose it is. Immutable.
 
     Args:
         turn: the turn.
-        id: the place of the operation that runs here, or the place of one handler in it.
-        by: whose code it is; None for the loop's own.
-        account: who pays for model calls that are made here; None where nobody keeps one.
-        body: what runs here beside others of its turn, in a thread of its own and with a copy of the state; None for
-            what runs on the turn's own thread.
-        place: the operation to which changes belong that are made here; `id`, where it is not one handler's frame.
+        id: the place of the operation that runs here, or of one handler in it.
+        by: the handler or tool; None for the loop's own code.
+        account: is charged for model calls made here; None if no account is kept.
+        body: the parallel body that runs here, in a thread of its own and with a copy of the state; None on the turn's
+            own thread.
+        place: the operation to which changes made here belong; by default `id`.
     """
 
     __slots__ = ("account", "body", "by", "id", "place", "turn")
@@ -51,26 +51,26 @@ CURRENT: ContextVar[Frame | None] = ContextVar("connectagent_frame", default=Non
 
 
 def current() -> Frame | None:
-    """The frame in which this code runs, or None outside of turns and in threads that know of none."""
+    """The frame in which this code runs; None outside of turns, and in threads without one."""
     return CURRENT.get()
 
 
 def enter(frame: Frame | None) -> Token[Frame | None]:
-    """Let what follows run in a frame, until `leave`."""
+    """Run what follows in a frame, until `leave`."""
     if frame is not None and frame.turn.ident == get_ident():
         frame.turn.innermost = frame
     return CURRENT.set(frame)
 
 
 def leave(token: Token[Frame | None]) -> None:
-    """Go back to the frame that was left by `enter`."""
+    """Go back to the frame in which `enter` was called."""
     CURRENT.reset(token)
     here = CURRENT.get()
     if here is not None and here.turn.ident == get_ident():
         here.turn.innermost = here
 
 
-class within:  # used as a function; not a generator: contextlib would set attributes of exceptions that pass
+class within:  # not a generator: contextlib would set attributes of exceptions that pass
     """Run what follows in a frame: `with within(frame):`."""
 
     __slots__ = ("_frame", "_token")

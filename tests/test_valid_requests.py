@@ -85,8 +85,8 @@ def function(name: Any = "x", **parts: Any) -> dict[str, Any]:
         ([function(parameters={"type": "object", "properties": [1]})], "its properties"),
         ([function(parameters={"type": "object", "properties": {"a": 5}})], "its properties"),
         ([function(parameters={"type": "object", "required": "a"})], "'required'"),
-        ([function(parameters={"type": "object", "properties": {"a": {"maximum": math.nan}}})], "no form in JSON"),
-        ([function(parameters={"type": "object", "properties": {"a": {"maximum": math.inf}}})], "no form in JSON"),
+        ([function(parameters={"type": "object", "properties": {"a": {"maximum": math.nan}}})], "written as JSON"),
+        ([function(parameters={"type": "object", "properties": {"a": {"maximum": math.inf}}})], "written as JSON"),
     ],
 )
 def test_tools_that_no_provider_takes_are_refused_where_they_are_left(tools: list[Any], says: str) -> None:

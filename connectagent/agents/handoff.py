@@ -21,7 +21,7 @@ class HandoffRequest:
     def __init__(self, target: Any, message: str = "", by: str = "") -> None:
         self.target, self.message, self.by = target, message, by
 
-    def told(self) -> dict[str, Any]:
+    def as_data(self) -> dict[str, Any]:
         """The wish as a line has it."""
         return {"target": self.target.name, "message": self.message, "by": self.by}
 

@@ -250,9 +250,9 @@ class Links(Node):
         """Whether there are entries that wait for the loop's next one."""
         return bool(self.boundary.pending)
 
-    def tell(self) -> None:
+    def announce_pending(self) -> None:
         """Trace those."""
-        self.boundary.tell()
+        self.boundary.announce_pending()
 
     def all_running(self) -> list[By | None]:
         """Whose code is running, innermost last."""

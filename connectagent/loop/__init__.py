@@ -1,1 +1,1 @@
-"""One turn: the model call, the tool round, and the boundary at which code of others runs."""
+"""One turn: the model call, the tool round, and the boundary at which handlers and tools run."""

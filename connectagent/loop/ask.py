@@ -1,4 +1,4 @@
-"""One model call that code of others asks for: `llm_do`, which needs no agent, and `agent.ask`."""
+"""A model call that a program or plugin makes: `llm_do`, which needs no agent, and `agent.ask`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def llm_do(
         prompt: text, an `Image`, a `File`, or a list of texts, images, files and parts of a message.
         output: a pydantic model, a dataclass, a TypedDict, or a type such as `list[int]`; an instance of it is
             returned. An answer that does not fit is sent back once with what was wrong.
-        system_prompt: what the model is told first.
+        system_prompt: the system prompt.
         model: a name as `Agent` takes it.
         llm: an `LLM` to ask, in place of a name.
         api_key: the key, in place of the provider's variable.
@@ -90,19 +90,19 @@ def llm_do(
 
 
 def verdict(prompt: str, output: type[Any], system_prompt: str, llm: LLM) -> Any:
-    """As `llm_do`, for a decision: the answer must be the object and nothing else, and no rule may have made it.
+    """Like `llm_do`, for a decision: the answer must be nothing but the object, and not from the offline model.
 
     Raises:
         ProviderError: the call failed.
-        OutputError: the second answer is not the object alone either.
-        ConfigError: the offline model answered, which judges nothing.
+        OutputError: the second answer is not just the object either.
+        ConfigError: the offline model answered.
     """
     form = Form(output, alone=True)
     return _structured(form, llm, _messages(prompt, system_prompt), _completing(llm, form))
 
 
 def _completing(llm: LLM, form: Form | None) -> Callable[[list[Message]], LLMResponse]:
-    """What asks a model: as an operation of the turn that is running, or outside of one."""
+    """A function that asks a model: as an operation of the running turn, or outside of turns."""
     here = frame.current()
     if here is not None and not here.turn.over:
         return partial(_in_turn, here, llm, form)
@@ -117,7 +117,7 @@ def ask(
     model: str | None = None,
     tools: Any = (),
 ) -> Any:
-    """What `agent.ask()` returns: the answer of one model call, as part of the turn in which it is asked for.
+    """`agent.ask()`: the answer of one model call inside the running turn.
 
     Raises:
         RuntimeError: no turn is running.
@@ -138,18 +138,18 @@ def ask(
 def _in_turn(
     asked: Frame, llm: Any, form: Form | None, messages: list[Message], tools: list[dict[str, Any]] | None = None
 ) -> LLMResponse:
-    """Ask a model as an operation of whoever asks: hooks see it, it is recorded, counted, and not done again.
+    """Ask a model as an operation of the turn: hooks see it; it is recorded, counted and never repeated.
 
     Raises:
         RuntimeError: a handler ended the turn before the model was asked.
     """
     if asked.body is not None and (asked.body.left or asked.body.over):
-        raise RuntimeError(f"a model was asked by a tool that nobody waits for any more: {asked.id}")
+        raise RuntimeError(f"a model was asked by a tool that the turn no longer waits for: {asked.id}")
     turn: Any = asked.turn if asked.body is None else Remote(asked.body, copy_context())
     lock = turn.alone(asked)
 
     def meanwhile(*given: Any) -> LLMResponse:
-        lock.release()  # others may ask while this one waits for its answer
+        lock.release()  # others may ask while this call waits for its answer
         try:
             return _send(form, *given)  # type: ignore[no-any-return]
         finally:
@@ -168,10 +168,10 @@ def _in_turn(
 
 
 def _messages(prompt: Any, system_prompt: str | None) -> list[Message]:
-    """What is sent: messages as they were given, or a user's message; what the model is told first stands above.
+    """The messages to send: the given ones, or a user's message, below the system prompt.
 
     Raises:
-        ValueError: there is nothing to send.
+        ValueError: the prompt is empty.
     """
     if not prompt or (isinstance(prompt, str) and not prompt.strip()):
         raise ValueError("the prompt is empty: give a text, an Image, a File, or a list of them")
@@ -182,7 +182,7 @@ def _messages(prompt: Any, system_prompt: str | None) -> list[Message]:
 
 
 def _schemas(tools: Any) -> list[dict[str, Any]]:
-    """The schemas of tools that a model is told of; the caller acts on the calls that it answers."""
+    """The schemas of the tools to offer; the caller runs the calls that the model answers."""
     if not tools:
         return []
     if isinstance(tools, list | tuple) and all(isinstance(tool, dict) for tool in tools):

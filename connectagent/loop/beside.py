@@ -1,7 +1,7 @@
-"""Bodies that run beside a turn, each in a thread of its own, and the turn's own thread, which serves them.
+"""Tool bodies that run in parallel, each in a thread of its own, while the turn's own thread runs jobs for them.
 
-What touches the conversation, handlers above all, is done on the turn's own thread, one job at a time. A body has a
-copy of the state; what it changes is brought home on that thread too, in the order of the calls.
+Handlers and all else that touches the conversation run on the turn's own thread, one job at a time. A body has a copy
+of the state; its changes are merged on that thread too, in the order of the calls.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from connectagent.session.snapshot import By
 from connectagent.session.state import copy_of, lasting, merge_change, state_change
 from connectagent.tools.running import stops
 
-GRACE_S = 0.5  # that async work has to end in when it is cancelled
+GRACE_S = 0.5  # the time in which cancelled async work has to end
 RUNS_ON = "it could not be stopped and runs on; what it still does is not waited for"
 
 
 class _Job:
-    """Something that is to be done on the turn's own thread."""
+    """A job for the turn's own thread."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._work = work
@@ -36,7 +36,7 @@ class _Job:
         self.done = threading.Event()
 
     def run(self) -> None:
-        """Do it; Ctrl-C, which comes to this thread, is told to both."""
+        """Run the job. Ctrl-C reaches this thread, and is raised here and in the thread that waits."""
         if self.done.is_set():
             return
         try:
@@ -49,12 +49,12 @@ class _Job:
             self.done.set()
 
     def fail(self, error: BaseException) -> None:
-        """Let whoever wants it have an error."""
+        """Raise an error in the thread that waits."""
         self._error = self._error or error
         self.done.set()
 
     def result(self) -> Any:
-        """Wait for what came of it."""
+        """Wait for its result."""
         self.done.wait()
         if self._error is not None:
             raise self._error
@@ -62,7 +62,7 @@ class _Job:
 
 
 class Beside:
-    """The bodies that run beside a turn at one time, and the thread that serves them."""
+    """The bodies that run in parallel beside a turn, and the thread that runs their jobs."""
 
     def __init__(self, turn: Any) -> None:
         self.turn = turn
@@ -75,14 +75,14 @@ class Beside:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the thread that serves the bodies."""
+        """Whether this is the thread that runs the jobs."""
         return threading.get_ident() == self._thread
 
     def call(self, work: Callable[[], Any]) -> Any:
-        """Do something on the thread that serves the bodies, and wait for it.
+        """Run a job on the serving thread, and wait for it.
 
         Raises:
-            Abandoned: nobody serves any more.
+            Abandoned: jobs are no longer served.
         """
         if self.is_here:
             return work()
@@ -98,11 +98,11 @@ class Beside:
             self._asked.discard(job)
 
     def wake(self) -> None:
-        """Let the thread look again whether it has what it waits for."""
+        """Make the serving thread check again what it waits for."""
         self._jobs.put(None)
 
     def wait(self, until: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Serve the bodies until something holds; False where it does not in time."""
+        """Run jobs until a condition holds; False on a timeout."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not until():
             left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
@@ -115,14 +115,14 @@ class Beside:
         return True
 
     def wait_for(self, event: threading.Event, timeout_s: float | None = None) -> bool:
-        """Wait for an event in any thread: the one that serves the bodies goes on serving."""
+        """Wait for an event in any thread; the serving thread goes on running jobs."""
         return self.wait(event.is_set, timeout_s) if self.is_here else event.wait(timeout_s)
 
     def cut(self, again: bool = False) -> None:
-        """Stop the bodies that can be stopped, and leave the others behind: Ctrl-C was pressed.
+        """After Ctrl-C: stop the bodies that can be stopped, and leave the others behind.
 
         Args:
-            again: whether it was pressed again: all are left behind.
+            again: whether Ctrl-C was pressed again: all bodies are left behind.
         """
         for job in list(self._asked):
             job.fail(KeyboardInterrupt())
@@ -137,7 +137,7 @@ class Beside:
                 body.leave(max(deadline - time.monotonic(), 0))
 
     def close(self, abandon: bool = False) -> None:
-        """Serve nobody any more; `abandon`: and leave all bodies behind."""
+        """Run no more jobs; `abandon`: leave all bodies behind."""
         with self._lock:
             self._closed = True
         for body in self.bodies if abandon else ():
@@ -149,27 +149,27 @@ class Beside:
 
 
 class Body:
-    """A tool's function, or an agent's turn, that runs beside others of its turn.
+    """A tool's function, or an agent's turn, that runs in parallel with others of its turn.
 
     Args:
-        beside: those it runs beside.
-        context: of the handlers about it; it runs in a copy.
-        pending: the call that it runs, as `pending_tool` shows it.
+        beside: the bodies that run at the same time.
+        context: the context of the handlers around it; it runs in a copy.
+        pending: the call that it runs, as in `pending_tool`.
 
     Attributes:
-        by: whose code it is.
+        by: the tool.
         state: its copy of the state.
-        changes: what it has changed so far, in order: changes of its own, and turns of agents that ended in it.
+        changes: its changes so far, in order: of its own code, and of agents' turns that ended in it.
         ending: how it ended the turn, with the scope.
-        entered: set when its code runs, or will not; of one that asks an agent, when that one's turn runs.
-        done: set when it is over, or left behind.
-        is_back: set when nothing of it is under way but what comes in the order of the calls.
-        go: set when it may come back into the handlers around it.
-        over, left: which of the two.
-        inside: how many turns of agents run in it.
-        asks: whether it asks an agent at once, whose beginning is waited for.
-        waited_s: how long it waited for others when it was over.
-        home: the place in which its changes are made in the end.
+        entered: set when its code runs, or will not run; if it asks an agent, when that agent's turn runs.
+        done: set when it is over or left behind.
+        is_back: set when only work that follows the order of the calls remains.
+        go: set when it may return into the handlers around it.
+        over, left: whether it is over; whether it was left behind.
+        inside: how many agents' turns run in it.
+        asks: whether it asks an agent right away, and the beginning of that turn is waited for.
+        waited_s: how long it waited for others after it was over.
+        home: the place where its changes are finally applied.
     """
 
     def __init__(self, beside: Beside, context: Context, pending: Any = None) -> None:
@@ -194,7 +194,7 @@ class Body:
         beside.bodies.append(self)
 
     def begin(self, by: By | None, state: dict[str, Any]) -> None:
-        """Take a copy of the state, as the handlers around it have left it."""
+        """Copy the state, as the handlers around the body have left it."""
         self.by, self.state, self._base, self.started = by, copy_of(state), copy_of(state), True
 
     def start(self, function: Callable[[], Any], own: Frame) -> None:
@@ -227,10 +227,10 @@ class Body:
         self.beside.wake()
 
     def outcome(self) -> Any:
-        """What came of it.
+        """Its result.
 
         Raises:
-            KeyboardInterrupt: it was left behind when Ctrl-C was pressed.
+            KeyboardInterrupt: it was left behind after Ctrl-C.
             BaseException: what it raised.
         """
         if not self.over or (self.cut and self._stops and self._error is not None):
@@ -242,17 +242,17 @@ class Body:
         return self._value
 
     def timed_out(self, name: str, timeout_s: float) -> TimeoutError | None:
-        """The error of one that takes too long, which is cancelled, or left behind; None where it is over after all."""
+        """Cancel the body, or leave it behind, after its timeout; the error, or None if it is over after all."""
         runs_on = self.leave(GRACE_S)
         if not runs_on and (self._error is None or not self._stops):
             return None
-        told = f"; {RUNS_ON}" if runs_on else ""
-        error = TimeoutError(f"{name} took longer than {timeout_s:g} s{told}")
+        note = f"; {RUNS_ON}" if runs_on else ""
+        error = TimeoutError(f"{name} took longer than {timeout_s:g} s{note}")
         error.left_behind = runs_on  # type: ignore[attr-defined]
         return error
 
     def join(self) -> None:
-        """Wait for the end of the thread of one that is over."""
+        """Wait for the thread to end, if the body is over."""
         if self.over and self._thread is not None:
             self._thread.join(GRACE_S)
 
@@ -262,14 +262,14 @@ class Body:
             stop()
 
     def leave(self, grace_s: float) -> bool:
-        """Leave it behind, unless it is over; async work is cancelled, and has a little time to end. Whether it is."""
+        """Leave the body behind unless it is over; async work is cancelled first. Whether it was left behind."""
         self.cancel()
         if self._stops:
             self.done.wait(grace_s)
         with self._lock:
             if not self.over:
                 self.left = True
-                self.changes = [one for one in self.changes if "turn" in one]  # agents in it that were done
+                self.changes = [one for one in self.changes if "turn" in one]  # agents' turns that ended in it
         self.done.set()
         self._enter()
         return self.left
@@ -277,7 +277,7 @@ class Body:
     # -- what it changes -----------------------------------------------------------------------
 
     def session(self) -> BodySession:
-        """`current_session` as its code sees it."""
+        """`current_session` for the code of the body."""
         if self._session is None:
             session = self.turn.conversation.session
             self._session = BodySession(session, self.pending, lambda: self.state, self._replace)
@@ -287,47 +287,47 @@ class Body:
         self.state = state
 
     def take(self, by: By | None = None) -> None:
-        """Note what was changed in the copy of the state so far as somebody's doing."""
+        """Record what changed in the copy of the state so far, as changes by `by`."""
         with self._lock:
             if change := state_change(self._base, self.state):
                 self.changes.append({"by": by or self.by, **change})
                 self._base = copy_of(self.state)
 
     def absorb(self, change: dict[str, Any]) -> None:
-        """See in the copy of the state what was changed in the state itself."""
+        """Apply a change of the state itself to the copy."""
         with self._lock:
             merge_change(self.state, change)
             self._base = copy_of(self.state)
 
     def add_turn(self, line: TraceEntry, change: dict[str, Any], known: bool) -> None:
-        """Keep the end of an agent's turn in it, which is traced and merged when it comes home."""
+        """Keep the end of an agent's turn in this body, to trace and merge it in the order of the calls."""
         with self._lock:
             self.take()
             self.changes.append({"turn": line["id"], "line": line, "change": change, "known": known})
             self.absorb(change)
 
-    def told(self) -> list[dict[str, Any]]:
-        """The changes as a line has them."""
+    def changes_as_data(self) -> list[dict[str, Any]]:
+        """The changes in the form of a line."""
         return [{"turn": one["turn"]} if "turn" in one else lasting(one) for one in self.changes]
 
     def bring_home(self) -> None:
-        """On the turn's own thread: make the changes in the session."""
+        """Apply the changes to the session, on the turn's own thread."""
         changes, self.changes = self.changes, []
         self.turn.bring_home(changes, self.home)
 
     # -- agents inside -------------------------------------------------------------------------
 
     def leave_turn(self) -> None:
-        """The turn of an agent begins in it."""
+        """Note that the turn of an agent begins in this body."""
         self.inside += 1
         self._enter()
 
     def come_back(self) -> None:
-        """The turn of an agent in it is over.
+        """Note that the turn of an agent in this body is over.
 
         Raises:
             KeyboardInterrupt: Ctrl-C was pressed meanwhile.
-            Abandoned: nobody waits any more.
+            Abandoned: the body was left behind.
         """
         self.inside -= 1
         if self.left:
@@ -343,10 +343,10 @@ def in_frame(here: Frame, work: Callable[[], Any]) -> Any:
 
 
 def run_apart(body: Body, by: By, tool: Any, arguments: dict[str, Any]) -> None:
-    """Run a tool's function in a thread, and wait until it is over, or left behind.
+    """Run a tool's function in a thread, and wait until it is over or left behind.
 
     Raises:
-        TimeoutError: it takes longer than it may.
+        TimeoutError: it takes longer than its timeout.
     """
     here, beside = frame.current(), body.beside
     assert here is not None
@@ -360,10 +360,10 @@ def run_apart(body: Body, by: By, tool: Any, arguments: dict[str, Any]) -> None:
 
 
 def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: Context) -> Any:
-    """Run a tool's function that may take only so long, with nothing beside it; what it returns.
+    """Run the function of a tool with a timeout, with nothing in parallel; its result.
 
     Raises:
-        TimeoutError: it takes longer.
+        TimeoutError: it takes longer than its timeout.
     """
     here, beside = frame.current(), Beside(turn)
     assert here is not None
@@ -384,7 +384,7 @@ def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: 
 
 
 def end_with(turn: Any, bodies: Iterable[Body]) -> None:
-    """End the turn as the first of some bodies wanted it, in their order."""
+    """End the turn as the first body that ended it did."""
     for body in bodies:
         if body.ending is not None:
             turn.end(*body.ending)

@@ -1,4 +1,4 @@
-"""Running code of others: its value, its time, what it changes, and the errors that it raises."""
+"""Running handlers and tools: their values, time, changes and errors."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from connectagent.session.trace import OUTSIDE
 from connectagent.tools.signature import origin
 from connectagent.tools.tool import Tool
 
-# How many threads there are beside the main one; asked so often that the lock of `threading.active_count` is felt.
+# The number of threads besides the main one. `threading.active_count` takes a lock, which is too slow here.
 threads: Callable[[], int] = getattr(_thread, "_count", lambda: threading.active_count() - 1)
-SLOW_S = 0.005  # a handler's call that takes longer is told one by one
-MOST_SLOW = 1000  # such calls of one turn
+SLOW_S = 0.005  # a handler call that takes longer is listed by itself
+MOST_SLOW = 1000  # the most slow calls listed for one turn
 _MAY_REJECT = ("before_tools", "before_each_tool")
 
 
 class Boundary:
-    """Runs handlers and tools, and knows whose code does what.
+    """Runs handlers and tools, and attributes changes and errors to them.
 
     Args:
-        agent: whose session is watched.
-        announce: takes the trace entries that tell what a handler or a tool changed.
-        warn_only: whether an exception of a handler that only watches becomes a warning.
+        agent: the agent whose session is watched.
+        announce: traces the entries of what a handler or tool changed.
+        warn_only: whether an exception of an observing handler becomes a warning.
     """
 
     def __init__(self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False) -> None:
@@ -46,34 +46,34 @@ class Boundary:
         self.announce = announce
         self.warn_only = warn_only
         self.snapshot: Snapshot | None = None
-        self.blames = 0  # how many errors were found to be a handler's
+        self.blames = 0  # how many errors were attributed to handlers
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
         self._straying = False
-        self._running: list[By | None] = []  # whose code is running, innermost last; None for one not watched
+        self._running: list[By | None] = []  # the running handlers and tools, innermost last; None for one not watched
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
-        """The handler that raised an error, or None where it was not one.
+        """The handler that raised an error, or None if no handler did.
 
         Args:
             error: what was raised. The same object may be raised again by a tool or a model.
-            since: what `blames` was before the operation that raised it; older blames do not count.
+            since: the value of `blames` before the operation that raised it; older blames do not count.
         """
         found = self._blamed.get(id(error))
         return found[1] if found is not None and found[2] > since else None
 
     def take_blame(self, error: BaseException, other: Boundary) -> None:
-        """Take over whose an error is from the agent that this one called."""
+        """Take over the owner of an error from an agent that this one called."""
         if (found := other._blamed.get(id(error))) is not None and id(error) not in self._blamed:
             self.keep_owner(error, found[1])
 
     def lend(self, running: list[By | None]) -> list[By | None]:
-        """Let another thread run handlers; returns what was running."""
+        """Replace the list of running code, since another thread runs handlers; the old list."""
         lent, self._running = self._running, running
         return lent
 
     def forget_errors(self) -> None:
-        """Let go of the errors of handlers, and of what Ctrl-C left running: those of a turn that is over."""
+        """Forget the errors, the running code and the slow calls of a turn that is over."""
         self._blamed.clear()
         self._running.clear()
         self.slow_calls.clear()
@@ -93,14 +93,14 @@ class Boundary:
     def _warn(self, handler: Handler, error: Exception) -> None:
         from connectagent.output.masking import current  # it has many patterns to compile
 
-        told = current().text(f"{who(handler)} raised {type(error).__name__}: {error}")
-        warnings.warn(told, PluginWarning, stacklevel=2)
-        if handler.hook != "on_trace" and self.snapshot is not None:  # else it would fail on its own failure
+        message = current().text(f"{who(handler)} raised {type(error).__name__}: {error}")
+        warnings.warn(message, PluginWarning, stacklevel=2)
+        if handler.hook != "on_trace" and self.snapshot is not None:  # which would fail on its own failure
             entry = {"type": "error", "by": handler.by, "error": str(error), "error_type": type(error).__name__}
             self.announce(entry)
 
     def begin(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Make the generator of an around handler; nothing of the handler has run yet."""
+        """Make the generator of an around handler, without running it."""
         return handler(arguments)
 
     def enter(self, handler: Handler, half: Any, arguments: dict[str, Any]) -> None:
@@ -111,7 +111,7 @@ class Boundary:
     def leave(
         self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
     ) -> Any:
-        """Run the rest of an around handler, which sees the outcome; the value that it returns."""
+        """Run the rest of an around handler with the outcome of the operation; its return value."""
         yielded, value = self.watched(handler, arguments, resume, handler, half, error, result, expected=error)
         if yielded:
             half.close()
@@ -126,10 +126,10 @@ class Boundary:
         *given: Any,
         expected: BaseException | None = None,
     ) -> Any:
-        """Run a handler, or a half of one; what it changes is traced, or rolled back when it raises.
+        """Run a handler or one half of it. Its changes are traced, or rolled back if it raises.
 
         Args:
-            expected: an error that passes through the handler and is not its own.
+            expected: an error that passes through the handler without being its own.
         """
         snapshot = None if handler.builtin else self.snapshot
         before = None
@@ -167,14 +167,14 @@ class Boundary:
 
     def _blame_raised(self, error: BaseException, handler: Handler, since: int, decided: bool) -> None:
         if isinstance(error, Waiting) or (isinstance(error, Pause) and decided):
-            self.keep_owner(error, handler.by)  # also of one from a call that it made: it waits itself
+            self.keep_owner(error, handler.by)  # also if a call that it made waits: then it waits itself
         self.blame(error, handler, since)
         if isinstance(error, Pause) and not decided:
             problem = f"{who(handler)} raised Pause, which is for before_ handlers and tools"
             raise self.blame(HookResultError(problem), handler) from error
 
     def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
-        """Run a tool; what it changes in the session is traced as its own."""
+        """Run a tool; its changes of the session are traced as the tool's."""
         snapshot, by = self.snapshot, by_of(tool)
         self.settle()
         if snapshot is not None:
@@ -199,7 +199,7 @@ class Boundary:
                         self._announce_changes(snapshot, by)
 
     def change_state(self, by: By, change: dict[str, Any]) -> None:
-        """Make a change of the state that a tool has made in its copy; it is traced as the tool's own."""
+        """Apply a change that a tool made in its copy of the state; it is traced as the tool's."""
         if (snapshot := self.snapshot) is not None:
             self.settle()
             snapshot.sync()
@@ -208,20 +208,20 @@ class Boundary:
                 self._announce_changes(snapshot, by)
 
     def running(self) -> By | None:
-        """Whose code is running now: the innermost handler or tool."""
+        """The innermost running handler or tool."""
         here = frame.current()
         if here is not None and here.body is not None:
             return here.body.by  # type: ignore[no-any-return]
         return self._running[-1] if self._running else None
 
     def all_running(self) -> list[By | None]:
-        """Whose code is running now, innermost last; None for code that is not watched."""
+        """The running handlers and tools, innermost last; None for one that is not watched."""
         return list(self._running)
 
     def settle(self) -> None:
-        """Before the loop or another handler changes the session inside a handler: take what that one did.
+        """Trace what the running handler has changed so far, before the loop or another handler changes the session.
 
-        What a handler changed before it made the agent act stays, even if the handler raises later.
+        These changes stay, even if the handler raises later.
         """
         by = self._running[-1] if self._running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
@@ -230,15 +230,15 @@ class Boundary:
             self._take_strayed()
 
     def _take_strayed(self) -> None:
-        """Trace what a thread that code of others has left behind changed while no handler and no tool ran."""
+        """Trace what a leftover thread of a handler or tool changed while none was running."""
         snapshot = self.snapshot
         if snapshot is None or self._straying or not snapshot.has_strayed():
             return
         snapshot.sync()
-        self._straying = True  # the entries of it are made as all others
+        self._straying = True  # to trace an entry calls `settle` again
         try:
             self._announce_changes(snapshot, OUTSIDE)
-        except HookResultError as error:  # nobody is there to whom it could be raised
+        except HookResultError as error:  # there is no caller to raise it to
             self.announce({"type": "error", "by": OUTSIDE, "error": str(error), "error_type": type(error).__name__})
         finally:
             self._straying = False
@@ -281,7 +281,7 @@ class Boundary:
             snapshot.restore()
 
     def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any], then: Any = None) -> None:
-        """Trace that a handler changed or replaced what its hook is about; `then`: what `peek_one` had given of it."""
+        """Trace that a handler changed or replaced an argument of its hook; `then`: `peek_one` of it before."""
         entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": as_data(arguments[name])}
         if name == "request" and then is not None and (tools := changed_tools(then[2], arguments[name].tools)):
             entry["value"]["changed_tools"] = tools
@@ -290,12 +290,12 @@ class Boundary:
         self.announce(entry)
 
     def keep_owner(self, error: BaseException, by: By) -> None:
-        """Remember whose an error is, until the turn is over."""
+        """Remember the owner of an error until the turn is over."""
         self.blames += 1
         self._blamed[id(error)] = (error, by, self.blames)
 
     def blame(self, error: BaseException, handler: Handler, since: int = -1) -> BaseException:
-        """Name the handler in a note of its error, unless one that it called was named; the error stays as it is."""
+        """Add a note that names the handler to its error, unless a handler that it called is named; the error."""
         if self.owner_of(error, since) is None:
             self.keep_owner(error, handler.by)
             if not _is_decision(error, handler):
@@ -309,7 +309,7 @@ class Boundary:
 
 
 def by_of(tool: Tool) -> By:
-    """A tool, as the one who did something."""
+    """The `by` of a tool."""
     file, _, line = origin(tool.function).rpartition(":")
     return {"tool": tool.name, "file": file, "line": line}
 
@@ -322,7 +322,7 @@ def run(handler: Handler, arguments: dict[str, Any]) -> Any:
 
 
 def resume(handler: Handler, generator: Any, error: BaseException | None, value: Any) -> tuple[bool, Any]:
-    """Let an around handler go on; whether it yielded, and what it yielded or returned."""
+    """Resume an around handler; whether it yielded, and the yielded or returned value."""
     try:
         return True, generator.throw(error) if error is not None else generator.send(value)
     except StopIteration as stop:
@@ -341,7 +341,7 @@ def _is_decision(error: BaseException, handler: Handler) -> bool:
 
 
 def _check_value(handler: Handler, value: Any) -> None:
-    """Hold a handler's value against its hook's contract."""
+    """Check a handler's value against its hook's contract."""
     contract = CONTRACTS[handler.hook]
     if value is None:
         return

@@ -1,4 +1,4 @@
-"""What the trace entry of a tool call says where the tool was not run, or nobody saw its end."""
+"""What the trace entry of a tool call says if the tool was not run, or its end was not seen."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ OF_ATTEMPT = (
     *("tool_name", "arguments", "original_tool_name", "original_arguments"),
     *("attempt", "attempts", "started", "ended", "handoff"),
 )
-"""What a later attempt may put in the place of what an earlier one left in the entry."""
+"""The keys of the entry that a later attempt replaces."""
 FAILED = ("error", "not_found", "recovered")
-DATA = (dict, list, int, float, bool, type(None))  # values that can be made again of a result, which is text
+DATA = (dict, list, int, float, bool, type(None))  # types of values that can be restored from a result, which is text
 
 
 def as_result(value: Any) -> Any:
-    """What a handler of `on_error` supplied, as a result or as the wish to try again."""
+    """A value of an `on_error` handler, as a result or a `Retry`."""
     return value if isinstance(value, Retry) else result_content(value)
 
 
 def attempt_of(entry: TraceEntry) -> dict[str, Any]:
-    """One attempt as the call's entry lists it, where there were several."""
+    """One attempt as the call's entry lists it, if there were several."""
     return {key: entry[key] for key in ("started", "timing", "status", "error", "error_type") if key in entry}

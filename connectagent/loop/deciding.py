@@ -1,4 +1,4 @@
-"""What runs is what was decided: a tool call that is changed behind those who let it pass is decided anew."""
+"""What runs is what was decided: a tool call that is changed after handlers allowed it is decided again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from connectagent.session.snapshot import same
 from connectagent.session.state import clone
 from connectagent.tools.results import result_content
 
-MAX_DECISIONS = 5  # of one call: handlers that change it each time must not hang the agent
+MAX_DECISIONS = 5  # for one call: handlers that change it each time must not hang the agent
 _NEVER = "it was changed each time after it had been decided, so it was not run"
 
 
 class StoodIn(ToolRejected):
-    """A handler supplied the result of a call that was changed: it does not run."""
+    """A handler supplied the result of a changed call, so the tool does not run."""
 
     def __init__(self, answer: HandlerValue) -> None:
         super().__init__("a handler stood in for it")
@@ -27,7 +27,7 @@ class StoodIn(ToolRejected):
 
 
 def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
-    """What becomes of a call that is refused, as its entry has it."""
+    """The keys of the entry of a refused call."""
     if isinstance(rejected, StoodIn):
         return {"status": "stand_in", "result": rejected.answer.value, "by": rejected.answer.by}
     by = turn.boundary.owner_of(rejected)
@@ -35,16 +35,16 @@ def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
 
 
 def decisions_about(run: Any) -> Decisions | None:
-    """The decisions about a call; None where there is nobody who could decide or change it."""
+    """The decisions about a call; None if no handler could decide or change it."""
     idle = run.turn.host.is_idle
     return None if idle("before_each_tool") and idle("around_tool") and idle("on_error") else Decisions(run)
 
 
 class Decisions:
-    """What the handlers of `before_each_tool` decide about one call, and about what others make of it.
+    """The decisions of `before_each_tool` handlers about one call, and about changed forms of it.
 
     Args:
-        run: the call on its way, with its turn: as code beside that sees it, where the call runs beside others.
+        run: the `ToolRun` of the call; its turn is a `Remote` if the call runs in parallel.
     """
 
     def __init__(self, run: Any) -> None:
@@ -60,7 +60,7 @@ class Decisions:
         """Let handlers edit, stand in for or reject the call.
 
         Raises:
-            ToolRejected: one of them refuses it, or they never agree.
+            ToolRejected: one of them refuses the call, or they never agree.
             Waiting: one of them waits for a person.
         """
         answer = self._asked(self._place)
@@ -68,12 +68,13 @@ class Decisions:
             self._about = call_of({"tool_call": self._call})
         return answer
 
-    def anew(self, number: int, entry: TraceEntry, first: TraceEntry) -> None:
-        """The same, if the call is not what was decided any more.
+    def decide_again(self, number: int, entry: TraceEntry, first: TraceEntry) -> None:
+        """Let handlers decide again, if the call has changed since they decided.
 
         Args:
-            number: of the attempt at it, from 1.
-            entry: takes the call as it is run in this attempt; `first`: as it was in the first.
+            number: of the attempt, from 1.
+            entry: receives the call as this attempt runs it.
+            first: the entry of the first attempt.
 
         Raises:
             StoodIn: a handler stands in for it.
@@ -103,7 +104,7 @@ class Decisions:
         raise self._run.turn.rejection(_NEVER, {"plugin": "connectagent"})
 
     def show(self, entry: TraceEntry, first: TraceEntry) -> None:
-        """Let the entry of an attempt tell the call as it is run, and as it was in the `first` where that differs."""
+        """Write the call into the entry of an attempt, and the one of the `first` attempt if that differs."""
         for key, now in (("tool_name", self._call.name), ("arguments", self._call.arguments)):
             before = entry.get(key, first[key])
             if not same(before, now):
@@ -111,5 +112,5 @@ class Decisions:
                 entry[key] = clone(now)
 
     def _digest(self) -> str:
-        """What tells decisions about one form of the call from those about another."""
+        """A suffix that distinguishes decisions about different forms of the call."""
         return f"~{input_digest([self._call.name, self._call.arguments])}"

@@ -1,4 +1,4 @@
-"""Calls, answers and errors as trace entries tell them."""
+"""Calls, answers and errors in the form of trace entries."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from connectagent.session.state import clone
 
 
 def shown_call(call: ToolCall) -> dict[str, Any]:
-    """A call as the session and the trace show it."""
-    told = {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
+    """A call in the form of the session and the trace."""
+    shown = {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
     if call.error:
-        told["error"] = call.error
+        shown["error"] = call.error
     if call.raw is not None:
-        told["raw"] = call.raw
-    return {**told, "approved": True} if call.approved else told
+        shown["raw"] = call.raw
+    return {**shown, "approved": True} if call.approved else shown
 
 
 def describe_answer(response: LLMResponse) -> dict[str, Any]:
-    """A model's answer as a trace entry tells it."""
-    told = {"content": response.content, "tool_calls": [shown_call(call) for call in response.tool_calls or ()]}
-    return {**told, "provider_data": clone(response.provider_data)} if response.provider_data else told
+    """A model's answer in the form of a trace entry."""
+    answer = {"content": response.content, "tool_calls": [shown_call(call) for call in response.tool_calls or ()]}
+    return {**answer, "provider_data": clone(response.provider_data)} if response.provider_data else answer
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
-    """An error as a trace entry tells it."""
-    told: dict[str, Any] = {"error": describe(str, error), "error_type": type(error).__name__}
+    """An error in the form of a trace entry."""
+    described: dict[str, Any] = {"error": describe(str, error), "error_type": type(error).__name__}
     if isinstance(error, ProviderError):
-        told |= {"error_kind": error.kind, "error_provider": error.provider, "error_status": error.status}
-        told["retry_after_s"] = error.retry_after_s
-    return {key: value for key, value in told.items() if value is not None}
+        described |= {"error_kind": error.kind, "error_provider": error.provider, "error_status": error.status}
+        described["retry_after_s"] = error.retry_after_s
+    return {key: value for key, value in described.items() if value is not None}
 
 
 def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What became of a call before an around handler made something else of it: no texts, as those may be secret."""
+    """The outcome of a call before an around handler replaced it, without texts, since those may be secret."""
     if own is None:
         return None
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")

@@ -1,4 +1,4 @@
-"""Where a turn goes on: whether its code asks for what it had asked for before."""
+"""In a resumed turn: whether its code asks for the same operations as before."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from connectagent.session.usage import spent_in
 
 
 def expect(turn: Any, frame: str, id: str) -> None:
-    """Code of others asks for an operation of a turn that goes on, before anything of it is done.
+    """Check an operation that a handler or tool of a resumed turn asks for, before it begins.
 
     Raises:
-        Diverged: the record does not have it, and has another one finished that was not asked for.
+        Diverged: the record does not have it, but has another finished one that was not asked for.
     """
     missed = turn.past.asked.ask(frame, id)
-    if missed is not None and turn.is_own_thread():  # in other threads the order tells nothing, only the frame's end
+    if missed is not None and turn.is_own_thread():  # in other threads the order means nothing, only the frame's end
         raise _divergence(f"asks for {id}, which the record does not have", missed)
 
 
 def finish(turn: Any, id: str, handlers: Iterable[list[Any]] | None = None) -> None:
-    """Code of others has come to its end in a turn that goes on: what it has left open is abandoned.
+    """Check a handler or tool of a resumed turn at its end, and abandon the turns that it has left open.
 
     Args:
         turn: the turn.
         id: the operation.
-        handlers: those that ran in it, as `[plugin, handler]`; None for all, as around an operation.
+        handlers: the handlers that ran in it, as `[plugin, handler]`; None for all, as around an operation.
 
     Raises:
-        Diverged: the record has something finished that it did not ask for.
+        Diverged: the record has a finished operation that was not asked for.
     """
     if turn.ended is not None:
         return
@@ -38,7 +38,7 @@ def finish(turn: Any, id: str, handlers: Iterable[list[Any]] | None = None) -> N
         handlers = [[handler.plugin, handler.by["handler"]] for handler in turn.host.loaded]
     asked = turn.past.asked
     for frame in asked.frames(id, (f"{plugin}.{handler}" for plugin, handler in handlers)):
-        # In the turn's own frame threads of tools asked that are over now.
+        # In the turn's own frame, threads of tools asked; they are over now.
         missed = asked.forgotten(frame) if frame != turn.id else None
         if missed is not None:
             raise _divergence(f"came to the end of {frame}", missed)
@@ -47,15 +47,15 @@ def finish(turn: Any, id: str, handlers: Iterable[list[Any]] | None = None) -> N
 
 
 def _abandon(turn: Any, past: Journal, id: str) -> None:
-    """Write that nobody will ask for an open turn of another agent again. Its cost counts."""
+    """Write that an open inner turn will not be asked for again. Its cost counts."""
     begun = past.lines[past.began[id]]
     spent = spent_in(line for line in past.lines if is_inside(str(line.get("id") or ""), id))
     for place in past.began:
-        if is_inside(place, id) and past.is_lost(place):  # what it took is not known
+        if is_inside(place, id) and past.is_lost(place):  # its usage is not known
             spent.add(None)
             turn.count(None)
-    told = {"type": "agent_turn", "id": id, "agent": begun.get("agent"), "branch": begun.get("branch")}
-    turn.conversation.trace({**told, "outcome": ABANDONED, "result": None, "usage": spent.data()})
+    entry = {"type": "agent_turn", "id": id, "agent": begun.get("agent"), "branch": begun.get("branch")}
+    turn.conversation.trace({**entry, "outcome": ABANDONED, "result": None, "usage": spent.data()})
 
 
 def _divergence(did: str, missed: str) -> Diverged:
@@ -63,6 +63,6 @@ def _divergence(did: str, missed: str) -> Diverged:
     place = f"{turn[1:]}.{iteration}" if iteration.isdecimal() and iteration != "0" else turn[1:]
     return Diverged(
         f"this turn goes on from its record, but its code {did}, while {missed} is finished in it and was not asked "
-        "for again: the code, or what it depends on, is not what it was. Mend that and resume again, or go back to "
-        f"before this step with resume(record, place={place!r}), which does it anew"
+        "for again: the code, or something that it depends on, has changed. Mend that and resume again, or go back to "
+        f"before this step with resume(record, place={place!r}), which does it again"
     )

@@ -1,4 +1,4 @@
-"""Shadowed handlers: they run on copies, and what they would have done is traced instead of done."""
+"""Shadowed handlers: they run on copies, and the trace records what they would have done."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _GONE = object()
 
 
 def copied(value: Any, made: dict[int, Any]) -> Any:
-    """A copy down to the leaves; what cannot be copied is shared.
+    """A deep copy; what cannot be copied is shared.
 
     Args:
         value: what to copy.
-        made: the copies so far by the id of the original: what is one object in two places stays one.
+        made: the copies so far by the id of the original, so that one object in two places stays one.
     """
     kind = type(value)
     if kind in _ATOMS:
@@ -59,7 +59,7 @@ def copied(value: Any, made: dict[int, Any]) -> Any:
 
 
 class DryRunState:
-    """What shadowed plugins left in `state`, so that each finds its own the next time."""
+    """The changes of `state` by shadowed plugins, so that each finds its own the next time."""
 
     def __init__(self) -> None:
         self._session: Any = None
@@ -85,11 +85,11 @@ class DryRunState:
 
 
 class DryRunAgent:
-    """What a shadowed handler receives as `agent`: reading passes through, acting is noted and not done.
+    """The `agent` of a shadowed handler: reads pass through; actions are noted instead of done.
 
     Args:
         agent: the agent itself.
-        calls: takes what would have been done.
+        calls: receives the actions.
     """
 
     current_session: Any
@@ -106,12 +106,12 @@ class DryRunAgent:
         return repr(vars(self)["_agent"])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name != "current_session":  # which `Boundary` looks after
-            vars(self)["_calls"].append({"set": name, "value": _told(value)})
+        if name != "current_session":  # which `Boundary` checks
+            vars(self)["_calls"].append({"set": name, "value": _shown(value)})
         vars(self)[name] = value
 
     def __getattr__(self, name: str) -> Any:
-        """What was not set on the stand-in itself."""
+        """An attribute of the real agent."""
         agent, calls = vars(self)["_agent"], vars(self)["_calls"]
         if name.startswith("_") or name == "conversation":
             raise AttributeError(f"a shadowed handler is not given agent.{name}; read agent.current_session")
@@ -135,7 +135,7 @@ class DryRunAgent:
         self.tools.remove(name)
 
     def _noting(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that notes its call; what the agent refuses, it refuses too."""
+        """A method that notes its call; it refuses what the agent would refuse."""
         agent, calls = vars(self)["_agent"], vars(self)["_calls"]
 
         def note(*args: Any, **kwargs: Any) -> Any:
@@ -145,7 +145,7 @@ class DryRunAgent:
                 return method(*args, **kwargs)  # raises
             if name in ("input", "reset_conversation") and in_turn:
                 return method(*args, **kwargs)  # raises
-            calls.append({"call": name, "arguments": {key: _told(value) for key, value in given.items()}})
+            calls.append({"call": name, "arguments": {key: _shown(value) for key, value in given.items()}})
             if name == "ask":
                 return LLMResponse(_SKIPPED) if given.get("output") is None else None
             if name == "execute_tool":
@@ -156,7 +156,7 @@ class DryRunAgent:
 
 
 class _DryRunTools(ToolRegistry):
-    """The agent's tools, which can be asked for, but do not run."""
+    """The agent's tools, which can be called, but do not run."""
 
     def __init__(self, tools: ToolRegistry, calls: list[dict[str, Any]]) -> None:
         self._calls: list[dict[str, Any]] | None = None
@@ -168,8 +168,8 @@ class _DryRunTools(ToolRegistry):
         idle = copy.copy(tool)
 
         def function(*args: Any, **kwargs: Any) -> str:
-            given = {**{str(number): _told(value) for number, value in enumerate(args)}, **kwargs}
-            calls.append({"call": tool.name, "arguments": {key: _told(value) for key, value in given.items()}})
+            given = {**{str(number): _shown(value) for number, value in enumerate(args)}, **kwargs}
+            calls.append({"call": tool.name, "arguments": {key: _shown(value) for key, value in given.items()}})
             return _SKIPPED
 
         idle.function = function
@@ -189,12 +189,12 @@ class _DryRunTools(ToolRegistry):
 
 
 class DryRun(Boundary):
-    """One run of a shadowed handler on a copy of the agent, watched as the agent is: it makes the same entries.
+    """One run of a shadowed handler on a copy of the agent, watched like a real one: it makes the same entries.
 
     Args:
         real: the boundary of the agent itself.
         handler: the handler.
-        state: what shadowed plugins left in `state`.
+        state: the changes of `state` by shadowed plugins.
     """
 
     def __init__(self, real: Boundary, handler: Handler, state: DryRunState) -> None:
@@ -206,10 +206,10 @@ class DryRun(Boundary):
         super().__init__(DryRunAgent(real.agent, self.calls), lambda *entries: self.changes.extend(entries))
 
     def blame(self, error: BaseException, handler: Handler, since: int = -1) -> BaseException:
-        return error  # it may be the agent's own, and gets no note
+        return error  # it may be the agent's own error, so it gets no note
 
     def whole(self, arguments: dict[str, Any]) -> list[TraceEntry]:
-        """Run the handler; the entry that tells what it would have done, if it would have done anything."""
+        """Run the handler; the entry of what it would have done, if anything."""
         self._copy(arguments)
         changed = unless_same(self.given.get(CONTRACTS[self.handler.hook].chained))
         return self._perform(lambda: run(self.handler, self.given), changed)
@@ -226,7 +226,7 @@ class DryRun(Boundary):
         return self._perform(begin, lambda value: None)
 
     def second_half(self, result: Any, error: BaseException | None) -> list[TraceEntry]:
-        """Run the rest of an around handler, which sees the operation's outcome."""
+        """Run the rest of an around handler with the outcome of the operation."""
         if getattr(self.generator, "gi_frame", None) is None:  # it ended before its yield
             return []
         self._copy({})
@@ -244,7 +244,7 @@ class DryRun(Boundary):
         return self._perform(end, lambda value: changed(value) if decides else None, error)
 
     def _copy(self, arguments: dict[str, Any]) -> None:
-        """Copy the session and what the hook gives; an around handler keeps the session that it has seen."""
+        """Copy the session and the arguments; an around handler keeps the session object that it has seen."""
         made: dict[int, Any] = {}
         if self.real.snapshot is not None:
             self.real.settle()
@@ -256,7 +256,7 @@ class DryRun(Boundary):
     def _copy_session(self, real: Snapshot, made: dict[int, Any]) -> None:
         session, before = copied(real.session, made), self.snapshot
         self.state.recall(real.session, self.handler.plugin, session)
-        if before is not None:  # the lists that the handler may hold from before its yield
+        if before is not None:  # the handler may hold these lists from before its yield
             before.messages[:], before.trace[:] = session["messages"], session["trace"]
             before.session.clear()
             before.session.update(session, messages=before.messages, trace=before.trace)
@@ -267,10 +267,10 @@ class DryRun(Boundary):
     def _perform(
         self, function: Callable[[], Any], decision: Callable[[Any], Any], expected: BaseException | None = None
     ) -> list[TraceEntry]:
-        """Run (a half of) the handler.
+        """Run the handler, or one half of it.
 
         Raises:
-            KeyboardInterrupt: the user stopped the program meanwhile.
+            KeyboardInterrupt: the user pressed Ctrl-C meanwhile.
         """
         would: dict[str, Any] = {}
         shadow = self.snapshot
@@ -302,7 +302,7 @@ class DryRun(Boundary):
         return {**entry, "call_id": call.id} if isinstance(call, ToolCall) else entry
 
     def _restore(self) -> None:
-        """Undo what the handler did to the agent itself, which it may hold from elsewhere."""
+        """Undo what the handler did to the real agent, which it may hold from elsewhere."""
         real = self.real
         if real.snapshot is not None and (
             real.agent.current_session is not real.snapshot.session or not real.snapshot.unchanged()
@@ -311,10 +311,10 @@ class DryRun(Boundary):
 
 
 class DryRunBoundary(Boundary):
-    """The boundary of an agent: handlers that are shadowed run dry, all others for real.
+    """The boundary of an agent: shadowed handlers run dry, all others for real.
 
     Attributes:
-        pending: what shadowed handlers would have done, until `tell`.
+        pending: the entries of shadowed handlers, until `announce_pending`.
     """
 
     def __init__(self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False) -> None:
@@ -323,10 +323,10 @@ class DryRunBoundary(Boundary):
         self._state = DryRunState()
 
     def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Run a handler; its value, or None where it is shadowed."""
+        """Run a handler; its value, or None if it is shadowed."""
         if not handler.shadowed:
             return super().call(handler, arguments)
-        if arguments.get("entry", {}).get("type") != "shadow":  # else on_trace would go on for ever
+        if arguments.get("entry", {}).get("type") != "shadow":  # or on_trace would never end
             self.pending += DryRun(self, handler, self._state).whole(arguments)
         return None
 
@@ -343,18 +343,18 @@ class DryRunBoundary(Boundary):
     def leave(
         self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
     ) -> Any:
-        """Run the rest of an around handler, which sees the outcome; the value that it returns."""
+        """Run the rest of an around handler with the outcome of the operation; its return value."""
         if not isinstance(half, DryRun):
             return super().leave(handler, half, arguments, result, error)
         self.pending += half.second_half(result, error)
-        if handler.hook == "around_turn":  # the loop has no entry of its own any more
-            self.tell()
+        if handler.hook == "around_turn":  # the loop writes no more entries
+            self.announce_pending()
         return None
 
-    def tell(self) -> None:
+    def announce_pending(self) -> None:
         """Trace what shadowed handlers would have done, before the loop's next entry.
 
-        So handlers that read the last entry of the trace find the one that they would find without the shadowed ones.
+        Handlers that read the last entry of the trace thus find the same one as without shadowed handlers.
         """
         pending, self.pending = self.pending, []
         self.announce(*pending)
@@ -362,7 +362,7 @@ class DryRunBoundary(Boundary):
 
 @contextlib.contextmanager
 def _untouched(error: BaseException | None) -> Any:
-    """Leave an error as it is, though a handler raises it again."""
+    """Keep an error unchanged, even if a handler raises it again."""
     if not isinstance(error, BaseException):
         yield
         return
@@ -379,13 +379,13 @@ def _untouched(error: BaseException | None) -> Any:
 
 
 def _skipped(name: Any, arguments: dict[str, Any]) -> TraceEntry:
-    """The entry of a tool call that was not made."""
+    """The entry of a tool call that is not made."""
     entry = {"type": "tool_execution", "tool_name": name, "arguments": clone(arguments), "call_id": "shadowed"}
     return {**entry, "result": _SKIPPED, "status": "skipped", "timing": 0.0, "timestamp": time.time()}
 
 
-def _told(value: Any) -> Any:
-    """An argument as the trace shows it."""
+def _shown(value: Any) -> Any:
+    """An argument in the form of a trace entry."""
     if isinstance(value, str | int | float | bool | dict | list | None):
         return clone(value)
     return _text(value)[:200]

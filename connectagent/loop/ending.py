@@ -9,7 +9,7 @@ from connectagent.session.snapshot import By
 
 
 class Ending(NamedTuple):
-    """How a turn ended: its result (None: the last text of the model), its outcome, and who ended it."""
+    """How a turn ended: its result (None: the model's last text), its outcome, and who ended it."""
 
     result: str | None
     outcome: str
@@ -23,7 +23,7 @@ class Given(NamedTuple):
         message: the user's message.
         prompt: its text.
         limit: how many iterations the turn may take.
-        output: the form of its result; None for text.
+        output: the form of the result; None for text.
     """
 
     message: Message

@@ -17,9 +17,9 @@ from connectagent.session.messages import NOT_RUN
 
 
 def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
-    """Run a tool as an operation of whoever asks for it in the turn."""
+    """Run a tool as an operation of the turn."""
     asked = asking_in(turn)
-    if turn.is_consumer():  # of `stream()`, who may have changed the session before
+    if turn.is_consumer():  # the consumer of `stream()` may have changed the session
         turn.conversation.take_changes()
     with turn.alone(asked):
         id = turn.key(asked, "exec", call.name, call.arguments, key)
@@ -32,10 +32,10 @@ def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
 
 
 def asking_in(turn: Turn) -> Frame:
-    """The frame of a turn in which code asks for something now; its own thread's, for a thread that knows of none.
+    """The current frame in a turn; a thread without a frame gets that of the turn's own thread.
 
     Raises:
-        RuntimeError: nobody waits for the code any more.
+        RuntimeError: the turn no longer waits for the code.
     """
     here = frame.current()
     while here is not None and here.turn is not turn:
@@ -48,11 +48,11 @@ def asking_in(turn: Turn) -> Frame:
 
 def _refuse_over(here: Frame | None) -> None:
     if here is not None and here.body is not None and (here.body.left or here.body.over):
-        raise RuntimeError(f"execute_tool() was called by a tool that nobody waits for any more: {here.id}")
+        raise RuntimeError(f"execute_tool() was called by a tool that the turn no longer waits for: {here.id}")
 
 
 def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
-    """Run a tool for code that runs beside the turn: beside it too, but for the handlers."""
+    """Run a tool for parallel code: in its thread too, except for the handlers."""
     turn, remote = run.turn, Remote(asked.body, copy_context())
     outer, remote.pending = remote.pending, {"id": run.call.id, "name": run.call.name, "arguments": run.call.arguments}
     try:
@@ -74,7 +74,7 @@ def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
 
 
 def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
-    """Run a tool between turns; it is recorded, and never looked up."""
+    """Run a tool between turns; it is recorded, but never looked up."""
     _refuse_over(frame.current())
     with agent.executing:
         log = agent.open_log()
@@ -87,7 +87,7 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
             pause = Pause(waiting.waits[0].reason)
             pause.call = waiting.call
             raise pause from None
-        agent.boundary.tell()
+        agent.boundary.announce_pending()
         return entry
 
 

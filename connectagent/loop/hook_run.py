@@ -1,4 +1,4 @@
-"""One run of a hook's handlers: how far it is, and what came of it."""
+"""One run of a hook's handlers: its progress and its result."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class HookRun:
     """One run of a hook's handlers.
 
     Attributes:
-        over: the handlers that are not to run, as `[plugin, handler]`.
-        passed: those that have run; `last` is the newest of them, and the first `known` ran before the turn stopped.
-        value, by: what was decided, and by whom; of a chain, the value so far.
-        again: where a tool call was changed behind handlers that had let it pass: the handlers that need not decide
-            about the changed one, as `[plugin, handler, whether it changed the call]`; else None.
+        over: the handlers to skip, as `[plugin, handler]`.
+        passed: the handlers that have run; `last` is the newest, and the first `known` ran before the turn stopped.
+        value, by: the decision, and the handler that made it; of a chain, the value so far.
+        again: if a tool call was changed after handlers allowed it, the handlers that need not decide about the
+            changed call, as `[plugin, handler, whether it changed the call]`; else None.
     """
 
     def __init__(self, hook: str, place: str, given: HookCall) -> None:
         self.hook, self.place, self.given = hook, place, given
         self.id = ""
-        self.begun = False  # whether the log tells that the handlers begin
+        self.begun = False  # whether the log says that the handlers begin
         self.chained = CONTRACTS[hook].chained
         self.original = given[self.chained] if self.chained else None
         self.convert: Callable[[Any], Any] = lambda value: value
@@ -40,10 +40,10 @@ class HookRun:
         self.by: By | None = None
         self.again: list[list[Any]] | None = None
         self._call = call_of(given) if hook == "before_each_tool" else None
-        self._left: list[tuple[By, Any, bool]] = []  # by handler: the call as it left it, and whether it changed it
+        self._left: list[tuple[By, Any, bool]] = []  # by handler: the call afterwards, and whether it changed it
 
     def ran(self, by: By, builtin: bool = False) -> None:
-        """A handler has run."""
+        """Note that a handler has run."""
         if not builtin:
             self.last = by
             self.passed.append([by.get("plugin"), by.get("handler")])
@@ -53,14 +53,14 @@ class HookRun:
             self._left.append((by, self._call, changed))
 
     def leave_out(self, over: Iterable[list[Any]]) -> None:
-        """Leave handlers out: `[plugin, handler]`, and whether it has changed the call that others let pass before."""
+        """Skip handlers: `[plugin, handler]`, and optionally whether it changed a call that others had allowed."""
         for plugin, handler, *changed in over:
             self.over.append([plugin, handler])
             if changed:
                 self._left.append(({"plugin": plugin, "handler": handler}, self._call, changed[0]))
 
     def edit_again(self, changes: list[TraceEntry]) -> None:
-        """Edit what the hook is about as handlers did that ran before the turn stopped."""
+        """Repeat the edits of the handlers that ran before the turn stopped."""
         edit_again(self.given, changes)
         self._call = call_of(self.given) if self.hook == "before_each_tool" else None
         edits = [_key(change.get("by") or {}) for change in changes if change.get("of") == "tool_call"]
@@ -70,21 +70,21 @@ class HookRun:
             self._left.append((by, left, [plugin, handler] in edits))
 
     def decide(self, is_last: Callable[[By], bool]) -> None:
-        """Take what the handlers decided; `is_last`: whether one is to run behind the others."""
+        """Take the handlers' decision; `is_last`: whether a handler runs after all others."""
         if self.given.decided is not None:
             self.value, self.by = self.convert(self.given.decided.value), self.given.decided.by
         elif self.hook == "before_each_tool":
             self.again = self._outdated(is_last)
 
     def editors(self, is_last: Callable[[By], bool]) -> list[list[Any]]:
-        """The handlers that changed the call, which are not asked again: they would change it twice.
+        """The handlers that changed the call. They do not run again, since they would change it twice.
 
-        One that is to come last is: it has decided about what it left.
+        A handler that runs last is not among them: it decided about the call as it left it.
         """
         return [[*_key(by), True] for by, _, edited in self._left if edited and not is_last(by)]
 
     def _outdated(self, is_last: Callable[[By], bool]) -> list[list[Any]] | None:
-        """What `again` is to be."""
+        """The value of `again`."""
         now, done = call_of(self.given), self.editors(is_last)
         stale = [_key(by) for by, left, _ in self._left if not same(left, now) and [*_key(by), True] not in done]
         if now is None or not stale:
@@ -92,23 +92,23 @@ class HookRun:
         agreed = [[*_key(by), False] for by, _, _ in self._left if _key(by) not in stale]
         return [*done, *[key for key in agreed if [*key[:2], True] not in done]]
 
-    def told(self) -> dict[str, Any]:
-        """What came of the handlers so far, as a line has it."""
-        told: dict[str, Any] = {}
+    def as_data(self) -> dict[str, Any]:
+        """The result of the handlers so far, in the form of a line."""
+        line: dict[str, Any] = {}
         if self.chained:
             value = self.given[self.chained]
             if value is not self.original:
-                told["value"] = as_stored(value)
+                line["value"] = as_stored(value)
         elif self.by is not None:
-            told |= {"value": as_stored(self.value), "by": self.by}
+            line |= {"value": as_stored(self.value), "by": self.by}
         if self.again is not None:
-            told["again"] = self.again
+            line["again"] = self.again
         if self.chained and (more := self.given.decided) is not None:  # a `Continue`
-            told["more"] = {"prompt": as_stored(more.value.prompt), "by": more.by}
-        return told
+            line["more"] = {"prompt": as_stored(more.value.prompt), "by": more.by}
+        return line
 
     def take(self, line: TraceEntry) -> None:
-        """The other way round."""
+        """Take the result from a line of `as_data`."""
         self.again = line.get("again")
         if "value" in line:
             self.value, self.by = from_stored(line["value"]), line.get("by")
@@ -123,12 +123,12 @@ def _key(by: By) -> list[Any]:
 
 
 def call_of(given: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The name and the arguments of the tool call that a hook of one is about, as they are now."""
+    """The current name and arguments of the tool call among the arguments of a hook, or None."""
     call = given.get("tool_call")
     return (call.name, clone(call.arguments)) if isinstance(call, ToolCall) else None
 
 
 def is_call(given: dict[str, Any], other: Any) -> bool:
-    """Whether the tool call that a hook of one is about is still what `call_of` said."""
+    """Whether the tool call among the arguments of a hook is still what `call_of` returned."""
     call = given["tool_call"]
     return isinstance(call, ToolCall) and same((call.name, call.arguments), other)

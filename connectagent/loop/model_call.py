@@ -1,4 +1,4 @@
-"""One model call: whatever becomes of it, with its hooks, its attempts and its trace entries."""
+"""One model call, with its hooks, attempts and trace entries."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
 
 _GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
-MAX_RETRIES = 10  # of one call by `Retry`: a handler that always answers Retry must not hang the agent
+MAX_RETRIES = 10  # of one call: a handler that always returns Retry must not hang the agent
 
 
 def call_model(turn: Turn) -> LLMResponse | None:
-    """Ask the model, with the hooks around it; None where the turn ended before it answered.
+    """Ask the model, with the hooks around it; None if the turn ended before an answer.
 
     Raises:
-        Exception: what the last attempt raised, where no handler recovered it.
+        Exception: the error of the last attempt, if no handler recovered it.
     """
     agent, place = turn.agent, f"{turn.iteration}/"
     messages, tools = turn.conversation.session["messages"], agent.tools.schemas()
@@ -51,7 +51,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
             _trace(turn, entry, answer.by)
     if response is None:
         return None
-    if turn.host.has_others("after_llm"):  # which may leave anything
+    if turn.host.has_others("after_llm"):  # handlers may leave anything
         response, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
         return as_response(response)
     turn.chain("after_llm", place, as_response, request=request, response=response)
@@ -59,16 +59,16 @@ def call_model(turn: Turn) -> LLMResponse | None:
 
 
 class Call:
-    """One model call, of the loop or of code of others that asks: what is asked, and whom.
+    """One model call of the loop, a handler or a tool: the request, and the model to ask.
 
     Args:
-        turn: whose call it is.
-        request: what is asked.
-        id: its place; its attempts stand inside.
-        llm: whom it asks, in place of the agent's own model.
+        turn: the turn of the call.
+        request: the request.
+        id: the place of the call; its attempts are inside.
+        llm: the model to ask instead of the agent's own.
         asked: the frame of the handler or tool that asks; None for the loop's own call.
-        by: who asks then.
-        send: sends messages and tools to a model then.
+        by: the handler or tool that asks.
+        send: sends messages and tools to a model, for a handler or tool.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class Call:
         self.turn, self.request, self.id, self.asked, self.by, self.send = turn, request, id, asked, by, send
         self.llm: Any = llm
         self._model, self._options = request.model, clone(request.options)
-        self.ended = turn.ended  # what asks in a turn that is ended may do so
+        self.ended = turn.ended  # handlers and tools may still ask in an ended turn
 
     def take(self, retry: Retry) -> None:
-        """Ask another model from now on, if a handler wants that; a name becomes a model when it is asked."""
+        """Ask the model of a `Retry` from now on, if it has one; a name becomes a model when it is asked."""
         if retry.model is not None:
             self.llm = retry.model
             self._model = self.request.model = getattr(retry.model, "model", str(retry.model))
@@ -97,7 +97,7 @@ class Call:
         self.take(Retry(model=self.turn.agent.create_llm(name)))
 
     def choose(self) -> tuple[LLM, dict[str, Any] | None]:
-        """The model that the request means now, and the options that a handler changed for it, or None."""
+        """The model to ask now, and its options if a handler changed them, or None."""
         agent, llm = self.turn.agent, self.llm or self.turn.agent.llm
         if self.request.model != self._model:
             llm = agent.create_llm(self.request.model)
@@ -109,17 +109,17 @@ class Call:
         return llm.with_options(options), options
 
     def running(self, hook: str) -> list[list[Any]]:
-        """The handlers of a hook whose own code asks, as `[plugin, handler]`: they are not asked about it."""
+        """The running handlers of a hook that made this call, as `[plugin, handler]`: they do not run for it."""
         if self.asked is None:
             return []
         running = [self.asked.by, *self.turn.boundary.all_running()]
         return [[by.get("plugin"), by.get("handler")] for by in running if by is not None and by.get("hook") == hook]
 
     def attempts(self) -> LLMResponse | None:
-        """Ask until the model answers, a handler recovers, or nobody wants to try again; None where the turn ended.
+        """Ask until the model answers, a handler recovers, or no handler retries; None if the turn ended.
 
         Raises:
-            Exception: what the last attempt raised.
+            Exception: the error of the last attempt.
         """
         turn, by = self.turn, None
         for number in range(1, MAX_RETRIES + 2):
@@ -141,7 +141,7 @@ class Call:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _on_error(self, error: Exception, number: int) -> HandlerValue | None:
-        """What a handler makes of an attempt that failed."""
+        """The value of an `on_error` handler for a failed attempt, or None."""
         place = self.id.removeprefix(f"{self.turn.id}/")
         given: dict[str, Any] = {"error": error, "tool_call": None, "request": self.request, "attempt": number}
         answer = self.turn.decide("on_error", f"{place}/", suffix=number, over=self.running("on_error"), **given)
@@ -154,22 +154,22 @@ class Attempt:
     """One attempt at a model.
 
     Args:
-        call: the call whose attempt it is.
-        number: from 1.
-        by: the handler that wanted this attempt, after the first.
+        call: the call.
+        number: the number of the attempt, from 1.
+        by: the handler that asked for this attempt, after the first.
 
     Attributes:
-        error: what it failed with.
-        entry: its `llm_call`.
-        own: the model's own answer or error, as the trace tells it; None where the model was not asked.
-        usage: the tokens that the model told.
+        error: the error with which it failed.
+        entry: its `llm_call` entry.
+        own: the model's own answer or error in the form of a trace entry; None if the model was not asked.
+        usage: the tokens that the model reported.
     """
 
     def __init__(self, call: Call, number: int, by: By | None) -> None:
         self.call, self.turn, self.request, self.number = call, call.turn, call.request, number
         self.by = call.by or by
         self.id = f"{call.id}/model{number}"
-        # What is asked beside the conversation is no part of it.
+        # A call of a handler or tool is no part of the conversation.
         self.conversation = self.turn.conversation if call.asked is None else None
         self.error: Exception | None = None
         self.entry: TraceEntry = {}
@@ -178,12 +178,12 @@ class Attempt:
         self.model: str | None = None  # the model that was asked
         self.options: dict[str, Any] | None = None  # what a handler changed
         self._since = 0  # older blames of handlers do not count
-        self.announced = 0  # how many trace entries there had been when the request was sent
+        self.announced = 0  # how many trace entries there were when the request was sent
         self.tools: list[str] = []
         self.started, self._began = time.time(), time.perf_counter()
 
     def make(self) -> LLMResponse | None:
-        """The answer; None where there is none: `error` tells why, or the turn was ended before."""
+        """The answer; None if the attempt failed with `error`, or the turn ended before it."""
         turn, call = self.turn, self.call
         if (line := turn.closing(self.id)) is not None:
             return self._made(line)
@@ -204,8 +204,8 @@ class Attempt:
                 self._lost()
                 raise
             self.error = error
-            told = {**describe_error(error), "from": turn.failed(self.id, error)}
-            self._close(None, "error", error, told)
+            described = {**describe_error(error), "from": turn.failed(self.id, error)}
+            self._close(None, "error", error, described)
             return None
         except BaseException:
             self._lost()
@@ -214,7 +214,7 @@ class Attempt:
         return as_response(response) if turn.host.has_others("around_llm") else response
 
     def _made(self, line: TraceEntry) -> LLMResponse | None:
-        """The answer that the log has; None where it has an error."""
+        """The answer from the log; None if the log has an error."""
         self.entry = line
         if self.conversation is not None:
             self.conversation.answered()
@@ -237,16 +237,16 @@ class Attempt:
         if turn.ended is not self.call.ended:
             raise TurnEnded
         if conversation is not None:
-            if threading.active_count() > 1:  # one that a handler left behind may have changed what is sent
+            if threading.active_count() > 1:  # a thread that a handler left behind may have changed the request
                 turn.boundary.settle()
-            conversation.mend(self.request)  # here, as handlers about this call may have changed what is sent
+            conversation.mend(self.request)  # here, as handlers of this call may have changed the messages
             self.announced, self.tools = conversation.announced, [name_of(tool) or "?" for tool in self.request.tools]
         try:
             response = as_response(self._send())
         except BaseException as error:
             self.own, self.usage = describe_error(error), getattr(error, "usage", None)
             failed = isinstance(error, Exception) and not turn.boundary.owner_of(error, self._since)
-            if self.usage is not None or not failed:  # one that was cut short may have taken anything
+            if self.usage is not None or not failed:  # an interrupted attempt may have taken any number of tokens
                 turn.count(self.usage)
             raise
         self.own, self.usage = describe_answer(response), response.usage
@@ -257,18 +257,18 @@ class Attempt:
 
     def _send(self) -> Any:
         turn, messages, schemas = self.turn, self.request.messages, self.turn.agent.tools.schemas()
-        tools = schemas if self.request.tools == schemas else self.request.tools  # adapters know them by identity
+        tools = schemas if self.request.tools == schemas else self.request.tools  # adapters cache them by identity
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
-        ask = llm.complete if stream is None else partial(stream, on_text=turn.tell_text)
+        ask = llm.complete if stream is None else partial(stream, on_text=turn.emit_text)
         tools = tools or None
         return ask(messages, tools) if turn.output is None else turn.output.send(llm, ask, messages, tools)
 
     def _lost(self) -> None:
-        """Trace an attempt whose answer reached nobody: a handler raised, or Ctrl-C came."""
+        """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""
         with contextlib.suppress(Exception):
             if self.own is not None:
                 self._close(None, "interrupted")
@@ -276,11 +276,11 @@ class Attempt:
                 self._not_made()
 
     def _not_made(self) -> None:
-        """Write that the model was not asked after all, so that nobody takes the attempt for a lost one."""
+        """Write that the model was not asked, so that the attempt does not count as lost."""
         self.turn.log.append({"type": CLOSED, "id": self.id, "open": True})
 
     def _close(
-        self, response: LLMResponse | None, status: str, error: Exception | None = None, told: Any = None
+        self, response: LLMResponse | None, status: str, error: Exception | None = None, described: Any = None
     ) -> None:
         turn, conversation = self.turn, self.conversation
         entry = _entry(turn, self.id, self.request, response, status)
@@ -295,7 +295,7 @@ class Attempt:
             "attempt": self.number if self.number > 1 else None,
             "retries": getattr(error, "retries", None),
             "original": None if own == self.own else outlined(self.own),
-            **(told or {}),
+            **(described or {}),
             "by": self.by,
         }
         self.entry = entry
@@ -309,7 +309,7 @@ class Attempt:
         turn.conversation.trace(entry)
 
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
-        """Take a handler's answer in the place of an error."""
+        """Replace the error by a handler's answer."""
         value = {**describe_answer(response), "status": "recovered", "tool_calls_count": len(response.tool_calls or ())}
         change = {
             "type": "change",
@@ -326,9 +326,9 @@ class Attempt:
 
 
 def _entry(turn: Turn, id: str, request: LLMRequest, response: LLMResponse | None, status: str) -> TraceEntry:
-    """The `llm_call` entry of an answer, or of what stood in for it."""
+    """The `llm_call` entry of an answer or a stand-in."""
     calls = (response.tool_calls if response else None) or []
-    told: dict[str, Any] = {
+    more: dict[str, Any] = {
         "finish_reason": response.finish_reason if response else None,
         "provider_data": response.provider_data if response else None,
         "retries": response.retries if response else None,
@@ -345,7 +345,7 @@ def _entry(turn: Turn, id: str, request: LLMRequest, response: LLMResponse | Non
         "content": response.content if response else None,
         "tool_calls": [shown_call(call) for call in calls],
         "status": status,
-        **{key: value for key, value in told.items() if value},
+        **{key: value for key, value in more.items() if value},
     }
 
 
@@ -354,7 +354,7 @@ def _trace(turn: Turn, entry: TraceEntry, by: By) -> None:
 
 
 def as_response(value: Any) -> LLMResponse:
-    """What a model or a handler answered, as a response whose calls can be answered.
+    """The answer of a model or handler, as a response whose calls can be answered.
 
     Raises:
         ProviderError: it is neither an LLMResponse nor a str.

@@ -1,4 +1,4 @@
-"""Where a turn hangs: it is a root turn, or an operation of the turn in which it was asked for."""
+"""Root turns, and turns as operations of the turn that asks for them."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from connectagent.session.raised import model_error
 from connectagent.session.state import copy_of, lasting, state_change
 
 _STOPPED = ("interrupted", "paused", "error")
-MAX_DEPTH = 10  # agents that ask each other, one inside the other
+MAX_DEPTH = 10  # how many turns may be nested
 
 
 def asking(agent: Any) -> Frame | None:
-    """The frame in which a turn of an agent is asked for now, or None where it is a root turn.
+    """The frame that asks for a turn of an agent now, or None for a root turn.
 
-    A thread that knows of no frame belongs to the turn of the nearest agent above.
+    A thread without a frame belongs to the turn of the nearest agent above.
 
     Raises:
-        RuntimeError: it is asked for by code whose turn is over.
+        RuntimeError: the turn of the asking code is over.
     """
     here = frame.current()
     if here is not None:
         if here.body is not None and here.body.left:
-            raise RuntimeError(f"agent {agent.name!r} was asked by a tool that nobody waits for any more: {here.id}")
+            raise RuntimeError(f"agent {agent.name!r} was asked by a tool that its turn no longer waits for: {here.id}")
         if not here.turn.over:
             return here
-        if here.turn.is_own_thread():  # what Ctrl-C left behind at an unlucky moment
+        if here.turn.is_own_thread():  # left behind by Ctrl-C
             return None
         raise RuntimeError(f"agent {agent.name!r} was asked by code whose turn is over: {here.id}")
     above = agent.parent
@@ -49,7 +49,7 @@ def asking(agent: Any) -> Frame | None:
 
 
 def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
-    """Take a turn of an agent, inside the turn in which it is asked for; its result."""
+    """Take a turn of an agent, inside the current turn if there is one; its result."""
     asked = asking(agent)
     if asked is None:
         return take_root_turn(agent, given)
@@ -57,7 +57,7 @@ def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
 
 
 def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: str | None = None) -> str:
-    """Take a turn that nobody's turn is around, or go on with it; it is in the log before this returns.
+    """Take or resume a root turn; it is in the log before this returns.
 
     Raises:
         RuntimeError: the agent waits inside a turn of another one.
@@ -79,8 +79,8 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
                 if isinstance(error, Paused):
                     turn.waiting, agent.waits_in = error.waiting, turn
                 elif isinstance(error, Exception):
-                    told = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
-                    log.append({"type": CLOSED, "id": turn.id, **told})
+                    failure = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
+                    log.append({"type": CLOSED, "id": turn.id, **failure})
                 log.end(turn, None, error)
                 raise
             log.end(turn, result, None)
@@ -92,7 +92,7 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
 
 
 def _beside(body: Any, turn: Turn) -> str:
-    """Take a turn inside a body that runs beside its own turn; None for one that does not."""
+    """Take a turn inside a parallel body, or outside of one if `body` is None."""
     if body is None:
         return _framed(turn)
     body.leave_turn()
@@ -116,12 +116,12 @@ def _framed(turn: Turn) -> str:
 
 
 def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, handoff: Any = None) -> TraceEntry:
-    """Take a turn as an operation of another one; its closing entry.
+    """Take a turn as an operation of another turn; its closing entry.
 
     Raises:
         Waiting: something in it waits for a person.
-        RuntimeError: the agent waits inside a turn of another one.
-        Exception: what it raised.
+        RuntimeError: the agent waits inside a turn of another agent.
+        Exception: the error of the turn.
     """
     if agent.waits_in is not None:
         _refuse_waiting(agent)
@@ -153,10 +153,10 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
         state = copy_of(caller.state) if related else None
         caller.opens(id)
         if not turn.has_begun(id):
-            told = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
-            caller.began(id, agent=agent.name, branch=labels.get("branch"), **told)
+            more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
+            caller.began(id, agent=agent.name, branch=labels.get("branch"), **more)
         caller.inner.append(turn)
-        if caller.stopped:  # looked at now, as it is set before `inner` is read
+        if caller.stopped:  # checked now, since `stop` sets it before it reads `inner`
             turn.stop()
         ending: TraceEntry = {"outcome": "interrupted", "open": True}
         base: dict[str, Any] | None = None
@@ -189,8 +189,8 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     return turn.line
 
 
-def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -> None:
-    """Write that an inner turn is over, and bring home what it changed."""
+def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any]) -> None:
+    """Write the closing entry of an inner turn, and merge its changes."""
     agent, session, (ms, spent) = turn.agent, turn.conversation.session, turn.sums()
     turn.line = {
         "type": "agent_turn",
@@ -203,19 +203,19 @@ def _close(caller: Turn, turn: Turn, told: TraceEntry, change: dict[str, Any]) -
         "duration_ms": round(ms, 3),
         "usage": spent.data(),
         "timestamp": time.time(),
-        **told,
+        **ending,
         **lasting(change),
     }
-    quietly = contextlib.suppress(Exception) if told["outcome"] in _STOPPED else contextlib.nullcontext()
-    with quietly:  # no handler's error may hide the one that stopped the turn
-        if told["outcome"] == "paused":  # it is merged when the turn ends, or when nobody goes on with it
+    quietly = contextlib.suppress(Exception) if ending["outcome"] in _STOPPED else contextlib.nullcontext()
+    with quietly:  # a handler's error must not hide the one that stopped the turn
+        if ending["outcome"] == "paused":  # it is merged when the turn ends or is given up
             caller.conversation.unmerged.append(change)
             change = {}
         caller.take_closing(turn.line, change)
 
 
 def _refuse_waiting(agent: Any) -> None:
-    """Refuse a turn of an agent that waits inside another one's: what is decided must be what the person was shown."""
+    """Refuse a turn of an agent that waits inside another's turn: the person must decide what they were shown."""
     root = agent.waits_in
     if root.agent is agent or not root.waiting:
         return

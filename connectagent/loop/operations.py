@@ -21,7 +21,7 @@ from connectagent.loop.stored import change_request, changed_request, from_store
 from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, in_id
 from connectagent.session.snapshot import By, as_data
 
-RESUMED: By = {"plugin": "(resume)"}  # by: what a person decided
+RESUMED: By = {"plugin": "(resume)"}  # by: a person decided
 
 
 class Operations:
@@ -46,41 +46,41 @@ class Operations:
         return self.conversation.labels.get("branch")  # type: ignore[no-any-return]
 
     def end(self, ending: Ending, scope: str = "agent") -> None:
-        """End the turn before its next call of a model or tool; with it those around it, as far as `scope` says."""
+        """End the turn before its next call of a model or tool; `scope` says which of the turns around it end too."""
         self.ended = ending
         if scope != "agent":
             self.outward = (ending, scope)
 
-    def end_told(self) -> dict[str, Any]:
-        """The ending as a line has it."""
-        told = {} if self.ended is None else self.ended._asdict()
-        return {**told, "scope": self.outward[1]} if self.outward is not None else told
+    def ending_as_data(self) -> dict[str, Any]:
+        """The ending in the form of a line."""
+        ending = {} if self.ended is None else self.ended._asdict()
+        return {**ending, "scope": self.outward[1]} if self.outward is not None else ending
 
-    def end_as(self, told: dict[str, Any]) -> None:
-        """End the turn as a line tells."""
-        self.end(Ending(told.get("result"), str(told["outcome"]), told["by"]), told.get("scope", "agent"))
+    def end_as(self, data: dict[str, Any]) -> None:
+        """End the turn as in data of `ending_as_data`."""
+        self.end(Ending(data.get("result"), str(data["outcome"]), data["by"]), data.get("scope", "agent"))
 
     # -- operations ----------------------------------------------------------------------------
 
     def ran(self, place: str, by: By, builtin: bool) -> None:
-        """A handler of the hook at this place has run."""
+        """Note that a handler of the hook at this place has run."""
         if run := self._runs.get(place):
             run.ran(by, builtin)
 
-    def began(self, id: str, **told: Any) -> None:
+    def began(self, id: str, **more: Any) -> None:
         """Write that an operation begins, before anything of it happens."""
         self.opens(id)
-        self.log.append({"type": BEGAN, "id": id, **told, "timestamp": time.time()})
+        self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def closing(self, id: str) -> TraceEntry | None:
-        """The line that ended an operation, whose changes are made again; None where it is to be done."""
+        """The line that ended an operation, whose changes are applied again; None if the operation must run."""
         line = None if self.past is None else self.past.closing(id, self.id)
         if line is not None:
             self.reapply(id)
         return line
 
     def opens(self, id: str) -> None:
-        """Note that an operation is done now, though the log may have something of it."""
+        """Note that an operation runs now, though the log may have a part of it."""
         if self.past is not None:
             self.past.opened(id, self.id)
 
@@ -89,7 +89,7 @@ class Operations:
         return self.past is not None and id in self.past.began
 
     def reapply(self, id: str, by: Callable[[By], bool] | None = None) -> list[TraceEntry]:
-        """Change the conversation again as an operation did that is over; `by`: only those of some handlers."""
+        """Apply the changes of a finished operation again; `by`: only those of some handlers."""
         assert self.past is not None
         changes = self.past.changes(id, self.id, self.branch)
         changes = [one for one in changes if by is None or one.get("at") != id or by(one.get("by") or {})]
@@ -105,12 +105,12 @@ class Operations:
         return frame.within(Frame(self, id, by, outer.account, body))
 
     def key(self, asked: Frame, kind: str, name: str, given: Any, key: str | None = None) -> str:
-        """The place of an operation that code of others asks for; equal ones are told apart by their number."""
+        """The place of an operation that a handler or tool asks for; a number distinguishes equal ones."""
         if asked.by is not None and (run := self._runs.get(asked.place)):
             self._begin(run)
             self._close_handlers(asked, run)
-        told = input_digest(given) if key is None else in_id(key)
-        id = f"{asked.id}/{kind}:{in_id(name)}~{told}"
+        digest = input_digest(given) if key is None else in_id(key)
+        id = f"{asked.id}/{kind}:{in_id(name)}~{digest}"
         with self.root._guard:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
         id = f"{id}#{number}"
@@ -119,13 +119,13 @@ class Operations:
         return id
 
     def alone(self, asked: Frame) -> threading.RLock:
-        """Operations of this agent that are asked for in one frame exclude each other: `with turn.alone(frame):`."""
+        """A lock, so that operations that one frame asks for exclude each other: `with turn.alone(frame):`."""
         with self.root._guard:
             lock: threading.RLock = self.root._locks.setdefault(asked.id, threading.RLock())
             return lock
 
     def failed(self, id: str, error: BaseException) -> list[str]:
-        """Note whose error it is that an operation ends with; the operations whose error it was before."""
+        """Note that an operation ended with an error; the operations that ended with the same error before."""
         whose: list[str] = []
         seen: set[int] = set()
         following: BaseException | None = error
@@ -148,17 +148,17 @@ class Operations:
         over: Sequence[list[Any]] = (),
         **given: Any,
     ) -> HandlerValue | None:
-        """Let the handlers of a hook decide, but those in `over`; the first value is the hook's.
+        """Let the handlers of a hook decide, except those in `over`; the first value wins.
 
         Raises:
-            ToolRejected: a handler rejected what the hook is about.
+            ToolRejected: a handler rejected the call or calls.
             Waiting: a handler waits for a person.
         """
         run = self.first(hook, place, convert, suffix, over, **given)
         return None if run is None or run.by is None else HandlerValue(run.value, run.by)
 
     def first(self, hook: str, place: str, convert: Any, suffix: Any, over: Any, **given: Any) -> HookRun | None:
-        """The run of the handlers of which the first value is the hook's; raises as `decide` does."""
+        """Like `decide`, but returns the run of the handlers."""
         if self.host.is_idle(hook):
             return None
         call = HookCall({"agent": self.agent, **given})
@@ -189,13 +189,13 @@ class Operations:
         return call[run.chained], call.decided
 
     def notify(self, hook: str, place: str = "", ready: Callable[[], None] = nothing, **given: Any) -> None:
-        """Let the handlers of a hook know."""
+        """Run the handlers of a hook."""
         if not self.host.is_idle(hook):
             call = HookCall({"agent": self.agent, **given}, None, ready)
             self._hook(HookRun(hook, place + hook, call), lambda operation: self.host.run(hook, call, operation.over))
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
-        """Let the handlers of a hook know; the rejection, where one of them refuses."""
+        """Run the handlers of a hook; the rejection, if one of them refuses."""
         try:
             self.notify(hook, place, **given)
         except ToolRejected as rejection:
@@ -203,8 +203,8 @@ class Operations:
         return None
 
     def _hook(self, run: HookRun, handlers: Callable[[HookRun], None]) -> HookRun:
-        """Run a hook's handlers as one operation, or look up what came of them."""
-        if not self.host.has_others(run.hook):  # the package's own only, which change nothing
+        """Run a hook's handlers as one operation, or look up its result."""
+        if not self.host.has_others(run.hook):  # only the package's own, which change nothing
             handlers(run)
             return run
         run.id = id = f"{self.id}/{run.place}"
@@ -233,40 +233,40 @@ class Operations:
         self._close(run, ended)
         return run
 
-    def _close(self, run: HookRun, ended: Ending | None, **told: Any) -> None:
-        """Write what the handlers decided, or that they changed something; nothing where they only observed."""
-        if self.past is not None and not told:
+    def _close(self, run: HookRun, ended: Ending | None, **line: Any) -> None:
+        """Write what the handlers decided, or that they changed something; nothing if they only observed."""
+        if self.past is not None and not line:
             finish(self, run.id, run.passed[run.known :])
-        told = {**run.told(), **told}
+        line = {**run.as_data(), **line}
         if self.ended is not ended and self.ended is not None:
-            told["ended"] = self.end_told()
+            line["ended"] = self.ending_as_data()
         if run.hook == "before_llm" and (changed := self._changed(run.given["request"])):
-            told["request"] = changed
-        if told or run.id in self.touched:
+            line["request"] = changed
+        if line or run.id in self.touched:
             self._begin(run)
-            self.log.append({"type": CLOSED, "id": run.id, **told})
+            self.log.append({"type": CLOSED, "id": run.id, **line})
 
     def _begin(self, run: HookRun) -> None:
         """Write that a hook's handlers begin, before the first line that one of them causes.
 
-        Handlers that only observe cause none: that they are over is told by what their turn does next.
+        Handlers that only observe cause none: the next line of their turn shows that they are over.
         """
         if not run.begun:
             run.begun = True
             self.began(run.id)
 
     def _begin_again(self, run: HookRun, past: Journal) -> None:
-        """Let a hook's handlers, or the rest of them, run in a turn that goes on."""
+        """Begin a hook's handlers, or the rest of them, in a resumed turn."""
         self.opens(run.id)
         run.begun = run.id in past.parts and run.id in past.began
-        if run.id in past.began:  # what its handlers had changed is void from here on
+        if run.id in past.began:  # from here on its handlers' changes are void
             self._begin(run)
 
     def _fail(self, run: HookRun, error: Exception) -> None:
-        """Write whose error ended the handlers: who resumes the turn does that again."""
+        """Write the error that ended the handlers, so that a resumed turn runs them again."""
         self._begin(run)
-        told = {"error_type": type(error).__name__, "from": self.failed(run.id, error), "open": True}
-        self.log.append({"type": CLOSED, "id": run.id, **told})
+        line = {"error_type": type(error).__name__, "from": self.failed(run.id, error), "open": True}
+        self.log.append({"type": CLOSED, "id": run.id, **line})
 
     def _changed(self, request: Any) -> dict[str, Any]:
         agent = self.agent
@@ -274,29 +274,29 @@ class Operations:
         return changed_request(request, messages, tools, agent.llm.model, agent.call_options())
 
     def _close_handlers(self, asked: Frame, run: HookRun) -> None:
-        """Before a handler's first own operation: the handlers before it will not run again."""
+        """Before a handler's first operation: write that the handlers before it need not run again."""
         if run.last is None or run.written is run.last:
             return
         run.written = run.last
-        told = run.told() | ({"ended": self.end_told()} if self.ended is not None else {})
-        self.log.append({"type": HANDLERS, "id": run.id, "over": list(run.passed), **told})
+        result = run.as_data() | ({"ended": self.ending_as_data()} if self.ended is not None else {})
+        self.log.append({"type": HANDLERS, "id": run.id, "over": list(run.passed), **result})
 
     def _wait(self, run: HookRun, pause: Pause) -> Waiting:
         """Write that a handler waits for a person."""
         self._begin(run)
         by = self.boundary.owner_of(pause) or {}
         call = run.given.get("tool_call")
-        told = None if call is None else as_data(call)
+        shown = None if call is None else as_data(call)
         line: TraceEntry = {"type": WAIT, "id": f"{run.id}/wait:{by.get('handler')}", "hook": run.id, "of": run.hook}
-        line |= {"agent": self.agent.name, "call": told, "reason": pause.reason, "by": by}
-        line |= {"digest": input_digest(told and told["arguments"])}
+        line |= {"agent": self.agent.name, "call": shown, "reason": pause.reason, "by": by}
+        line |= {"digest": input_digest(shown and shown["arguments"])}
         over = [*run.passed, [by.get("plugin"), by.get("handler")]]
-        ended = {"ended": self.end_told()} if self.ended is not None else {}
-        self.log.append({**line, "over": over, **run.told(), **ended})
-        return Waiting([Wait(line["id"], line["agent"], told, pause.reason, line["digest"], by)], call, by)
+        ended = {"ended": self.ending_as_data()} if self.ended is not None else {}
+        self.log.append({**line, "over": over, **run.as_data(), **ended})
+        return Waiting([Wait(line["id"], line["agent"], shown, pause.reason, line["digest"], by)], call, by)
 
     def _looked_up(self, run: HookRun) -> bool:
-        """Take from the log what came of a hook's handlers; False where they, or the rest of them, are to run.
+        """Take the result of a hook's handlers from the log; False if they, or the rest of them, must run.
 
         Raises:
             ToolRejected, Waiting: as the handlers did.
@@ -314,7 +314,7 @@ class Operations:
         part = past.lines[past.parts[id]] if id in past.parts else None
         if past.is_over(id, self.id):
             run.edit_again(self.reapply(id))
-            if part is not None and part["type"] == WAIT:  # the line of the call that was decided may come later
+            if part is not None and part["type"] == WAIT:  # the line of the decided call may come later
                 self._take(run, part)
                 self._decided(run, part)
             return True
@@ -329,7 +329,7 @@ class Operations:
         return part["type"] == WAIT and self._decided(run, part)
 
     def _is_lost(self, run: HookRun, line: TraceEntry) -> bool:
-        """Whether a handler gave a model for the next attempt that is needed now, and cannot be made from its name."""
+        """Whether a handler gave a model for the next attempt that cannot be made again from its name."""
         value = line.get("value")
         if run.hook != "on_error" or not isinstance(value, dict) or not value.get("given"):
             return False
@@ -349,13 +349,13 @@ class Operations:
             self.end_as(ended)
 
     def rejection(self, reason: str, by: By = RESUMED) -> ToolRejected:
-        """The rejection of a call, which is of others than a handler."""
+        """The rejection of a call that no handler made."""
         rejection = ToolRejected(reason)
         self.boundary.keep_owner(rejection, by)
         return rejection
 
     def _decided(self, run: HookRun, part: TraceEntry) -> bool:
-        """Put a person's decision into the place of the handler that waits; whether it ends the hook."""
+        """Apply a person's decision in place of the waiting handler; whether it ends the hook."""
         past = self.past
         assert past is not None
         if part["id"] not in past.decided:

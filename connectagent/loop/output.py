@@ -1,4 +1,4 @@
-"""The form of an answer that is to be more than text: how a model is asked for it, and how its text is read."""
+"""The form of a structured answer: how a model is asked for it, and how its text is parsed."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from connectagent.models.json_schema import json_alone, json_in, with_instructio
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
 
-# Endpoints that know no schema, or not for this model, say so in many words.
+# Endpoints without schemas, or without them for this model, say so in different words.
 _REFUSES_FORMAT = re.compile(r"response.?format|json.?schema", re.IGNORECASE)
 
 
 class Form:
-    """What an answer is to be.
+    """The form of an answer.
 
     Args:
         output: a pydantic model, a dataclass, a TypedDict, or a type such as `list[int]`.
-        alone: whether an answer may hold nothing else, and no rule may have made it: of a decision.
+        alone: whether an answer must be nothing but the object, and not from the offline model: for a decision.
 
     Attributes:
-        model: a pydantic model that stands for it on the wire, where an answer is always an object.
+        model: the pydantic model for it on the wire, where an answer is always an object.
 
     Raises:
         ConfigError: pydantic cannot read such a type from JSON.
@@ -37,14 +37,14 @@ class Form:
         self._alone = alone
         self.output, self.name = output, str(getattr(output, "__name__", output))
         self.model, self._field = _model_of(output)
-        self._in_words: set[str] = set()  # the models that take no schema
+        self._in_words: set[str] = set()  # the models that accept no schema
 
     def send(self, llm: Any, ask: Callable[..., Any], messages: list[Message], tools: Any) -> Any:
-        """Ask a model for an answer of this form: by the provider's own means, or in words.
+        """Ask a model for an answer of this form: by the provider's own parameter, or in words.
 
         Args:
             llm: the model.
-            ask: its `complete`, or `stream` with a place for the text.
+            ask: its `complete`, or its `stream` with `on_text`.
 
         Raises:
             ProviderError: the call failed.
@@ -60,7 +60,7 @@ class Form:
         return ask(with_instruction(messages, self.model), *given)
 
     def read(self, text: str) -> Any:
-        """The object that a text says.
+        """Parse a text as an object.
 
         Raises:
             pydantic.ValidationError: the text does not fit.
@@ -69,17 +69,17 @@ class Form:
         return found if self._field is None else getattr(found, self._field)
 
     def problem(self, response: LLMResponse, llm: Any) -> str | None:
-        """What does not fit in an answer, one line each; None where it fits.
+        """What does not fit in an answer, one line each, or None.
 
         Raises:
             ProviderError: the model refused to answer.
-            ConfigError: the offline model answered where something is to be decided.
+            ConfigError: the offline model answered, and the answer is a decision.
         """
         from pydantic import ValidationError
 
         if response.finish_reason == "refusal":
-            told, provider = f"the model refused to answer: {response.content}", getattr(llm, "provider", llm.model)
-            raise ProviderError(f"{llm.model}: {told}", kind="refusal", provider=provider, model=llm.model)
+            reason, provider = f"the model refused to answer: {response.content}", getattr(llm, "provider", llm.model)
+            raise ProviderError(f"{llm.model}: {reason}", kind="refusal", provider=provider, model=llm.model)
         if self._alone and response.model == "offline":
             raise ConfigError("the offline model answers by rule and judges nothing; name a model")
         try:
@@ -89,19 +89,19 @@ class Form:
         return None
 
     def again(self, wrong: str) -> Message:
-        """The message by which an answer that does not fit is sent back."""
+        """The message that asks the model to correct an answer that does not fit."""
         return {"role": "user", "content": f"That does not fit {self.name}:\n{wrong}\nAnswer again, correctly."}
 
     def misfit(self, llm: Any, wrong: str, text: str) -> OutputError:
         """The error for a model that gave no answer of this form."""
-        told = f"{llm.model} gave no {self.name}, though it was told what was wrong:\n{wrong}\n"
-        return OutputError(f"{told}Its answer: {text[:300]!r}")
+        problem = f"{llm.model} gave no {self.name}, as its answer does not fit:\n{wrong}\n"
+        return OutputError(f"{problem}Its answer: {text[:300]!r}")
 
     def result(self, agent: Any, text: str) -> Any:
         """The result of a turn as an object.
 
         Raises:
-            OutputError: it is none, since a handler replaced it, or something else than an answer ended the turn.
+            OutputError: the result does not fit, since a handler replaced it, or the turn ended without an answer.
         """
         from pydantic import ValidationError
 
@@ -121,10 +121,10 @@ def form_of(output: Any) -> Form | None:
 
 
 def _model_of(output: Any) -> tuple[type[BaseModel], str | None]:
-    """A pydantic model for a type, and the field of it that has the value; None where the model is the value."""
+    """A pydantic model for a type, and its field with the value; None if the model is the value."""
     from pydantic import BaseModel, RootModel, create_model
     from pydantic.errors import PydanticUserError
-    from typing_extensions import is_typeddict  # which knows those of both modules
+    from typing_extensions import is_typeddict  # recognizes those of both modules
 
     try:
         if not isinstance(output, type) and get_origin(output) is None:
@@ -147,6 +147,6 @@ def _model_of(output: Any) -> tuple[type[BaseModel], str | None]:
 
 
 def _wrong(error: ValidationError) -> str:
-    """What does not fit, one line each: the place and the reason."""
+    """The validation errors, one line each: the place and the reason."""
     lines = [f"- {'.'.join(map(str, item['loc'])) or 'the answer'}: {item['msg']}" for item in error.errors()]
     return "\n".join(lines[:10])

@@ -1,8 +1,8 @@
 """What runs at the same time: the bodies of a round's tool calls, and the turns of several agents that a body asks for.
 
-All guards of a round run first, in order; then its bodies, each beside the turn; then, in the calls' order, what each
-changed is brought home, the handlers around it go on, and its result is settled. Two or more agents that one round asks
-work at once in any case.
+All guards of a round run first, in order; then its bodies, in parallel. Then, in the order of the calls, each body's
+changes are merged, the handlers around it finish, and its result is settled. Two or more agents that one round asks
+always work in parallel.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def _asks_several(turn: Turn, calls: list[ToolCall]) -> bool:
 
 
 class Round:
-    """A round of which bodies run at the same time.
+    """A round whose bodies run at the same time.
 
     Args:
-        turn: whose round it is.
+        turn: the turn.
         runs: its calls, in order.
     """
 
@@ -57,17 +57,17 @@ class Round:
         self._contexts: dict[int, Context] = {id(run): copy_context() for run in runs}
 
     def run(self) -> list[TraceEntry]:
-        """Take the calls to their ends.
+        """Run all calls.
 
         Raises:
-            Waiting: some of them wait; those that do not have run.
+            Waiting: some of them wait; the others have run.
         """
         for run in self._runs:
             self._take(run, run.guard)
         try:
             for group in self._groups():
                 if self._waits and self._is_alone(group[0]):
-                    break  # what stands before it is not settled
+                    break  # the calls before it are not settled
                 self._run_bodies(group)
                 if not self._waits:
                     self._settle(group)
@@ -81,7 +81,7 @@ class Round:
         return [run.entry for run in self._runs]
 
     def _take(self, run: ToolRun, step: Callable[[], None]) -> None:
-        """Take a step of a call on the turn's own thread; where it waits, the others go on."""
+        """Run a step of a call on the turn's own thread; if it waits, the others continue."""
         try:
             self._contexts[id(run)].run(self._pending, run, step)
         except Waiting as wait:
@@ -100,7 +100,7 @@ class Round:
         self._take(run, partial(self._ahead, run.body))
 
     def _ahead(self, step: Callable[[], None]) -> None:
-        """Take a step that looks up what came of a body, though calls before it are not settled."""
+        """Run a step that looks up the result of a body, though calls before it are not settled."""
         past, id = self._turn.past, self._turn.id
         seen = -1 if past is None else past.seen.get(id, -1)
         try:
@@ -117,7 +117,7 @@ class Round:
         for run in group:
             try:
                 if (past := self._turn.past) is not None:
-                    past.closing(f"{run.id}/tool1", self._turn.id)  # now the turn has come to it
+                    past.closing(f"{run.id}/tool1", self._turn.id)  # the turn has reached it now
                 self._contexts[id(run)].run(self._pending, run, run.settle)
             except BaseException as error:
                 run.stopped(error)
@@ -132,7 +132,7 @@ class Round:
         return tool is not None and tool.alone
 
     def _groups(self) -> Iterator[list[ToolRun]]:
-        """The calls between those that run alone, and each of these by itself."""
+        """The groups of calls to run together; a call that runs alone is a group by itself."""
         group: list[ToolRun] = []
         for run in self._runs:
             alone = self._is_alone(run)
@@ -147,13 +147,13 @@ class Round:
             yield group
 
     def _run_bodies(self, group: list[ToolRun]) -> None:
-        """Run the bodies of a group: those that ask agents at once, the others as many at once as may be."""
+        """Run the bodies of a group: all that ask agents at once, and of the others as many as the limit allows."""
         ready = [run for run in group if id(run) not in self._waits]
         beside: list[ToolRun] = []
         for run in ready:
             if len(group) > 1 and (self._limit > 1 or self._asked(run) is not None):
                 beside.append(run)
-            else:  # first, so that those beside them begin with what these have changed
+            else:  # first, so that the parallel ones see what these changed
                 self._take(run, partial(self._ahead, run.body_kept))
         for batch in self._batches(beside):
             _Batch(self._turn, self._limit, self._contexts, self._take_body, self._hold).run(batch)
@@ -162,7 +162,7 @@ class Round:
         return self._turn.agent.asked_by(run.call)
 
     def _batches(self, runs: list[ToolRun]) -> Iterator[list[ToolRun]]:
-        """The calls that may run at once: one agent takes one turn at a time, and none while it waits."""
+        """The calls that may run at once: an agent takes one turn at a time, and none while it waits."""
         while runs:
             agents: list[Any] = []
             batch, rest = [], []
@@ -179,7 +179,7 @@ class Round:
 
 
 class _Batch:
-    """Calls whose bodies run at the same time, beside the turn."""
+    """Calls whose bodies run at the same time."""
 
     def __init__(self, turn: Turn, limit: int, contexts: dict[int, Context], take: Any, hold: Any) -> None:
         self._turn, self._limit, self._contexts, self._take, self._hold = turn, limit, contexts, take, hold
@@ -187,10 +187,10 @@ class _Batch:
         self._stacks: dict[int, Stack] = {}
 
     def run(self, runs: list[ToolRun]) -> None:
-        """Let them begin in order, run, and come home in order.
+        """Begin the calls in order, let them run, and merge their changes in order.
 
         Raises:
-            BaseException: what the first of them raised that does not wait, when all are over.
+            BaseException: the first error that is not a wait, when all are over.
         """
         try:
             for run in runs:
@@ -207,7 +207,7 @@ class _Batch:
         self._raise_errors()
 
     def _begin(self, run: ToolRun) -> None:
-        """Let a call begin, as soon as there is room, unless something has ended the round meanwhile."""
+        """Begin a call as soon as the limit allows, unless the round has ended meanwhile."""
         agent = self._turn.agent.asked_by(run.call)
         if agent is None:
             self._beside.wait(lambda: self._running() < self._limit)
@@ -229,7 +229,7 @@ class _Batch:
                 yield stack.error
 
     def _come_home(self, runs: list[ToolRun]) -> None:
-        """In order: bring home what each changed, and let the handlers around it go on."""
+        """In order: merge the changes of each body, and let the handlers around it finish."""
         for run in runs:
             stack = self._stacks.get(id(run))
             if stack is None:
@@ -241,8 +241,8 @@ class _Batch:
 
     def _bring_home(self, run: ToolRun, stack: Stack) -> None:
         turn, body = self._turn, stack.body
-        self._beside.wait(body.is_back.is_set)  # its line is written before what it changed has others
-        changes = body.told()
+        self._beside.wait(body.is_back.is_set)  # its line is written before its changes are merged
+        changes = body.changes_as_data()
         body.context.run(body.bring_home)
         before = copy_of(turn.state)
         body.go.set()
@@ -254,7 +254,7 @@ class _Batch:
             run.keep([*changes, {"by": by, **left}] if left else changes)
 
     def _cut(self, runs: list[ToolRun]) -> None:
-        """Ctrl-C was pressed: what can be stopped stops, and the handlers around all of them go on, in order."""
+        """After Ctrl-C: stop what can be stopped, and let the handlers around all bodies finish, in order."""
         for again in (False, True):
             self._beside.cut(again)
             try:
@@ -273,15 +273,15 @@ class _Batch:
 
 
 def at_once(turn: Turn, jobs: list[tuple[Any, Callable[[], Any]]]) -> list[Any]:
-    """Run jobs in threads, each in a copy of this context, and bring home what they changed in the jobs' order.
+    """Run jobs in threads, each in a copy of this context, and merge their changes in order.
 
     Args:
-        turn: whose code asks for them.
-        jobs: each with the agent whose turn it is; one agent takes one turn at a time.
+        turn: the turn whose code asks for them.
+        jobs: each with its agent; an agent takes one turn at a time.
 
     Raises:
-        BaseException: what the first of them raised, when all are over. Ctrl-C ends the turns inside them first; a
-            second one leaves them behind.
+        BaseException: the first error, when all are over. Ctrl-C ends the turns inside them first; a second one
+            leaves them behind.
     """
     here, beside = frame.current() or turn.frame, Beside(turn)
     running = partial(beside.wait, lambda: all(body.done.is_set() for body in beside.bodies))
@@ -314,11 +314,11 @@ def _all_home(beside: Beside) -> None:
 
 
 def _outcomes(turn: Turn, bodies: list[Body]) -> list[Any]:
-    """What bodies came to.
+    """The results of bodies.
 
     Raises:
         Waiting: some wait, and the others are over.
-        BaseException: what one of them raised.
+        BaseException: the error of one of them.
     """
     results: list[Any] = []
     waits: list[Waiting] = []

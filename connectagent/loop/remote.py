@@ -1,4 +1,4 @@
-"""A turn as code sees it that runs beside it: what touches the conversation is done on the turn's own thread."""
+"""A turn for code that runs in parallel: all that touches the conversation is done on the turn's own thread."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ON_ITS_THREAD = frozenset(("decide", "first", "trace_once", "count"))
 
 
 class Remote:
-    """A turn for the operations of a body that runs beside it. What is not named here is the turn's own.
+    """A turn for the operations of a parallel body. All other attributes are the turn's own.
 
     Args:
-        body: whose operations they are.
-        context: in which the handlers about them run.
-        whole: whether the operation is the body itself, with the handlers around it; not one that its code asks for.
+        body: the body.
+        context: the context in which the handlers of its operations run.
+        whole: whether the operation is the body itself with the handlers around it, not one that its code asks for.
     """
 
     def __init__(self, body: Body, context: Context, whole: bool = False) -> None:
@@ -41,31 +41,31 @@ class Remote:
 
     @property
     def ended(self) -> Any:
-        """How the turn is to end; once the body runs, only if it says so itself."""
+        """How the turn is to end; once the body runs, only an ending by the body itself."""
         if self.body.started:
             return None if self.body.ending is None else self.body.ending[0]
         return self.turn.ended
 
     def closing(self, id: str) -> Any:
-        """The line that ended an operation; None where it is to be done."""
+        """The line that ended an operation; None if the operation must run."""
         return None if self.turn.past is None else self.call(self.turn.closing, id)
 
-    def end_told(self) -> dict[str, Any]:
-        """The ending as a line has it."""
+    def ending_as_data(self) -> dict[str, Any]:
+        """The ending in the form of a line."""
         if self.body.ending is None:
-            return self.turn.end_told()  # type: ignore[no-any-return]
+            return self.turn.ending_as_data()  # type: ignore[no-any-return]
         ending, scope = self.body.ending
         return {**ending._asdict(), **({} if scope == "agent" else {"scope": scope})}
 
     def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:
-        """Make changes of a body that was cut off when it was over; in the order of the calls, as those of others."""
+        """Keep the changes of a body whose process ended after it, to apply them in the order of the calls."""
         self.body.changes += changes
 
     def call(self, work: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """Do something on the turn's own thread, in the frame in which it is asked for."""
+        """Run a job on the turn's own thread, in the current frame."""
         here = frame.current()
         assert here is not None
-        if self.body.beside.is_here:  # in a call of a hook that is monitored as a whole
+        if self.body.beside.is_here:  # in a hook call that is monitored as a whole
             return work(*given, **named)
         own = Frame(here.turn, here.id, here.by, here.account, None, here.place)
         job = partial(self._noted, partial(work, *given, **named))
@@ -74,7 +74,7 @@ class Remote:
         return self.body.beside.call(partial(self.context.run, in_frame, own, job))
 
     def _noted(self, work: Callable[[], Any]) -> Any:
-        """Do it as part of the call that is pending for the body."""
+        """Run a job while the body's call is the pending one."""
         conversation = self.turn.conversation
         outer = conversation.session["pending_tool"]
         conversation.note_pending(self.pending)
@@ -84,7 +84,7 @@ class Remote:
             conversation.note_pending(outer)
 
     def _seen(self, work: Callable[[], Any]) -> Any:
-        """Do it for code of the body: it finds what that has changed in the state so far, and the other way round."""
+        """Run a job for code of the body. It sees the body's state changes so far, and the body sees the job's."""
         body, turn = self.body, self.turn
         body.take()
         body.bring_home()
@@ -96,7 +96,7 @@ class Remote:
 
 
 class _Conversation:
-    """The doors of a conversation."""
+    """The conversation, with its methods run on the turn's own thread."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
@@ -123,7 +123,7 @@ class _Host:
         return getattr(self._remote.turn.host, name)
 
     def around(self, hook: str, operation: Any, convert: Any = None, over: Any = (), **arguments: Any) -> Any:
-        """Run an operation beside the turn, inside the hook's handlers, which run on the turn's own thread."""
+        """Run an operation in parallel, inside the hook's handlers, which run on the turn's own thread."""
         remote = self._remote
         host = remote.turn.host
         if host.is_idle(hook):
@@ -141,7 +141,7 @@ class _Host:
         while True:
             try:
                 result, passed = remote.call(_leave, executor, entered, call, result, error)
-            except KeyboardInterrupt as raised:  # maybe before the first of them was reached
+            except KeyboardInterrupt as raised:  # maybe before the first handler was reached
                 if not entered:
                     raise
                 error = raised
@@ -155,7 +155,7 @@ class _Host:
 def _leave(
     executor: Any, entered: list[Any], call: HookCall, result: Any, error: BaseException | None
 ) -> tuple[Any, BaseException | None]:
-    """Run the rest of around handlers; what they make of the outcome. Only their own errors are raised here."""
+    """Run the rest of around handlers; the outcome after them. Raises only their own errors."""
     try:
         return executor.leave(entered, call, result, error), None
     except BaseException as raised:
@@ -165,7 +165,7 @@ def _leave(
 
 
 class _Boundary:
-    """What runs tools."""
+    """The boundary, which runs tools in parallel."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
@@ -174,11 +174,11 @@ class _Boundary:
         return getattr(self._remote.turn.boundary, name)
 
     def all_running(self) -> list[Any]:
-        """Whose handlers are running about what the body asks: none that asks itself."""
+        """The handlers that are running for what the body asks: none of them asks itself."""
         return []
 
     def run_tool(self, tool: Any, arguments: dict[str, Any]) -> Any:
-        """Run a tool's function beside the turn."""
+        """Run a tool's function in parallel."""
         remote, body, by = self._remote, self._remote.body, by_of(tool)
         if not remote.whole:
             return self._run_inside(tool, arguments, by)
@@ -204,9 +204,9 @@ class _Boundary:
         return body.outcome()
 
     def _write(self, id: str) -> None:
-        """Write that the function is over, before handlers around it see what came of it: maybe they hide it."""
-        changes = {"changes": told} if (told := self._remote.body.told()) else {}
-        self._remote.turn.log.append({"type": TOOL_ENDED, "id": id, "entry": {}, **changes})
+        """Write that the function is over, before handlers around it see its result, since they may hide it."""
+        more = {"changes": changes} if (changes := self._remote.body.changes_as_data()) else {}
+        self._remote.turn.log.append({"type": TOOL_ENDED, "id": id, "entry": {}, **more})
 
     def _run_inside(self, tool: Any, arguments: dict[str, Any], by: Any) -> Any:
         """Run a tool that the body's own code asks for; it changes the body's copy of the state."""
@@ -222,7 +222,7 @@ class _Boundary:
             body.by = outer
 
     def _run_inside_apart(self, tool: Any, arguments: dict[str, Any], by: Any) -> Any:
-        """The same of one that may take only so long: it has a copy of that copy."""
+        """Run such a tool with a timeout, on a copy of the body's copy of the state."""
         outer = self._remote.body
         inner = Body(outer.beside, copy_context(), self._remote.pending)
         inner.begin(by, outer.state)
@@ -237,12 +237,12 @@ class _Boundary:
 
 
 class Stack:
-    """A call's attempt on its way beside the turn: it holds the handlers around the body, in a thread of its own.
+    """A parallel attempt at a call: the handlers around its body, in a thread of its own.
 
     Args:
         run: the call.
-        body: its body.
-        own: the frame in which the round runs.
+        body: the body of the call.
+        own: the frame of the round.
     """
 
     def __init__(self, run: Any, body: Body, own: Frame) -> None:
@@ -253,16 +253,16 @@ class Stack:
         self._thread = threading.Thread(target=self._work, name=f"agent-{body.turn.agent.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the end of the thread of one that is over."""
+        """Wait for the thread to end."""
         self._thread.join(GRACE_S)
 
     @property
     def is_running(self) -> bool:
-        """Whether it has begun and is not over; Ctrl-C may come before it begins."""
+        """Whether it is running; after an early Ctrl-C it may not have begun."""
         return self._thread.ident is not None and not self.over.is_set()
 
     def _work(self) -> None:

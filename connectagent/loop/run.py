@@ -39,7 +39,7 @@ def _run(turn: Turn) -> str:
 
 
 def answer(turn: Turn) -> Ending:
-    """Iterate until the model has answered, code of others has ended the turn, or its limit is reached."""
+    """Iterate until the model has answered, a handler or tool has ended the turn, or its limit is reached."""
     while turn.ended is None:
         ending: Ending | None = turn.agent.delegate(turn)
         if ending is not None:  # a function in place of the model, or a hand-off
@@ -58,7 +58,7 @@ def answer(turn: Turn) -> Ending:
 
 
 def iterate(turn: Turn) -> LLMResponse | None:
-    """One model call, its answer put into the conversation; None where the turn ended before it."""
+    """Ask the model, and append its answer to the conversation; None if the turn ended before."""
     turn.conversation.session["iteration"] += 1
     response = call_model(turn)
     if response is not None:
@@ -67,7 +67,7 @@ def iterate(turn: Turn) -> LLMResponse | None:
 
 
 def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
-    """One round of tools: every call is answered, however the round ends."""
+    """Run one round of tools; every call is answered, however the round ends."""
     conversation, reason = turn.conversation, "the turn was ended"
     conversation.begin_round([shown_call(call) for call in calls])
     try:

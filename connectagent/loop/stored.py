@@ -1,4 +1,4 @@
-"""What handlers decided, as lines of the log hold it, and the same read back."""
+"""The decisions of handlers as data for lines of the log, and back."""
 
 from __future__ import annotations
 
@@ -12,63 +12,63 @@ from connectagent.session.state import clone
 
 
 def input_digest(value: Any) -> str:
-    """By what an input is told apart: one that holds secrets by nothing, as another process may have other secrets."""
+    """A digest to distinguish inputs; one for all inputs with secrets, as another process may have others."""
     return MASKED if marks_in(current().value(value)) else digest_of(value)
 
 
 def as_stored(value: Any) -> Any:
-    """A value that a handler returned, as data."""
+    """The value of a handler, as data."""
     if isinstance(value, LLMResponse):
         return {"response": {**dataclasses.asdict(value), "provider_data": clone(value.provider_data)}}
     if isinstance(value, Retry):
-        told = {"after_s": value.after_s, "model": getattr(value.model, "model", value.model)}
-        return {"retry": told, "given": value.model is not None and not isinstance(value.model, str)}
+        retry = {"after_s": value.after_s, "model": getattr(value.model, "model", value.model)}
+        return {"retry": retry, "given": value.model is not None and not isinstance(value.model, str)}
     return {"value": clone(value)}
 
 
-def from_stored(told: Any) -> Any:
-    """The value that `as_stored` made data of."""
-    if "response" in told:
-        return stored_response(told["response"])
-    return Retry(**told["retry"]) if "retry" in told else clone(told.get("value"))
+def from_stored(data: Any) -> Any:
+    """The value from data of `as_stored`."""
+    if "response" in data:
+        return stored_response(data["response"])
+    return Retry(**data["retry"]) if "retry" in data else clone(data.get("value"))
 
 
-def stored_response(told: dict[str, Any]) -> LLMResponse:
-    """A model's answer from data: of `as_stored`, or an `llm_call` entry."""
-    usage = told.get("usage")
-    calls = [ToolCall(**{**clone(call), "approved": False}) for call in told.get("tool_calls") or ()]
+def stored_response(data: dict[str, Any]) -> LLMResponse:
+    """A model's answer from data of `as_stored`, or from an `llm_call` entry."""
+    usage = data.get("usage")
+    calls = [ToolCall(**{**clone(call), "approved": False}) for call in data.get("tool_calls") or ()]
     return LLMResponse(
-        told.get("content"),
+        data.get("content"),
         calls,
         TokenUsage(**usage) if isinstance(usage, dict) else usage,
-        told.get("finish_reason"),
-        told.get("model"),
-        clone(told.get("provider_data")),
-        told.get("retries"),
+        data.get("finish_reason"),
+        data.get("model"),
+        clone(data.get("provider_data")),
+        data.get("retries"),
     )
 
 
 def changed_request(
     request: LLMRequest, messages: list[Any], tools: list[Any], model: str, options: Any
 ) -> dict[str, Any]:
-    """What handlers of `before_llm` changed for one call alone; {} for nothing."""
-    told: dict[str, Any] = {}
+    """What `before_llm` handlers changed for this one call; {} for nothing."""
+    changed: dict[str, Any] = {}
     if request.messages is not messages:
-        told["messages"] = clone(list(request.messages))
+        changed["messages"] = clone(list(request.messages))
     if request.tools is not tools and request.tools != tools:
-        told["tools"] = clone(list(request.tools))
+        changed["tools"] = clone(list(request.tools))
     if request.model != model:
-        told["model"] = request.model
+        changed["model"] = request.model
     if request.options != options:
-        told["options"] = clone(request.options)
-    return told
+        changed["options"] = clone(request.options)
+    return changed
 
 
 def with_changes(options: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """`options` with that in which `after` differs from `before`, dicts in them alike.
+    """`options` with the differences between `before` and `after`, also inside dicts.
 
-    What stands unchanged in `after` was given for one provider, headers with keys among it, and another one's
-    `options` do not have it.
+    Unchanged options in `after`, for example headers with keys, were meant for one provider; those of another provider
+    do not get them.
     """
     changed = {key: value for key, value in options.items() if key in after or key not in before}
     for key, value in after.items():
@@ -81,14 +81,14 @@ def with_changes(options: dict[str, Any], before: dict[str, Any], after: dict[st
     return changed
 
 
-def change_request(request: LLMRequest, told: dict[str, Any]) -> None:
-    """Change a request again as `changed_request` tells."""
-    for name, value in told.items():
+def change_request(request: LLMRequest, changed: dict[str, Any]) -> None:
+    """Apply the changes of `changed_request` to a request."""
+    for name, value in changed.items():
         setattr(request, name, clone(value))
 
 
 def edit_again(given: dict[str, Any], changes: list[TraceEntry]) -> None:
-    """Edit what a hook is about again, as its handlers had done."""
+    """Repeat the edits that handlers made of the arguments of their hook."""
     for change in changes:
         value = change.get("value")
         if change.get("type") != "change":
@@ -97,14 +97,14 @@ def edit_again(given: dict[str, Any], changes: list[TraceEntry]) -> None:
             calls = [given["tool_call"]] if "tool_call" in given else given.get("tool_calls") or []
             listed = value if isinstance(value, list) else [value]
             for call in calls:
-                for told in listed:
-                    if isinstance(told, dict) and told.get("id") == call.id:
-                        call.name, call.arguments = told["name"], clone(told["arguments"])
+                for edited in listed:
+                    if isinstance(edited, dict) and edited.get("id") == call.id:
+                        call.name, call.arguments = edited["name"], clone(edited["arguments"])
         elif (
             change.get("of") == "response"
             and isinstance(value, dict)
             and isinstance(given.get("response"), LLMResponse)
         ):
-            edited, response = stored_response(value), given["response"]
-            response.content, response.tool_calls = edited.content, edited.tool_calls
-            response.provider_data = edited.provider_data or response.provider_data
+            stored, response = stored_response(value), given["response"]
+            response.content, response.tool_calls = stored.content, stored.tool_calls
+            response.provider_data = stored.provider_data or response.provider_data

@@ -1,6 +1,6 @@
-"""A turn as an iterator: what happens in it, one item each time that the consumer asks.
+"""A turn as an iterator over what happens in it.
 
-The turn runs in a thread of its own, in lockstep with its consumer: it goes on only while the consumer waits
+The turn runs in a thread of its own, in lockstep with its consumer: it continues only while the consumer waits
 for the next item. So handlers and the consumer's code never run at the same time, and nothing piles up.
 """
 
@@ -24,10 +24,10 @@ _open: weakref.WeakSet[Events] = weakref.WeakSet()
 
 
 def streamed(agent: Any, turn: Callable[[], Any]) -> Events:
-    """What happens in a turn of an agent; the turn begins with the first `next()`.
+    """The items of a turn; the turn begins with the first `next()`.
 
     Args:
-        agent: whose turn it is.
+        agent: the agent.
         turn: runs the turn and returns its result.
     """
     events = _events(_Lockstep(agent, turn))
@@ -37,9 +37,9 @@ def streamed(agent: Any, turn: Callable[[], Any]) -> Events:
 
 @atexit.register
 def _end_all() -> None:
-    """End the turns that nobody will ask any more: their threads would be cut off, and their records too."""
+    """End the open turns at exit: otherwise their threads and records would be cut off."""
     for events in list(_open):
-        with contextlib.suppress(ValueError):  # it runs in another thread
+        with contextlib.suppress(ValueError):  # it is running in another thread
             events.close()
 
 
@@ -58,45 +58,45 @@ def _events(steps: _Lockstep) -> Events:
 
 
 class _End(NamedTuple):
-    """The end of the turn: its result as an item, or what it raised."""
+    """The end of the turn: its result as an item, or its error."""
 
     item: TraceEntry
     error: BaseException | None
 
 
 class _Lockstep:
-    """The thread of a turn and its consumer, of which one waits while the other runs."""
+    """The thread of a turn and its consumer; one waits while the other runs."""
 
     def __init__(self, agent: Any, turn: Callable[[], Any]) -> None:
         self._agent, self._turn = agent, turn
-        self._asked: SimpleQueue[None] = SimpleQueue()  # by these two the threads wait for each other; unlike locks
-        self._told: SimpleQueue[Any] = SimpleQueue()  # they cannot be left half-way by Ctrl-C
-        self._telling = threading.Lock()  # tools may cause entries from threads of their own
+        self._asked: SimpleQueue[None] = SimpleQueue()  # with these two the threads wait for each other; unlike locks
+        self._items: SimpleQueue[Any] = SimpleQueue()  # Ctrl-C cannot leave them half-way
+        self._handing_over = threading.Lock()  # tools may cause entries from threads of their own
         self._thread: threading.Thread | None = None
         self._consumer = 0
         self._closing = self._interrupted = self._ended = False
-        self._by = dict(PROGRAM)  # an object of its own, by which the consumer's changes are told from others
+        self._by = dict(PROGRAM)  # an object of its own, to recognize the consumer's changes
 
     # -- in the consumer's thread --------------------------------------------------------------
 
     def next(self) -> Any:
-        """Let the turn go on until the next item, or its `_End`."""
+        """Run the turn until its next item or its `_End`."""
         self._consumer = threading.get_ident()
         try:
             if self._thread is None:
                 context, name = contextvars.copy_context(), f"turn of {self._agent.name}"
-                # A daemon, for `_end_all`: Python waits for other threads before it calls that.
+                # A daemon: Python waits for other threads before it calls `_end_all`.
                 self._thread = threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True)
                 self._thread.start()
             else:
                 self._asked.put(None)
-            return self._told.get()
-        except KeyboardInterrupt:  # it reaches the main thread, which waits; the turn is what it is meant for
+            return self._items.get()
+        except KeyboardInterrupt:  # it reaches the waiting main thread, but is meant for the turn
             self._interrupted = True
             raise
 
     def close(self) -> None:
-        """Let the turn come to its end, without telling what happens in it any more."""
+        """Let the turn end, without handing out more items."""
         self._closing = True
         self._asked.put(None)
         if self._thread not in (None, threading.current_thread()) and self._thread.ident:
@@ -115,30 +115,30 @@ class _Lockstep:
             end = _End({}, error)
         finally:
             self._agent.listener = None
-            self._told.put(end)
+            self._items.put(end)
 
     def is_own_thread(self) -> bool:
-        """Whether the turn that is streamed begins in this thread."""
+        """Whether this is the thread of the streamed turn."""
         return threading.current_thread() is self._thread
 
     def is_consumer(self) -> bool:
-        """Whether this is the thread that asks for items."""
+        """Whether this is the thread of the consumer."""
         return threading.get_ident() == self._consumer
 
     def listen(self, agent: Any, entry: TraceEntry) -> None:
-        """Be told of what happens in the turn, and in those inside it, before the handlers of others are."""
+        """Receive an entry of the turn or an inner turn, before the handlers of plugins do."""
         if entry.get("by") is not self._by:  # the consumer knows what it did itself
-            self._tell(agent, entry)
+            self._hand_over(agent, entry)
 
-    def _tell(self, agent: Any, item: TraceEntry) -> None:
-        """Hand an item to the consumer and wait until it asks for the next; here a turn that it left ends."""
+    def _hand_over(self, agent: Any, item: TraceEntry) -> None:
+        """Hand an item to the consumer, and wait until it asks for the next. Ends the turn if the consumer has left."""
         if self.is_consumer():  # it uses the agent itself, between two items
             return
-        with self._telling:
+        with self._handing_over:
             waited = not self._closing
             if waited:
                 agent.conversation.snapshot.sync()
-                self._told.put(item)
+                self._items.put(item)
                 self._asked.get()
         if waited:
             agent.conversation.take_changes(self._by)

@@ -1,4 +1,4 @@
-"""One tool call: whatever becomes of it, with its hooks, its attempts, its trace entries and its result."""
+"""One tool call, with its hooks, attempts, trace entries and result."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from connectagent.tools.tool import Tool
 
 
 class ToolRun:
-    """One tool call on its way: its guards, its body, and what follows.
+    """One tool call: its guards, its body, and the handlers after it.
 
     Args:
-        turn: whose tools and hooks they are.
-        call: what the model, or code of others, asks for.
-        place: where it stands in the turn, with a `/` behind.
-        rejection: set where `before_tools` rejected the whole round.
+        turn: the turn.
+        call: the call of the model, a handler or a tool.
+        place: the place of the call in the turn, with a `/` at the end.
+        rejection: set if `before_tools` rejected the whole round.
 
     Attributes:
         entry: its trace entry.
-        error: what the last attempt failed with.
-        decided: whether something else than the tool's body decides what becomes of it.
+        error: the error of the last attempt.
+        decided: whether the call has a result without running the tool.
     """
 
     def __init__(self, turn: Turn, call: ToolCall, place: str, rejection: ToolRejected | None = None) -> None:
@@ -49,11 +49,11 @@ class ToolRun:
         self.error: Exception | None = None
         self.decided = False
         self._decisions = decisions_about(self)
-        self._known = self._traced = False  # whether the log has the first attempt; and the trace
+        self._known = self._traced = False  # whether the log, and the trace, have the first attempt
 
     def whole(self) -> TraceEntry:
         """Take the call from `before_each_tool` to `after_each_tool`; its trace entry."""
-        outer = self.turn.conversation.session["pending_tool"]  # where a handler or tool calls execute_tool()
+        outer = self.turn.conversation.session["pending_tool"]  # not None if a handler or tool called execute_tool()
         self.turn.conversation.note_pending(shown_call(self.call))
         try:
             self.guard()
@@ -67,19 +67,19 @@ class ToolRun:
             self.turn.conversation.note_pending(outer)
 
     def salvage(self) -> None:
-        """Place what the body came to, where the round ends before it is settled."""
+        """Place the result of the body, if the round ends before it is settled."""
         if "status" in self.entry and not self._traced:
             self.turn.conversation.answer(self.call, self.entry["result"])
             place = {} if self.entry["status"] == "interrupted" else {"id": f"{self.id}/tool1"}
             self.turn.conversation.trace_quietly({**self.entry, **place})
 
     def stopped(self, error: BaseException) -> None:
-        """Leave the call answered where it was interrupted, and tell a wait which call it is of."""
+        """Answer an interrupted call; note a waiting call in its `Waiting`."""
         if self.entry.get("status") == "interrupted":
             self.turn.conversation.answer(self.call, self.entry["result"])
             self.turn.conversation.trace_quietly(self.entry)
         elif isinstance(error, Waiting):
-            error.call = self.call  # the outermost, where a tool or handler called execute_tool()
+            error.call = self.call  # the outermost call, if a tool or handler called execute_tool()
 
     # -- before --------------------------------------------------------------------------------
 
@@ -100,25 +100,25 @@ class ToolRun:
         except ToolRejected as rejected:
             self._reject(rejected)
 
-    def decide(self, by: By | None = None, **told: Any) -> None:
-        """Let something else than the body say what becomes of the call."""
+    def decide(self, by: By | None = None, **changed: Any) -> None:
+        """Set the result of the call without running the tool."""
         self.decided = True
-        self.entry.update(told, **({"by": by} if by else {}))
+        self.entry.update(changed, **({"by": by} if by else {}))
         self.entry.update(self.turn.conversation.changed_by(by))
 
     def _reject(self, rejected: ToolRejected) -> None:
         self.decide(**refused(self.turn, rejected))
 
     def _tool(self, number: int, entry: TraceEntry) -> Tool | None:
-        """The tool that the call names now; a call that is not what was decided any more is decided anew."""
+        """The tool that the call names now; a changed call is decided again first."""
         if self._decisions is not None:
-            self._decisions.anew(number, entry, self.entry)
+            self._decisions.decide_again(number, entry, self.entry)
         return self.turn.agent.tools.get(self.call.name)  # type: ignore[no-any-return]
 
     # -- the body ------------------------------------------------------------------------------
 
     def body(self) -> None:
-        """Run the tool, unless it was decided otherwise or the log has what came of it."""
+        """Run the tool, unless the call is decided or the log has its result."""
         line = self.turn.closing(f"{self.id}/tool1")
         if line is not None:
             self._take(line)
@@ -129,23 +129,23 @@ class ToolRun:
                 self._reject(rejected)
 
     def body_kept(self, body: Body | None = None) -> None:
-        """Run the tool in a round of which others run at the same time: what came of it is written at once.
+        """Run the tool in a parallel round: its result is written at once.
 
         Args:
-            body: runs beside the turn; what handlers of others around it do is written when it comes home.
+            body: the parallel body; with handlers around it, the result is written in the order of the calls.
         """
         self.body()
         if body is None or not self.turn.host.has_others("around_tool"):
-            self.keep([] if body is None else body.told())
+            self.keep([] if body is None else body.changes_as_data())
 
     def keep(self, changes: list[dict[str, Any]]) -> None:
-        """Write what came of the body, and what it changed, before its round is settled."""
+        """Write the result and the changes of the body, before its round is settled."""
         if not self._known and not self.decided and "status" in self.entry:
             line = {"type": TOOL_ENDED, "id": f"{self.id}/tool1", "entry": clone(self.entry)}
             self.turn.log.append({**line, "changes": changes} if changes else line)
 
     def _take(self, line: TraceEntry) -> None:
-        """Take what came of the first attempt from the log."""
+        """Take the result of the first attempt from the log."""
         self._known, self._traced = True, line["type"] == "tool_execution"
         self.entry = line if self._traced else {**self.entry, **line["entry"]}
         if not self._traced:
@@ -154,24 +154,24 @@ class ToolRun:
         self.error = self._raised(f"{self.id}/tool1", self.entry)
         self._end_again(self.entry)
 
-    def _end_again(self, told: TraceEntry) -> None:
-        if "ended" in told:
-            self.turn.end_as(told["ended"])
-        if "handoff" in told:
-            self.turn.agent.request_again(self.turn, told["handoff"])
+    def _end_again(self, entry: TraceEntry) -> None:
+        if "ended" in entry:
+            self.turn.end_as(entry["ended"])
+        if "handoff" in entry:
+            self.turn.agent.request_again(self.turn, entry["handoff"])
 
-    def _raised(self, id: str, told: TraceEntry) -> Exception | None:
-        if told.get("status") not in FAILED or not told.get("error_type"):
+    def _raised(self, id: str, entry: TraceEntry) -> Exception | None:
+        if entry.get("status") not in FAILED or not entry.get("error_type"):
             return None
-        error = named_error(str(told["error_type"]), str(told.get("error") or ""))
+        error = named_error(str(entry["error_type"]), str(entry.get("error") or ""))
         self.turn.failed(id, error)
         return error if isinstance(error, Exception) else None
 
     def _attempt(self, number: int, entry: TraceEntry) -> Exception | None:
-        """Run the tool's function; `entry` takes what came of it. The error, where it failed.
+        """Run the tool's function; `entry` receives the result. The error, if it failed.
 
         Raises:
-            ToolRejected: it is refused after all.
+            ToolRejected: the call is refused.
             Waiting: it waits for a person.
         """
         turn, call, id = self.turn, self.call, f"{self.id}/tool{number}"
@@ -215,7 +215,7 @@ class ToolRun:
                 entry["original"] = outlined(own)
 
     def _failed(self, id: str, entry: TraceEntry, error: Exception, since: int) -> None:
-        """Take into `entry` what the tool failed with; raises the error of a handler again."""
+        """Write the error of the tool into `entry`; raises the error of a handler again."""
         if self.turn.boundary.owner_of(error, since):
             if entry.get("timing"):
                 lost = f"the tool ran, but its result was lost: {type(error).__name__}"
@@ -226,7 +226,7 @@ class ToolRun:
             entry["left_behind"] = True
 
     def _interrupted(self, id: str, entry: TraceEntry, interrupt: BaseException) -> None:
-        """Take into `entry` what interrupted the tool; one that waited and went other ways can begin again."""
+        """Write the interruption of the tool into `entry`; a waiting tool that diverged can begin again."""
         turn, past = self.turn, self.turn.past
         entry.update(interruption(interrupt))
         if getattr(interrupt, "left_behind", False):
@@ -235,11 +235,11 @@ class ToolRun:
             turn.log.append({"type": LEFT, "id": id, "waits": past.left[id]})
 
     def _is_answered(self, tool: Tool, id: str, entry: TraceEntry) -> bool:
-        """Whether a person's answer stands in for a tool that began before; False where it is to run.
+        """Whether a person's answer stands in for a tool that began before; False if the tool must run.
 
         Raises:
             ToolRejected: the person refuses, the tool may have taken effect already, or an argument is masked.
-            Waiting: nobody has decided.
+            Waiting: no decision was made yet.
         """
         past, arguments = self.turn.past, self.call.arguments
         if past is None:
@@ -251,13 +251,13 @@ class ToolRun:
         return answered
 
     def _is_decided(self, tool: Tool, id: str, entry: TraceEntry, past: Journal) -> bool:
-        """The same of a tool that began before; raises as it does."""
+        """The same for a tool that began before; raises the same errors."""
         turn = self.turn
         turn.opens(id)
         waits = past.left.get(id)
         if waits is None and not tool.idempotent and not turn.agent.runs_again(self.call):
             raise self._cut_off(id, past)
-        if not waits:  # or those of agents that are not recorded: they are asked again
+        if not waits:  # or the waits of unrecorded agents, which are asked again
             return False
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
@@ -273,7 +273,7 @@ class ToolRun:
         return False
 
     def _cut_off(self, id: str, past: Journal) -> ToolRejected:
-        """The rejection of a call of which the process did not see the end; what it had changed is brought home."""
+        """The rejection of a call that the process did not finish; applies what it had changed."""
         line = past.lines[past.bodies[id]] if id in past.bodies else {}
         self.turn.bring_home(line.get("changes", ()), id)
         return self.turn.rejection(LOST if line else IN_DOUBT)
@@ -281,15 +281,15 @@ class ToolRun:
     def _wait(self, id: str, pause: Pause) -> Waiting:
         """Write that the tool itself waits for a person."""
         turn, call, by = self.turn, self.call, {"tool": self.call.name}
-        told, wait = as_data(call), f"{id}/wait:{call.name}"
-        line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": told, "reason": pause.reason, "by": by}
-        line |= {"digest": input_digest(told["arguments"])}
+        shown, wait = as_data(call), f"{id}/wait:{call.name}"
+        line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
+        line |= {"digest": input_digest(shown["arguments"])}
         turn.log.append(line)
         turn.log.append({"type": LEFT, "id": id, "waits": [wait]})
-        return Waiting([Wait(wait, turn.agent.name, told, pause.reason, line["digest"], by)], call, by)
+        return Waiting([Wait(wait, turn.agent.name, shown, pause.reason, line["digest"], by)], call, by)
 
     def _run(self, number: int, entry: TraceEntry, own: TraceEntry) -> Any:
-        """Run the tool's function; `own` takes what came of it, where handlers may make something else of that."""
+        """Run the tool's function; `own` receives its result, if handlers may replace that."""
         turn = self.turn
         if turn.ended is not None:
             raise TurnEnded
@@ -315,14 +315,14 @@ class ToolRun:
             entry["timing"] = round((time.perf_counter() - started - waited) * 1000, 3)
             if turn.ended is not None and turn.ended is not ended:
                 entry["ended_turn"] = turn.ended.result
-                entry["ended"] = turn.end_told()
+                entry["ended"] = turn.ending_as_data()
             if turn.request is not None and turn.request is not request:
-                entry["handoff"] = turn.request.told()
+                entry["handoff"] = turn.request.as_data()
 
     # -- after ---------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Place the result, let handlers recover from an error, and see and replace the result."""
+        """Place the result; let handlers recover from an error, and see or replace the result."""
         turn, conversation = self.turn, self.turn.conversation
         if self._traced:
             conversation.answer(self.call, self.entry["result"])
@@ -337,13 +337,13 @@ class ToolRun:
             self._take_result(result)
 
     def _take_result(self, value: Any) -> Any:
-        """Put what a handler returned in the place of the result, before the next one sees the conversation."""
+        """Replace the result by a handler's value, before the next handler sees the conversation."""
         result = result_content(value)
         self.turn.conversation.amend(self.call, self.entry, result=result)
         return result
 
     def _recover(self) -> None:
-        """Let handlers of `on_error` supply a result, or run a failed call again."""
+        """Let `on_error` handlers supply a result, or retry a failed call."""
         turn = self.turn
         for number in range(1, MAX_RETRIES + 1):
             if self.error is None:
@@ -360,7 +360,7 @@ class ToolRun:
                 self._take_attempt(changed, answer.by, f"{self.id}/recovered{number}")
 
     def _may_retry(self) -> bool:
-        """Whether the call may be made again; not while it may still take effect, unless that is as good as once."""
+        """Whether the call may run again; not while the last attempt may still take effect, unless it is idempotent."""
         again = not self.entry.get("left_behind") or self.turn.agent.tools.get(self.call.name).idempotent
         return again and self.turn.ended is None
 
@@ -388,7 +388,7 @@ class ToolRun:
         self._take_attempt(changed, by, id)
 
     def _take_attempt(self, changed: TraceEntry, by: By, id: str) -> None:
-        """Put what came of a call that had failed into its entry, and trace it."""
+        """Write the outcome of a further attempt into the entry of the call, and trace it."""
         turn = self.turn
         if "attempt" in changed:
             before = self.entry.get("attempts") or [attempt_of(self.entry)]
@@ -396,5 +396,5 @@ class ToolRun:
         turn.conversation.amend(self.call, self.entry, **changed)
         if turn.closing(id) is None:
             value = {key: changed[key] for key in OF_ATTEMPT if key in changed}
-            told = {"type": "change", "id": id, "by": by, "of": "tool_execution", "call_id": self.call.id}
-            turn.conversation.trace({**told, "value": value})
+            change = {"type": "change", "id": id, "by": by, "of": "tool_execution", "call_id": self.call.id}
+            turn.conversation.trace({**change, "value": value})

@@ -1,4 +1,4 @@
-"""One turn of one agent, and its operations: each is looked up in the log before it is done, and written into it."""
+"""One turn of an agent. Its operations are looked up in the log before they run, and written into it."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from connectagent.session.usage import Spent, spent_in, time_in
 
 
 class Turn(Operations):
-    """One turn of one agent. `parent` is the turn of the agent that asked for it, or None.
+    """One turn of an agent. `parent` is the turn of the agent that asked for it, or None.
 
     Args:
-        agent: whose turn it is.
+        agent: the agent.
         given: the user's message, and the limit of iterations.
-        id: the turn's place.
-        log: where its lines go; the root turn's, for agents inside.
+        id: the place of the turn.
+        log: where its lines go; an inner turn uses the log of the root turn.
         asked: the frame in which the turn was asked for; None for a root turn.
-        past: what the log has of it already, where it goes on.
+        past: the lines of the turn so far, if it is resumed.
 
     Attributes:
-        ended: set where the turn is to end before its next call of a model or tool.
+        ended: set if the turn is to end before its next call of a model or tool.
         inner: the turns that run inside it.
-        waiting: what waits in it since it was paused, while nobody has gone on with it or given it up; of a root turn.
-        spent: what its model calls, and those of the turns inside it, came to since it began or went on.
+        waiting: the waits of a paused root turn, until it is resumed or given up.
+        spent: the sum of its model calls and those of inner turns, since it began or was resumed.
     """
 
     waiting: Sequence[Wait] = ()
@@ -60,12 +60,12 @@ class Turn(Operations):
         self.started = time.time()
         self.thread, self.ident = threading.current_thread(), threading.get_ident()
         self.innermost = self.frame  # of the turn's own thread
-        self.handoff: Any = None  # what a leading agent gave this one: see `agents.handoff`
-        self.request: Any = None  # to whom the agent's own model wants to hand over
+        self.handoff: Any = None  # what the leading agent hands over: see `agents.handoff`
+        self.request: Any = None  # the handoff that the agent's own model asks for
         self.hops = self.handoffs = self.misfits = 0
-        self.heard: set[str] = set()  # the agents that know the user's message
+        self.heard: set[str] = set()  # the agents that have seen the user's message
         self.outward: tuple[Ending, str] | None = None
-        self.line: TraceEntry = {}  # its closing entry, where it is an inner turn
+        self.line: TraceEntry = {}  # the closing entry of an inner turn
         self.touched: set[str] = set()  # the places at which something in the conversation was changed
         self._runs: dict[str, HookRun] = {}
         if self.parent is None:
@@ -90,7 +90,7 @@ class Turn(Operations):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The state as the code that runs here sees it: the session's, or its copy where it runs beside others."""
+        """The state for the code that runs here: of the session, or the copy of a parallel body."""
         body = self._body()
         return self.conversation.session["state"] if body is None else body.state  # type: ignore[no-any-return]
 
@@ -113,33 +113,33 @@ class Turn(Operations):
     # -- its beginning and its end -------------------------------------------------------------
 
     def on_stop(self, error: BaseException) -> BaseException:
-        """Trace what stopped the turn; what is to be raised."""
+        """Trace what stopped the turn; the exception to raise."""
         if isinstance(error, Waiting):
             return self._paused(error)
         by = self.boundary.owner_of(error)
-        told = {"type": "error", "by": by, "error": describe(str, error), "error_type": type(error).__name__}
-        self.conversation.trace_quietly(told)
+        entry = {"type": "error", "by": by, "error": describe(str, error), "error_type": type(error).__name__}
+        self.conversation.trace_quietly(entry)
         return error
 
     def _paused(self, waiting: Waiting) -> Paused:
         first, by = waiting.waits[0], waiting.by
         hook = by.get("hook", "tool")
-        shown = first.call  # the innermost, which is what is decided
+        shown = first.call  # the innermost call, which is to be decided
         call = None if shown is None else ToolCall(shown["id"], shown["name"], clone(shown["arguments"]))
-        told = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and as_data(call)}
-        told["waits"] = [wait.id for wait in waiting.waits]
+        entry = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and as_data(call)}
+        entry["waits"] = [wait.id for wait in waiting.waits]
         if first.agent != self.agent.name:
-            told["inner"] = {"agent": first.agent}
-        self.conversation.trace_quietly(told)
+            entry["inner"] = {"agent": first.agent}
+        self.conversation.trace_quietly(entry)
         return Paused(waiting.waits, self.log.path, call)
 
     def prepare(self) -> None:
-        """Make the conversation ready for the turn, before anything of it is written.
+        """Prepare the conversation for the turn, before anything of it is written.
 
         Raises:
-            ConfigError: the system prompt names state that there is none.
+            ConfigError: the system prompt needs state that is missing.
         """
-        self.conversation = self.agent.conversation  # another one, where the agent went back to its beginning
+        self.conversation = self.agent.conversation  # a new one, if the agent was reset
         known = self.past.own(self.id, self.branch) if self.past is not None else []
         self.conversation.repeat(known)
         self.conversation.begin_turn(self.prompt)
@@ -160,15 +160,15 @@ class Turn(Operations):
         conversation.trace(entry)
 
     def fits(self, response: LLMResponse) -> bool:
-        """Whether the model's answer has the form that the result shall have; else it is sent back.
+        """Whether the model's answer has the form of the result; otherwise ask for a correction.
 
         Raises:
-            OutputError: the model had all its chances.
+            OutputError: the model has used all its attempts.
         """
         wrong = self.output.problem(response, self.agent.llm)
         if wrong is None:
             return True
-        if self.closing(f"{self.place}/model1") is None:  # an answer of an earlier process took none of these chances
+        if self.closing(f"{self.place}/model1") is None:  # answers of an earlier process do not count
             self.misfits += 1
         if self.misfits > self.agent.output_retries:
             raise self.output.misfit(self.agent.llm, wrong, response.content or "")
@@ -176,13 +176,13 @@ class Turn(Operations):
         return False
 
     def complete(self, ending: Ending) -> HandlerValue | None:
-        """Let handlers see and replace the result; what to go on with, where one of them wants that."""
+        """Let handlers see and replace the result; the `Continue` of one of them, or None."""
         session = self.conversation.session
         session.update(result=ending.result, outcome=ending.outcome)
         result, more = self.chain(
             "on_complete", f"{session['iteration']}/", result=ending.result, outcome=ending.outcome
         )
-        self.boundary.tell()
+        self.boundary.announce_pending()
         session["result"] = result
         return more
 
@@ -200,7 +200,7 @@ class Turn(Operations):
         return Ending(result, "max_iterations", {"plugin": "connectagent"})
 
     def last_words(self) -> Ending:
-        """The ending of a turn that was ended; the conversation tells it too."""
+        """The ending of a turn that was ended; its result is in the conversation too."""
         ended = self.ended
         assert ended is not None
         messages = self.conversation.session["messages"]
@@ -212,13 +212,13 @@ class Turn(Operations):
         return ended
 
     def keep(self) -> str:
-        """The turn's result, which is stored in the state under the agent's `output_key`."""
+        """The turn's result; stores it in the state under the agent's `output_key`."""
         session, key = self.conversation.session, self.agent.output_key
         if key is not None and session["outcome"] != "transferred":
             self.conversation.set_key(key, session["result"], self.agent.by)
         return str(session["result"])
 
-    # -- what is counted, and what is shown ----------------------------------------------------
+    # -- usage and streamed text ---------------------------------------------------------------
 
     def count(self, usage: TokenUsage | None) -> None:
         """Count an attempt at a model, here and in the turns around this one."""
@@ -232,14 +232,14 @@ class Turn(Operations):
         for account in accounts.values():
             account.spent.add(usage)
 
-    def tell_text(self, text: str) -> None:
-        """Let handlers, and whoever streams the turn, know of a piece of the model's text."""
+    def emit_text(self, text: str) -> None:
+        """Pass a piece of the model's text to handlers, and to the consumer of a streamed turn."""
         for listener in self.listeners:
             listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
         self.host.observe("on_text", agent=self.agent, text=text)
 
     def sums(self) -> tuple[float, Spent]:
-        """How long the turn took so far, in ms, and what it spent: with what it came to before it went on."""
+        """How long the turn took so far, in ms, and what it spent, including the time before it was resumed."""
         ms = (time.time() - self.started) * 1000
         if self.past is None:
             return ms, self.spent
@@ -247,18 +247,18 @@ class Turn(Operations):
         before.include(self.spent)
         return ms + time_in(self.past.lines, self.id), before
 
-    def retrying(self, told: dict[str, Any]) -> None:
-        """Trace that a provider's SDK waits, and makes a request again that has failed."""
-        self.conversation.trace({"type": "retrying", **{key: told[key] for key in told if told[key] is not None}})
+    def retrying(self, retry: dict[str, Any]) -> None:
+        """Trace that a provider's SDK waits before it repeats a failed request."""
+        self.conversation.trace({"type": "retrying", **{key: retry[key] for key in retry if retry[key] is not None}})
 
     # -- turns inside this one -----------------------------------------------------------------
 
     def take_closing(self, line: TraceEntry, change: dict[str, Any], known: bool = False) -> None:
-        """Take over what an agent inside this turn changed and wanted; of a body beside the turn, when that comes home.
+        """Merge the changes and the ending of an inner turn; in a parallel body, keep them for the order of the calls.
 
         Args:
-            line: its closing entry.
-            change: what it changed in the state.
+            line: the closing entry of the inner turn.
+            change: its changes of the state.
             known: whether the log has its end already.
         """
         if (body := self._body()) is not None:
@@ -274,7 +274,7 @@ class Turn(Operations):
         self._end_with(line)
 
     def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:
-        """Make the changes of a body that ran beside the turn; from its own list, or as a line has them."""
+        """Apply the changes of a parallel body, from its own list or from a line."""
         with self.within(place):
             for change in changes:
                 if "turn" not in change:
@@ -286,28 +286,28 @@ class Turn(Operations):
                     self.take_closing(line, line, line["type"] == "agent_turn")
 
     def wanted(self) -> dict[str, Any]:
-        """What the turn wants of those around it: to hand over, or to end them too."""
-        told: dict[str, Any] = {}
+        """What the turn asks of the turns around it: a handoff, or to end too."""
+        wanted: dict[str, Any] = {}
         if self.request is not None:
-            told["handoff"] = self.request.told()
+            wanted["handoff"] = self.request.as_data()
         if self.outward is not None:
             ending, scope = self.outward
             result = self.conversation.session["result"] if ending.result is None else ending.result
-            told["outward"] = {**ending._asdict(), "result": result, "scope": scope}
-        return told
+            wanted["outward"] = {**ending._asdict(), "result": result, "scope": scope}
+        return wanted
 
     def is_known(self, id: str) -> bool:
         """Whether the log has the end of an operation."""
         return self.past is not None and id in self.past.closed and not self.past.is_open(id)
 
     def new_entry(self, call: ToolCall) -> TraceEntry:
-        """The trace entry of a tool call of which nothing is decided yet."""
-        told = {"tool_name": call.name, "arguments": clone(call.arguments), "call_id": call.id, "timing": 0.0}
+        """The trace entry of an undecided tool call."""
+        described = {"tool_name": call.name, "arguments": clone(call.arguments), "call_id": call.id, "timing": 0.0}
         iteration = self.conversation.session["iteration"]
-        return {"type": "tool_execution", **told, "iteration": iteration, "timestamp": time.time()}
+        return {"type": "tool_execution", **described, "iteration": iteration, "timestamp": time.time()}
 
     def emit(self, entry: TraceEntry) -> None:
-        """Write an entry of the trace into the log, and show it to who streams the turn."""
+        """Write an entry of the trace into the log, and pass it to the consumer of a streamed turn."""
         if (at := entry.get("at")) is not None:
             self.touched.add(at)
             if run := self._runs.get(at):
@@ -317,7 +317,7 @@ class Turn(Operations):
             listener.listen(self.agent, entry)
 
     def is_consumer(self) -> bool:
-        """Whether this is the thread that streams the turn."""
+        """Whether this is the thread of the consumer of a streamed turn."""
         return any(listener.is_consumer() for listener in self.listeners)
 
     def is_own_thread(self) -> bool:
@@ -325,7 +325,7 @@ class Turn(Operations):
         return threading.current_thread() is self.thread
 
     def _end_with(self, line: TraceEntry) -> None:
-        """End this turn too, where the inner one was ended with a wider scope."""
+        """End this turn too, if the inner one was ended with a wider scope."""
         if (outward := line.get("outward")) is None:
             return
         ending = Ending(outward["result"], outward["outcome"], outward["by"])
@@ -333,7 +333,7 @@ class Turn(Operations):
         self.end(ending, "agent" if outward["scope"] == "loop" and repeats else outward["scope"])
 
     def end(self, ending: Ending, scope: str = "agent") -> None:
-        """End the turn; what runs beside it comes to its end, and the first of these, in order, says how."""
+        """End the turn. Parallel bodies finish first, and the first of them that ended it, in order, decides how."""
         if (body := self._body()) is not None:
             body.ending = (ending, scope)
         super().end(ending, scope)
@@ -344,18 +344,18 @@ class Turn(Operations):
             turn.stop()
 
     def failed_together(self, errors: list[BaseException]) -> None:
-        """Note that operations failed at the same time: the error of one is that of all."""
+        """Note that operations failed at the same time, so that each error counts for all of them."""
         whose = [one for error in errors for one in self.root._errors.get(id_of(error), (None, []))[1]]
         for error in errors:
             self.root._errors[id_of(error)] = (error, whose)
 
     def trace_once(self, entry: TraceEntry, id: str) -> None:
-        """Trace an entry that ends an operation, unless the log has it."""
+        """Trace an entry that ends an operation, unless the log has it already."""
         if self.closing(id) is None:
             self.conversation.trace({**entry, "id": id})
 
     def stop(self) -> None:
-        """End this turn, and those inside it, as Ctrl-C was pressed."""
+        """End this turn and its inner turns, after Ctrl-C."""
         self.stopped = True
         self.ended = Ending(None, "ended", {"plugin": "(interrupt)"})
         for turn in list(self.inner):

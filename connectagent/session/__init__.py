@@ -1,6 +1,6 @@
-"""A session: its conversation and state, what changed in them, and what they cost.
+"""A session: its conversation and state, their changes, and their cost.
 
-The names of `connectagent.data` are handed on for plugins.
+The names of `connectagent.data` are exported again for plugins.
 """
 
 from connectagent.data import (

@@ -1,4 +1,4 @@
-"""The conversation as the loop changes it: each change is in the session, the snapshot and the trace at once."""
+"""The conversation, changed by the loop: each change goes to the session, the snapshot and the trace."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from connectagent.session.surroundings import Surroundings
 from connectagent.session.trace import EntryEnd, PendingEntries
 
 OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
-PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # what the code changes that uses the agent
+PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # by: the code that uses the agent
 _REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
 
 
 class Conversation:
-    """One session, and the doors through which the loop changes it.
+    """One session, and the methods by which the loop changes it.
 
     Args:
-        around: those who are to know of changes.
-        name: the agent's.
+        around: the agent's side, which is notified of changes.
+        name: the agent's name.
         system_prompt: the first message; "" for none.
-        session: a session to go on with, for example one that was stored; what it lacks is filled in.
-        state: what the state of a session without one begins with; None: the prompt's placeholders may stay open.
-        labels: what each entry of the trace carries.
+        session: a session to continue, for example a stored one; missing keys are filled in.
+        state: the initial state of a session without one; None: the prompt's placeholders may stay open.
+        labels: keys that each entry of the trace carries.
 
     Attributes:
-        announced: how many entries of the trace there were so far.
-        begins_behind: how many entries of the trace tell of what was before its beginning.
+        announced: how many entries of the trace were announced so far.
+        begins_behind: how many entries the trace had at the beginning.
         offered: the tools of the newest model call, by name.
         dropped: the `temp:` state of the last turn.
-        heard: `session["heard"]` as it was before each turn to which another agent handed over, by the turn's place.
+        heard: `session["heard"]` before each turn that began by a handoff, by the turn's place.
     """
 
     dropped: dict[str, Any]
@@ -80,19 +80,19 @@ class Conversation:
         entries = (entry for entry in reversed(self.session["trace"]) if isinstance(entry, dict))
         last = next((entry for entry in entries if entry.get("index") == 0 and entry.get("by") == OWN), {})
         self._filled = last.get("message", {}).get("content", system_prompt)
-        if begins:  # behind the snapshot's back: so it is traced as what the program gave
+        if begins:  # after the snapshot, so that it is traced as a change by the program
             self.session["state"].update(copy_of(state or {}))
-        self.unmerged: list[dict[str, Any]] = []  # what agents inside changed whose turns wait
+        self.unmerged: list[dict[str, Any]] = []  # the changes of inner agents whose turns wait
         self.home: Any = None  # the log that has all of its turns
         self.dropped, self.heard = {}, {}
         self._repeats: dict[str, list[TraceEntry]] = {}
-        self._changed = False  # whether something was done to messages since the model answered
+        self._changed = False  # whether messages were changed since the model answered
 
     def take_over(self) -> None:
         """Trace what the program changed since the last turn.
 
         Raises:
-            HookResultError: it left what no provider takes; the change is undone.
+            HookResultError: it left something that no provider accepts; the change is undone.
         """
         self.session.update(pending_tool=None, pending_tools=None)
         self.snapshot.sync()
@@ -114,15 +114,15 @@ class Conversation:
         """Start the next turn.
 
         Raises:
-            ConfigError: the system prompt names state that there is none; nothing of the turn is there yet.
+            ConfigError: the system prompt needs state that is missing; nothing has begun.
         """
         self.take_over()
-        self.state_before = self.snapshot.copy["state"]  # which is replaced with each change, and never changed
-        while self.unmerged:  # nobody goes on with what waited
+        self.state_before = self.snapshot.copy["state"]  # replaced with each change, never modified
+        while self.unmerged:  # the waiting turn is given up
             self.merge(self.unmerged.pop(0))
         state, system = self.session["state"], self._system()
         filled = self._filled
-        if system and system["content"] == filled:  # one that somebody else has edited stays as it is
+        if system and system["content"] == filled:  # one that was edited stays as it is
             filled = self.prompt.fill(state, self.name)
         self.session["turn"] += 1
         self.session.update(iteration=0, user_prompt=prompt, result=None, outcome=None)
@@ -139,7 +139,7 @@ class Conversation:
         return first if first and first["role"] == "system" else None
 
     def end_turn(self) -> None:
-        """Leave nothing of the turn behind: no pending calls, no `temp:` state."""
+        """Clear the pending calls and the `temp:` state of the turn."""
         self._repeats = {}
         self.session.update(pending_tool=None, pending_tools=None)
         state = self.session.get("state")
@@ -149,7 +149,7 @@ class Conversation:
         self.snapshot.sync()
 
     def beginning_for(self, log: Any, system_prompt: str, own_state: bool) -> dict[str, Any]:
-        """What the conversation begins with, as far as a log does not have it; {} where it has all of it."""
+        """What the conversation begins with, as far as a log does not have it; {} if it has everything."""
         if self.home is log:
             return {}
         self.home = log
@@ -163,26 +163,26 @@ class Conversation:
     # -- messages and state --------------------------------------------------------------------
 
     def append(self, message: Message, by: By | None = None) -> None:
-        """Add a message at the end; `by` tells whose it is, where it is not the user's or the model's.
+        """Add a message at the end; `by` says whose it is, if not the user's or the model's.
 
-        A model's answer follows its `llm_call` in the trace without an entry of its own, unless messages were
-        changed meanwhile: then an entry tells where it stands.
+        A model's answer has no trace entry besides its `llm_call`, unless messages were changed meanwhile: then
+        another entry says where it is.
         """
         self._around.settle()
         self.snapshot.insert(message)
         index = len(self.session["messages"]) - 1
         if by is not None:
-            told = {"type": "message", "by": by, "index": index, "message": clone(message)}
-            self.trace({**told, **self.changed_by(by)})
+            entry = {"type": "message", "by": by, "index": index, "message": clone(message)}
+            self.trace({**entry, **self.changed_by(by)})
         elif message["role"] == "assistant" and self._changed:
             self.trace({"type": "assistant", "index": index, "message": clone(message)})
 
     def answered(self) -> None:
-        """The model has answered; what changes messages from here on comes between its answer and its message."""
+        """Note that the model has answered: later changes of messages come between its answer and its message."""
         self._changed = False
 
     def set_state(self, wanted: dict[str, Any], by: By) -> None:
-        """Let the state be what another agent's is."""
+        """Make the state equal to another agent's."""
 
         def become(state: dict[str, Any]) -> None:
             state.clear()
@@ -198,20 +198,20 @@ class Conversation:
         self._around.settle()
         state, before = self.session["state"], self.snapshot.copy["state"]
         change(state)
-        told = state_delta(before, state)
+        delta = state_delta(before, state)
         self.snapshot.copy["state"] = copy_of(state)
-        if told:
-            self.trace({"type": "state_delta", "by": by, **told})
+        if delta:
+            self.trace({"type": "state_delta", "by": by, **delta})
 
     def merge(self, change: dict[str, Any]) -> None:
-        """Take over what an agent inside this one's turn changed in the state; its closing entry tells it."""
+        """Merge an inner agent's changes of the state, which its closing entry records."""
         if any(change.get(key) for key in ("delta", "appended", "removed")):
             self._around.settle()
             merge_change(self.session["state"], change)
             self.snapshot.copy["state"] = copy_of(self.session["state"])
 
     def reapply(self, changes: Iterable[TraceEntry]) -> None:
-        """Change messages and state again as entries of the log tell."""
+        """Apply the changes of messages and state in entries of the log."""
         snapshot, messages = self.snapshot, self.session["messages"]
         for entry in changes:
             kind, index = entry.get("type"), entry.get("index", 0)
@@ -238,7 +238,7 @@ class Conversation:
     # -- the trace -----------------------------------------------------------------------------
 
     def repeat(self, entries: Iterable[TraceEntry]) -> None:
-        """Expect the loop to make entries again that are in the trace already, since its turn goes on."""
+        """Expect these entries of the trace again from the loop, since its turn is resumed."""
         for entry in entries:
             self._repeats.setdefault(entry["type"], []).append(entry)
 
@@ -255,17 +255,17 @@ class Conversation:
             return
         self._around.settle()
         if self._around.pending():
-            self._around.tell()
+            self._around.announce_pending()
         self._add(entry)
-        self._tell(entry)
+        self._emit(entry)
 
     def trace_quietly(self, entry: TraceEntry) -> None:
-        """Trace on the way out of a turn, where no handler's error may hide the one that ended it."""
+        """Trace while an error ends the turn: no handler's error may hide that one."""
         with contextlib.suppress(Exception):
             self.trace(entry)
 
     def announce(self, *entries: TraceEntry) -> None:
-        """Trace what code of others changed; an entry that it added to the trace itself stays where it is."""
+        """Trace changes of handlers or tools; an entry that they added to the trace themselves stays where it is."""
         known = {id(entry) for entry in self.snapshot.traced.newest}
         for entry in entries:
             if id(entry) not in known:
@@ -273,7 +273,7 @@ class Conversation:
             else:
                 at, now = self._around.place(), entry.get("timestamp", time.time())
                 self.snapshot.traced.amend(entry, {"timestamp": now, **({"at": at} if at else {}), **self.labels})
-        self._tell(*entries)
+        self._emit(*entries)
 
     def _add(self, entry: TraceEntry) -> None:
         entry.setdefault("timestamp", time.time())
@@ -287,27 +287,27 @@ class Conversation:
             self._changed = self._changed or entry["type"] in CHANGES_MESSAGES
         self.snapshot.traced.append(entry)
 
-    def _tell(self, *entries: TraceEntry) -> None:
-        """Let everybody know of entries, in the order of the trace.
+    def _emit(self, *entries: TraceEntry) -> None:
+        """Emit entries in the order of the trace.
 
-        What a handler changes when it is told of one entry makes further entries, which are told after all
-        that stand before them, but not to those who brought them about. Each is told, whatever is raised.
+        What a handler changes when it receives one makes further entries. They are emitted after all entries before
+        them, but not to the handlers that caused them. Each is emitted, whatever is raised.
         """
         self.announced += len(entries)
         pending = self._pending
-        pending.entries += [(entry, [*(pending.telling or ()), *self._around.all_running()]) for entry in entries]
-        if pending.telling is not None:
+        pending.entries += [(entry, [*(pending.causes or ()), *self._around.all_running()]) for entry in entries]
+        if pending.causes is not None:
             return
         errors: list[BaseException] = []
         try:
             while pending.entries:
-                entry, pending.telling = pending.entries.pop(0)
+                entry, pending.causes = pending.entries.pop(0)
                 try:
-                    self._around.emit(entry, pending.telling)
+                    self._around.emit(entry, pending.causes)
                 except BaseException as error:
                     errors.append(error)
         finally:
-            pending.telling = None
+            pending.causes = None
             pending.entries.clear()
         if errors:
             raise errors[0]
@@ -317,23 +317,23 @@ class Conversation:
         return EntryEnd(self.snapshot.traced, entry)
 
     def changed_by(self, by: By | None) -> dict[str, Any]:
-        """The state that a handler changed in the call in which it decided: `delta`, `removed`; {} for none."""
+        """The state that a handler changed in the call that decided: `delta`, `removed`; {} for none."""
         return clone(self.snapshot.deltas.get(id(by), {}))  # type: ignore[no-any-return]
 
     # -- tool calls ----------------------------------------------------------------------------
 
     def note_pending(self, call: dict[str, Any] | None) -> None:
-        """Say which call is being run; it is the loop's doing, also inside of a tool or handler that asked for it."""
+        """Set the call that is being run, as a change by the loop even inside a tool or handler."""
         self.session["pending_tool"] = call
         self.snapshot.copy["pending_tool"] = clone(call)
 
     def place(self, call: ToolCall, entry: TraceEntry) -> None:
-        """Put a call's result behind its assistant message, and its entry into the trace."""
+        """Put a call's result after its assistant message, and its entry into the trace."""
         self.answer(call, entry["result"])
         self.trace(entry)
 
     def answer(self, call: ToolCall, content: Any) -> None:
-        """Put a result behind the assistant message that asked for it, or in the place of the one that is there."""
+        """Put a result after the assistant message that asked for it, or replace the one that is there."""
         self._around.settle()
         index, there = place_of_result(self.session["messages"], call.id)
         if there is not None:
@@ -343,23 +343,23 @@ class Conversation:
             self.snapshot.insert({"role": "tool", "tool_call_id": call.id, "content": content}, index)
 
     def amend(self, call: ToolCall, entry: TraceEntry, **changed: Any) -> None:
-        """Change a call's entry that is in the trace already, and its result with it."""
+        """Change a traced entry of a call, and its result with it."""
         self.amend_entry(entry, **changed)
         if "result" in changed:
             self.answer(call, changed["result"])
 
     def amend_entry(self, entry: TraceEntry, **changed: Any) -> None:
-        """Change an entry that is in the trace already."""
+        """Change an entry of the trace."""
         self._around.settle()
         self.snapshot.traced.amend(entry, changed)
 
     def begin_round(self, calls: list[dict[str, Any]]) -> None:
-        """A round of calls begins."""
+        """Begin a round of calls."""
         self.announce(*self.snapshot.traced.begin_round())
         self.session["pending_tools"] = calls
 
     def close_round(self, calls: list[ToolCall], result: str) -> None:
-        """Answer the calls of a round that have no result; what is left of a round is always valid."""
+        """Answer the calls of a round that have no result, so that the conversation is valid."""
         self.session["pending_tools"] = None
         waiting = iter(calls)
         try:
@@ -369,7 +369,7 @@ class Conversation:
                     entry = {"type": "tool_execution", "tool_name": call.name, "arguments": clone(call.arguments)}
                     entry |= {"call_id": call.id, "timing": 0.0, "iteration": self.session["iteration"]}
                     self.trace_quietly({**entry, "status": "skipped", "result": result})
-        finally:  # Ctrl-C in a handler of that trace entry: the others are answered all the same
+        finally:  # after Ctrl-C in a handler of that entry: answer the others all the same
             for call in waiting:
                 if self._is_open(call):
                     self.answer(call, result)
@@ -379,12 +379,12 @@ class Conversation:
         return there is None and index is not None
 
     def mend(self, request: LLMRequest | None = None, *, silently: bool = False) -> None:
-        """Make the conversation one that every provider takes, whatever was done to it."""
+        """Make the conversation valid for every provider, whatever was done to it."""
         messages = self.session["messages"]
         if request is not None and request.messages is not messages:
             request.messages = sendable(request.messages)
             return
-        if request is not None and says_nothing(messages):  # no provider takes an empty conversation
+        if request is not None and says_nothing(messages):  # no provider accepts an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
         for announced in (True, True, False):  # a handler of that trace entry may break it again
             mended, before = mend(messages, self.snapshot.valid), len(messages)
@@ -396,5 +396,5 @@ class Conversation:
             self.snapshot.valid = len(mended)
             if announced and not silently:
                 self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})
-        if request is not None and says_nothing(messages):  # a handler of those entries has emptied it again
+        if request is not None and says_nothing(messages):  # a handler of those entries emptied it again
             request.messages = sendable(messages)

@@ -1,7 +1,7 @@
-"""The conversation as its trace tells it: what it was at each moment, and who made and changed each message.
+"""The conversation rebuilt from its trace: what it was at each moment, and who made and changed each message.
 
-The trace holds every change, so its entries, applied in order, give the conversation again. Whatever reads
-a record (blame, resume, replay) goes through here.
+The trace holds every change, so applying its entries in order rebuilds the conversation. Everything that
+reads a record (blame, resume, replay) uses this module.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from connectagent.session.messages import assistant_message, mend, place_of_resu
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone, merge_change
 
-NO_ANSWER = ("error", "interrupted")  # what became of a model call that put nothing into the conversation
-_ASIDE = (*LINES, "shadow")  # entries that are told later than they happened, and change nothing
+NO_ANSWER = ("error", "interrupted")  # the status of a model call that put nothing into the conversation
+_ASIDE = (*LINES, "shadow")  # entries that are written later than they happened, and change nothing
 _BEFORE_CALLS = ("before_llm", "around_llm")
 _WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
 
 
 @dataclass(slots=True)
 class Change:
-    """One thing that was done to a message.
+    """One change of a message.
 
     Args:
         did: `added`, `edited` or `removed`.
         by: who: `{"user": ...}`, `{"model": name}`, `{"tool": name}`, or the `by` of a handler.
-        entry: the number of the trace entry that tells it, from 0, over the whole session.
-        turn: the turn in which it was done.
+        entry: the number of its trace entry, from 0, over the whole session.
+        turn: the turn in which it happened.
         iteration: the iteration, 0 before the first.
-        message: the message as it was afterwards; None where it was removed.
+        message: the message afterwards; None if it was removed.
     """
 
     did: str
@@ -47,7 +47,7 @@ class Change:
 
 @dataclass(slots=True)
 class Line:
-    """One message of the conversation, and all that was done to it, the oldest first."""
+    """One message of the conversation, and its changes, the oldest first."""
 
     message: Message
     changes: list[Change]
@@ -58,40 +58,40 @@ class Round:
     """The newest tool round, as far as it got.
 
     Args:
-        calls: the calls of the model, with what handlers made of their arguments.
-        done: the trace entry of each call that has one, by the call's id.
+        calls: the model's calls, with the arguments as handlers changed them.
+        done: the trace entries of the finished calls, by call id.
     """
 
     calls: list[ToolCall]
     done: dict[str, TraceEntry] = field(default_factory=dict)
 
     def change(self, changed: list[dict[str, Any]]) -> None:
-        """Give calls the names and arguments that handlers made of them."""
+        """Apply the names and arguments that handlers gave to calls."""
         calls = {call.id: call for call in self.calls}
-        for told in changed:
-            call = calls[told["id"]]
-            call.name, call.arguments = told["name"], clone(told["arguments"])
+        for now in changed:
+            call = calls[now["id"]]
+            call.name, call.arguments = now["name"], clone(now["arguments"])
 
 
 class History:
-    """A conversation that grows by trace entries.
+    """A conversation rebuilt by applying trace entries.
 
     Args:
         system_prompt: the first message; "" for none.
-        messages: what the conversation began with instead, where it did not begin here.
+        messages: what the conversation began with, if it was loaded from elsewhere; replaces the system prompt.
         state: the state that it began with.
-        turn: the turn that it began behind.
+        turn: the turn after which it began.
 
     Attributes:
         lines: the messages of the conversation, each with its changes.
-        removed: messages that are gone, each with its changes.
-        entries: every entry that was applied, in order.
-        dropped: what came after them, where the history was taken back.
+        removed: removed messages, each with its changes.
+        entries: the applied entries, in order.
+        dropped: the entries after them, if the history was rewound.
         state: `current_session["state"]`.
-        session: the other keys of the session that handlers or tools set.
+        session: other keys of the session, set by handlers or tools.
         turn, iteration: where the conversation is.
-        answer: the model's answer that is not in the conversation yet, or None.
-        round: the newest tool round, or None where the newest answer asked for none.
+        answer: a model's answer that is not in the conversation yet, or None.
+        round: the newest tool round, or None if the newest answer asked for none.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class History:
 
         Args:
             entries: as `current_session["trace"]` or a record has them.
-            closed: whether the turn came to its end after them; else its last answer may still have been
-                on its way into the conversation, and stays in `answer`.
+            closed: whether the turn ended after them. Otherwise its last answer may not have reached the
+                conversation yet, and stays in `answer`.
         """
         listed = list(entries)
         for number, entry in enumerate(listed):
@@ -167,16 +167,16 @@ class History:
         raise ConfigError(f"the record has no turn or iteration {wanted}; it has {known or 'none'}")
 
     def prompt_of(self, turn: int) -> Any:
-        """The content of the message with which a turn began; "" where it is not known."""
+        """The content of the message with which a turn began; "" if it is not known."""
         for entry in reversed([*self.entries, *self.dropped]):
             if entry.get("type") == "user_input" and entry.get("turn") == turn:
                 return entry.get("content", entry.get("prompt"))
         return ""
 
     def settle(self, own: list[Message]) -> None:
-        """Take a turn's messages as they were written at its end, where the entries gave something else.
+        """Take a turn's messages as they were written at its end, if the entries gave different ones.
 
-        The entries of a record cannot hold all that messages may: objects, and half of a surrogate pair.
+        Messages may hold what the entries of a record cannot: objects, and half of a surrogate pair.
         """
         first = len(self.lines) - len(own)
         ends = self.lines[max(first, 0) :]
@@ -184,7 +184,7 @@ class History:
             begun = (index for index, line in enumerate(self.lines) if line is self._begin)
             del self.lines[next(begun, max(first, 0)) :]
             for message in own:
-                self._insert(len(self.lines), {"agent": "not told by the trace"}, message)
+                self._insert(len(self.lines), {"agent": "not in the trace"}, message)
             return
         for line, message in zip(ends, own, strict=True):
             if line.message != message:
@@ -193,14 +193,14 @@ class History:
     def settle_state(self, change: dict[str, Any]) -> None:
         """Take a turn's change of the state as it was written at its end.
 
-        Entries of agents that worked at the same time stand in the order in which they were done, and what they
-        changed was merged in the order in which they were asked.
+        The entries of parallel agents are in the order in which they finished, but their changes were merged in the
+        order in which they were asked.
         """
         self.state = dict(self._state_before)
         merge_change(self.state, change)
 
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
-        """Whether an answer's message came directly behind its `llm_call`, without an entry of its own."""
+        """Whether an answer's message came directly after its `llm_call`, without an entry of its own."""
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
         behind = entries[number + 1 :]
         rest = [entry for entry in behind if entry.get("type") not in _ASIDE or entry.get("call_id") in calls]
@@ -306,7 +306,7 @@ class History:
     def _on_session_delta(self, entry: TraceEntry) -> None:
         self.session.update(clone(entry.get("delta") or {}))
 
-    # -- what they do ----------------------------------------------------------------------------
+    # -- the changes themselves ------------------------------------------------------------------
 
     def _open_round(self) -> None:
         calls, self.answer = (self.answer.tool_calls if self.answer else None) or [], None
@@ -316,7 +316,7 @@ class History:
         self.answer, self.answered_by = _response(value, value.get("provider_data")), by
 
     def _end_call(self, call_id: str, value: dict[str, Any], by: By) -> None:
-        """Take what became of a call after its entry."""
+        """Apply a change of a call that was made after its entry."""
         self._result(call_id, value.get("result"), by)
         if self.round is not None and call_id in self.round.done:
             self.round.done[call_id] = {**self.round.done[call_id], **value}
@@ -361,8 +361,8 @@ def as_session(history: History, trace: list[TraceEntry], last: dict[str, Any] |
 
     Args:
         history: the conversation.
-        trace: all entries, those behind it too.
-        last: the summary of the last turn, where that ended.
+        trace: all entries, later ones too.
+        last: the summary of the last turn, if it ended.
     """
     restored = {key: value for key, value in history.session.items() if key not in _LOOPS}
     prompts = (entry.get("prompt") for entry in reversed(trace) if entry.get("type") == "user_input")

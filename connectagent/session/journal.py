@@ -1,12 +1,12 @@
-"""What a log says of each operation, by its place; so what is finished is looked up and never done again.
+"""What a log has of each operation, by its place, so that finished operations are looked up and never repeated.
 
-An operation is a turn, an attempt at a model or a tool, a run of a hook's handlers, or a wait. Its id is the place
-where it stands: `T3` is the third turn, `T3/2/model1` the first attempt at the model in its second iteration,
-`T3/2/c1/tool1` that at the round's first call, and `T3/2/c1/tool1/turn:billing~5f0c#1` the turn of another agent that
-this tool asked for. An operation writes a line when it begins and one when it ends; a turn that goes on runs again
-from its beginning, and looks each of them up.
+An operation is a turn, an attempt at a model or a tool, a run of a hook's handlers, or a wait. Its id is its place:
+`T3` is the third turn, `T3/2/model1` the first attempt at the model in its second iteration, `T3/2/c1/tool1` the first
+attempt at the first call of the round, and `T3/2/c1/tool1/turn:billing~5f0c#1` the turn of another agent that this tool
+asked for. An operation writes one line when it begins and one when it ends. A resumed turn runs again from its
+beginning, and looks each of them up.
 
-Other entries of the trace that tell of a change carry the place where it was made as `at`.
+Trace entries of other changes carry the place of the change as `at`.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ TOOL_ENDED, TURN_ENDED = "tool_ended", "turn_ended"
 LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED, TURN_ENDED))
 """The types of lines that only the log has: they are not in `current_session["trace"]`."""
 
-MASKED = "masked"  # in a line: the places at which something was masked; the digest of an input that was
+MASKED = "masked"  # in a line: the places at which something was masked; also the digest of a masked input
 
 _ATTEMPT = re.compile(r"(.*)/(?:model|tool)(\d+)", re.DOTALL)
 
 
 def digest_of(value: Any) -> str:
-    """Twelve hex digits by which inputs are told apart; what is not JSON counts by its type's name."""
+    """Twelve hex digits to distinguish inputs; a value that is not JSON counts by the name of its type."""
     from hashlib import blake2b  # loading OpenSSL takes 3 ms, which not every program needs to spend
 
     text = json.dumps(value, sort_keys=True, default=lambda item: type(item).__name__, skipkeys=True)
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 
-WITHHELD = "withheld"  # in a line: it was written without texts and arguments, and nothing is looked up in it
-ABANDONED = "abandoned"  # the outcome of a turn that nobody will ask for again
+WITHHELD = "withheld"  # in a line: it has no texts and arguments, and is not looked up
+ABANDONED = "abandoned"  # the outcome of a turn that is not asked for again
 
 _APART = re.compile("[%/~#]")
-_ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that code of others asked for
+_ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that a handler or tool asked for
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
 
 
 def in_id(name: Any) -> str:
-    """A name as a part of an id, without what tells the parts apart."""
+    """A name as a part of an id, with separators escaped."""
     return _APART.sub(lambda found: f"%{ord(found[0]):02X}", str(name))
 
 
 def marks_in(value: Any) -> set[str]:
-    """What stands in a value in the place of secrets: `[masked: NAME]`."""
+    """The marks in a value that replace secrets: `[masked: NAME]`."""
     if isinstance(value, str):
         return set(_MARK.findall(value))
     if isinstance(value, dict | list | tuple):
@@ -61,41 +61,41 @@ def marks_in(value: Any) -> set[str]:
 
 
 def is_inside(id: str, outer: str) -> bool:
-    """Whether a place is another one, or stands inside it."""
+    """Whether a place is the outer one or inside it."""
     return id == outer or id.startswith(f"{outer}/")
 
 
 def turns_in(id: str) -> list[str]:
-    """The turns of other agents among the operations that a place stands in, the outermost first."""
+    """The inner turns among the operations around a place, the outermost first."""
     return [id[: found.end()] for found in _ASKED.finditer(id) if found[1] == "turn"]
 
 
 def is_aside(line: TraceEntry) -> bool:
-    """Whether a line is about a model call that a handler or tool made itself, beside the conversation."""
+    """Whether a line is about a model call of a handler or tool, outside the conversation."""
     return "/ask:" in str(line.get("id") or line.get("at")).rpartition("/turn:")[2]  # in the turn itself
 
 
 def only_says_stopped(line: TraceEntry) -> bool:
-    """Whether an entry only says that a call was not run, or not to its end, as its turn stopped."""
+    """Whether an entry only says that a call was not run or not finished because its turn stopped."""
     if line.get("type") != "tool_execution":
         return False
     return line.get("status") == "interrupted" or (line.get("status") == "skipped" and "id" not in line)
 
 
 def wait_of(line: TraceEntry) -> Wait:
-    """A wait as its line tells it."""
-    told = [line.get(key) for key in ("id", "agent", "call", "reason", "digest", "by")]
-    return Wait(*told)  # type: ignore[arg-type]
+    """A wait, from its line."""
+    values = [line.get(key) for key in ("id", "agent", "call", "reason", "digest", "by")]
+    return Wait(*values)  # type: ignore[arg-type]
 
 
 class Journal:
-    """The lines of a turn, of the agents inside it too, by the places that they are about.
+    """The lines of a turn and of its inner agents, by place.
 
     Args:
-        lines: as the log has them, in order, entries of the trace included.
+        lines: the lines of the log in order, including entries of the trace.
 
     Attributes:
-        void: the numbers of the lines that count no more, as their operation began again behind them.
+        void: the numbers of the lines that no longer count, as their operation began again later.
     """
 
     def __init__(self, lines: Iterable[TraceEntry]) -> None:
@@ -103,15 +103,15 @@ class Journal:
         self.void: set[int] = set()
         self.began: dict[str, int] = {}
         self.closed: dict[str, int] = {}
-        self.bodies: dict[str, int] = {}  # by call: the line that its body was over, which ran beside others
+        self.bodies: dict[str, int] = {}  # by call: the line that its parallel body ended
         self.left: dict[str, list[str]] = {}
-        self.parts: dict[str, int] = {}  # by hook: the line that tells how far its handlers were, or that one waits
+        self.parts: dict[str, int] = {}  # by hook: the line that says which handlers have run, or that one waits
         self.waits: dict[str, int] = {}
         self.decided: dict[str, int] = {}
         self._ended: dict[str, int] = {}
-        self._ends: dict[str, tuple[int, list[str]]] = {}  # of frames that ended with an error: whose error it was
+        self._ends: dict[str, tuple[int, list[str]]] = {}  # frames that ended with an error: whose error it was
         self.seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
-        self._opened: dict[str, set[str]] = {}  # by turn: its operations that go on or begin again
+        self._opened: dict[str, set[str]] = {}  # by turn: its operations that continue or begin again
         for number, line in enumerate(self.lines):
             self._take(number, line)
 
@@ -139,12 +139,12 @@ class Journal:
 
     def _end(self, id: str, number: int, line: TraceEntry) -> None:
         if line.get("type") not in LINES:
-            if id in self._ended:  # it had stopped there, and went on
+            if id in self._ended:  # it had stopped there, and was resumed
                 self.void.add(self._ended[id])
             self._ended[id] = number
         if line.get("type") == TOOL_ENDED:
             self.bodies.setdefault(id, number)
-            if "status" not in line.get("entry", ()):  # what handlers around it made of its result is not known
+            if "status" not in line.get("entry", ()):  # the result of the handlers around it is not known
                 return
         if line.get(WITHHELD):
             return
@@ -154,7 +154,7 @@ class Journal:
             self.closed[id] = number
 
     def _begin_again(self, id: str, number: int) -> None:
-        """What an operation had changed is void, but what finished handlers did; so is what came of its error."""
+        """Void what an operation changed, except what its finished handlers did, and the handling of its error."""
         self.closed.pop(id, None)
         self.bodies.pop(id, None)
         self.left.pop(id, None)
@@ -173,7 +173,7 @@ class Journal:
     # -- looking up ----------------------------------------------------------------------------
 
     def closing(self, id: str, turn: str) -> TraceEntry | None:
-        """The line that ended an operation of a turn; None where it has not ended, or is to be done again."""
+        """The line that ended an operation of a turn; None if it has not ended or must be repeated."""
         number = self.closed.get(id)
         if number is None or self.is_open(id):
             return None
@@ -181,15 +181,15 @@ class Journal:
         return self.lines[number]
 
     def saw(self, turn: str, number: int) -> None:
-        """Note how far a turn has come in its lines."""
+        """Note how far in its lines a turn has come."""
         self.seen[turn] = max(number, self.seen.get(turn, -1))
 
     def opened(self, id: str, turn: str) -> None:
-        """Note that an operation of a turn goes on or begins again: its lines are no sign of what came behind it."""
+        """Note that an operation of a turn continues or begins again: its lines do not prove that the turn went on."""
         self._opened.setdefault(turn, set()).add(id)
 
     def is_over(self, hook: str, turn: str) -> bool:
-        """Whether a hook without an end is over: its turn went on behind it, so its handlers only observed."""
+        """Whether a hook without an end is over: its turn went on after it, so its handlers only observed."""
         since = self.began.get(hook)
         part = self.lines[self.parts[hook]] if hook in self.parts else {}
         if since is None:
@@ -215,7 +215,7 @@ class Journal:
         return False
 
     def is_open(self, id: str) -> bool:
-        """Whether an error of an operation ended all around it, up to the turn that goes on: it is done again."""
+        """Whether the error of an operation ended everything around it, up to the resumed turn: it is done again."""
         line = self.lines[self.closed[id]] if id in self.closed else None
         if line is None or not (line.get("error") is not None or line.get("error_type")):
             return False
@@ -231,12 +231,12 @@ class Journal:
         return True
 
     def unfinished(self, branch: str) -> list[str]:
-        """The turns of an agent inside that have begun and are to go on, the first one first."""
+        """The turns of an inner agent that began and did not end, in order."""
         begun = (id for id, number in self.began.items() if self.lines[number].get("branch") == branch)
         return [id for id in begun if not self.is_ended(id)]
 
     def is_lost(self, id: str) -> bool:
-        """Whether an attempt at a model began and nobody knows what it took."""
+        """Whether an attempt at a model began and its usage is not known."""
         return id not in self.closed and "/model" in id[id.rfind("/") :]
 
     def needs_model(self, call: str, attempt: int) -> bool:
@@ -254,20 +254,20 @@ class Journal:
         return True
 
     def open_turns(self) -> list[str]:
-        """The turns of other agents that began and did not come to their end, without those inside them."""
+        """The outermost inner turns that began and did not end."""
         turns = [id for id, number in self.began.items() if _is_turn(id) and not self.is_ended(id)]
         return [id for id in turns if not any(id != one and is_inside(id, one) for one in turns)]
 
     def is_ended(self, turn: str) -> bool:
-        """Whether a turn of another agent came to its end."""
+        """Whether an inner turn ended."""
         return turn in self.closed and not self.is_open(turn) and not self.is_abandoned(turn)
 
     def is_abandoned(self, turn: str) -> bool:
-        """Whether the code that had asked for a turn of another agent went on without it."""
+        """Whether the code that asked for an inner turn went on without it."""
         return turn in self.closed and self.lines[self.closed[turn]].get("outcome") == ABANDONED
 
     def own(self, place: str, branch: str | None) -> list[TraceEntry]:
-        """What was changed at a place itself in the conversation of one agent, in order, without what is void."""
+        """The changes made at a place itself in one agent's conversation, in order, without void ones."""
         return [
             line
             for number, line in enumerate(self.lines)
@@ -275,14 +275,14 @@ class Journal:
         ]
 
     def changes(self, place: str, turn: str, branch: str | None) -> list[TraceEntry]:
-        """The same, of all that stands inside the place too, and what agents that were asked there brought home.
+        """The changes made at a place or inside it, and those of inner agents that were asked there.
 
-        Of a call that is not settled: without what its body, which ran beside others, changed in the state; its line
-        tells that, so that it is brought home in the order of the calls.
+        For an unsettled call, this excludes the state changes of its parallel body. The line of the body repeats them,
+        to apply them in the order of the calls.
         """
-        found, told = [], self._told_by_body(place)
+        found, repeated = [], self._repeated_by_body(place)
         for number, line in enumerate(self.lines):
-            if number in self.void or number in told:
+            if number in self.void or number in repeated:
                 continue
             if line.get("type") == "agent_turn":
                 id = str(line.get("id"))
@@ -293,8 +293,8 @@ class Journal:
                 found.append(line)
         return found
 
-    def _told_by_body(self, place: str) -> set[int]:
-        """The lines about the state whose changes the line of a body tells again, in a call that is not settled."""
+    def _repeated_by_body(self, place: str) -> set[int]:
+        """The lines whose state changes are repeated by the line of a body, in an unsettled call."""
         closing = self.lines[self.closed[place]] if place in self.closed else {}
         if closing.get("type") != TOOL_ENDED:
             return set()
@@ -303,41 +303,41 @@ class Journal:
         found = {number for number in behind if self.lines[number].get("type") == "state_delta"}
         return found | {number for number, line in enumerate(self.lines) if line.get("id") in turns}
 
-    # -- what code of others asked for -----------------------------------------------------------
+    # -- what handlers and tools asked for -------------------------------------------------------
 
     @cached_property
     def asked(self) -> Asked:
-        """What code of others had asked for, by frame, and what it asks for now."""
+        """What handlers and tools asked for before the turn stopped, by frame, and what they ask for now."""
         return Asked(self)
 
     def lacks(self, value: Any) -> bool:
-        """Whether a value holds what was masked in a line: the log does not have all of it."""
+        """Whether a value contains what was masked in a line, so that the log does not have all of it."""
         marks = marks_in(value)
         return bool(marks) and any(marks & marks_in(line) for line in self.lines if line.get(MASKED))
 
     def is_approved(self, wait: str) -> bool:
-        """Whether a person has approved what waits."""
+        """Whether a person has approved a wait."""
         return wait in self.decided and bool(self.lines[self.decided[wait]].get("approve"))
 
     def pending(self) -> list[Wait]:
-        """What waits and is not decided, in the order in which it was asked."""
+        """The undecided waits, in order."""
         return [wait_of(self.lines[number]) for id, number in self.waits.items() if id not in self.decided]
 
 
 def place_of(line: TraceEntry) -> str:
-    """The place that a line is about."""
-    id = line.get("id") if line.get("type") in CORE_TYPES else None  # an entry of others may have an id of its own
+    """The place of a line."""
+    id = line.get("id") if line.get("type") in CORE_TYPES else None  # entries of plugins may have an id of their own
     return str(id or line.get("at") or "")
 
 
 class Asked:
-    """What code of others had asked for when a turn stopped, by the frame of the code, and what it asks for now.
+    """What handlers and tools had asked for when a turn stopped, by frame, and what they ask for now.
 
     Args:
         past: the turn's lines.
 
     Attributes:
-        at_once: the frames that had several operations open at the same time: their order tells nothing.
+        at_once: the frames that had several operations open at the same time: their order means nothing.
     """
 
     def __init__(self, past: Journal) -> None:
@@ -347,7 +347,7 @@ class Asked:
         self.at_once: set[str] = set()
         running: dict[str, set[str]] = {}
         for line in past.lines:
-            if line.get("type") == "resumed":  # in a process that ended nothing runs any more
+            if line.get("type") == "resumed":  # nothing runs on from the process that ended
                 running.clear()
             place = place_of(line)
             for found in _ASKED.finditer(place):
@@ -363,7 +363,7 @@ class Asked:
                     open_ones.add(id)
 
     def ask(self, frame: str, id: str) -> str | None:
-        """Note that a frame asks for an operation; the finished one that it should have asked for in its place."""
+        """Note that a frame asks for an operation; the finished one that it should have asked for instead, or None."""
         self._now.add(id)
         operations = self._kinds.get(frame, {})
         if id in operations or _kind(id) == "ask" or frame in self.at_once:
@@ -371,18 +371,18 @@ class Asked:
         return self.forgotten(frame)
 
     def forgotten(self, frame: str) -> str | None:
-        """A finished operation that a frame has not asked for; asks may hold what differs, such as the time."""
+        """A finished operation that a frame has not asked for, or None. Asks may differ, for example by the time."""
         for id, kind in self._kinds.get(frame, {}).items():
             if id not in self._now and kind != "ask" and self._is_finished(id, kind):
                 return id
         return None
 
     def frames(self, id: str, names: Iterable[str]) -> list[str]:
-        """The frame of an operation, and those of handlers in it, that had asked for something."""
+        """Those frames of an operation and of its handlers that had asked for something."""
         return [frame for frame in (id, *(f"{id}/{name}" for name in names)) if frame in self._kinds]
 
     def left(self, frame: str) -> list[str]:
-        """The turns of other agents that a frame had begun and not ended, and has not asked for."""
+        """The inner turns that a frame began and did not end, and has not asked for now."""
         operations = self._kinds.get(frame, {}).items()
         left = [id for id, kind in operations if kind == "turn" and id not in self._now]
         return [id for id in left if id in self._past.began and not self._is_finished(id, "turn")]

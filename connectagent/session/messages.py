@@ -1,7 +1,7 @@
-"""What keeps a conversation valid: building messages, and the place of each tool result.
+"""Keeping a conversation valid: building messages, and the place of each tool result.
 
-The rule that all providers share: each call in an assistant's `tool_calls` has exactly one `tool` message,
-directly behind it and before anything else (OpenAI answers 400 otherwise, and so does Anthropic).
+All providers share one rule: each call in an assistant's `tool_calls` has exactly one `tool` message,
+directly after it and before anything else (otherwise OpenAI and Anthropic answer 400).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _part(part: Any) -> dict[str, Any]:
 
 
 def text_of(content: Any) -> str:
-    """The text in a message's content; an image is shown as `[image]`."""
+    """The text of a message's content, with `[image]` for an image."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -69,7 +69,7 @@ def assistant_message(response: LLMResponse) -> Message:
 
 
 def _arguments(call: ToolCall) -> str:
-    """The arguments as JSON text; `{}` for those that could not be read, since some servers parse them again."""
+    """The arguments as JSON text; `{}` if they could not be read, since some servers parse them again."""
     try:
         text = json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
         if call.raw is not None and json.dumps(json.loads(call.raw), ensure_ascii=False) == text:
@@ -82,7 +82,7 @@ def _arguments(call: ToolCall) -> str:
 def tidy_calls(response: LLMResponse) -> LLMResponse:
     """A copy of a response whose calls can be answered: each has an id of its own, a name and a dict.
 
-    A copy, because a handler may supply the same response twice, and others edit the arguments of its calls.
+    A copy, because a handler may supply the same response twice, and other handlers edit its calls.
     """
     calls: list[ToolCall] = []
     taken = {call.id for call in response.tool_calls or () if isinstance(call.id, str)}
@@ -111,7 +111,7 @@ def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | No
     """Where a call's result belongs, and the message that is there already, if any.
 
     Returns:
-        The index at which to insert it (None if the call is gone), and the result that stands there.
+        The index at which to insert it (None if the call is gone), and the result already at that index.
     """
     index = find_round(messages, call_id)
     if index is None:
@@ -127,17 +127,17 @@ def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | No
 
 
 def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
-    """The same conversation with every result at its place, or None if it is valid as it is.
+    """The conversation with every result in its place, or None if it is already valid.
 
     Args:
         messages: the conversation.
-        valid: so many messages from the start are known to be in order, and are not looked at again.
+        valid: how many messages from the start are known to be valid; they are not checked again.
 
-    A result that stands elsewhere is moved behind its call, a missing one is made up, and one without a
-    call is dropped. Handlers and callers may edit messages freely; this runs before each model call.
+    A misplaced result is moved after its call, a missing one is filled in, and one without a call is dropped.
+    Handlers and callers may edit messages freely; this runs before each model call.
     """
     while valid and (messages[valid - 1]["role"] == "tool" or messages[valid - 1].get("tool_calls")):
-        valid -= 1  # back to where no round is open
+        valid -= 1  # back to a message before which no round is open
     if _is_valid(messages[valid:]):
         return None
     mended: list[Message] = []
@@ -148,7 +148,7 @@ def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
         if not calls:
             mended.append(_without_calls(message) if "tool_calls" in message else message)
             continue
-        single = {call["id"]: call for call in calls}  # two calls of one id cannot both be answered
+        single = {call["id"]: call for call in calls}  # two calls with one id cannot both be answered
         mended.append(message if len(single) == len(calls) else {**message, "tool_calls": list(single.values())})
         results = _results_after(messages, index)
         for call_id in single:
@@ -158,7 +158,7 @@ def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
 
 
 def says_nothing(messages: Sequence[Message]) -> bool:
-    """Whether nothing would be sent of a conversation: orphaned results and empty answers are left out."""
+    """Whether nothing of a conversation would be sent: orphaned results and empty answers are left out."""
     return all(
         message["role"] == "tool"
         or (message["role"] == "assistant" and not message.get("tool_calls") and not text_of(message.get("content")))
@@ -167,7 +167,7 @@ def says_nothing(messages: Sequence[Message]) -> bool:
 
 
 def sendable(messages: list[Message]) -> list[Message]:
-    """The same conversation in an order that providers take, with something to say."""
+    """The conversation in an order that providers accept, and not empty."""
     mended = mend(messages)
     sent = messages if mended is None else mended
     return [*sent, {"role": "user", "content": LEFT_OUT}] if says_nothing(sent) else sent
@@ -181,7 +181,7 @@ def _without_calls(message: Message) -> Message:
 
 
 def _results_after(messages: Sequence[Message], index: int) -> dict[str, Message]:
-    """The results behind an assistant message by call id, up to the next one that uses the same id again."""
+    """The results after an assistant message, by call id, up to the next call with the same id."""
     wanted = {call["id"] for call in messages[index]["tool_calls"]}
     results: dict[str, Message] = {}
     for message in messages[index + 1 :]:

@@ -1,4 +1,4 @@
-"""System prompts: text, or a file that holds it, with placeholders that the state fills."""
+"""System prompts: text or a file, with placeholders filled from the state."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def read_prompt(source: str | Path | None) -> str:
     """The text of a system prompt.
 
     Args:
-        source: the text; a path to a file that holds it; or the name of a file in `prompts/`, with or
-            without its ending. A `Path` is always a file.
+        source: the text, a path to a file, or the name of a file in `prompts/`, with or without its ending. A
+            `Path` is always a file.
 
     Raises:
-        ConfigError: a `Path`, or a text that can only be a file's name, is missing, empty or not UTF-8.
+        ConfigError: the file is missing, empty or not UTF-8. A missing `str` counts only if it looks like a file name.
     """
     if source is None:
         return ""
@@ -43,7 +43,7 @@ def is_file(path: Path) -> bool:
     """Whether a text is the path of a file."""
     try:
         return path.is_file()
-    except (OSError, ValueError):  # a text that no file system takes as a name
+    except (OSError, ValueError):  # no possible file name
         return False
 
 
@@ -51,7 +51,7 @@ def read_text(path: Path, what: str) -> str:
     """The text of a file that the user named.
 
     Raises:
-        ConfigError: it is missing, empty or not UTF-8; `what` says what it was to be.
+        ConfigError: it is missing, empty or not UTF-8. `what` names it in the message.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -66,13 +66,13 @@ def read_text(path: Path, what: str) -> str:
 
 
 class Prompt:
-    """A system prompt whose placeholders the state fills: `{name}`, `{user:name}`, `{name?}`; `{{name}}` is text.
+    """A system prompt with placeholders for the state: `{name}`, `{user:name}`, `{name?}`; `{{name}}` is text.
 
     Only names in braces are placeholders, so that JSON and code in a prompt stay as they are.
 
     Args:
         template: the prompt.
-        strict: whether the state must have each name; else a name that it has not stays as it is written.
+        strict: whether the state must have each name; otherwise the placeholder of a missing name stays.
     """
 
     def __init__(self, template: str, *, strict: bool) -> None:
@@ -80,15 +80,15 @@ class Prompt:
         self.strict = strict
 
     def fill(self, state: dict[str, Any], agent: str) -> str:
-        """The prompt with the values of the state, as text; nothing for None.
+        """The prompt filled with the values of the state as text; None becomes "".
 
         Raises:
-            ConfigError: the state has no value for a placeholder, or one that cannot be written as text.
+            ConfigError: the state has no value for a placeholder, or the value cannot be turned into text.
         """
         return _PLACEHOLDER.sub(lambda match: self._value(match, state, agent), self.template)
 
     def as_data(self, state: dict[str, Any]) -> str:
-        """The same for the trace: `{temp:name}` stays as it is written, since its value is never recorded."""
+        """The filled prompt for the trace: `{temp:name}` stays, since its value is never recorded."""
         return _PLACEHOLDER.sub(
             lambda match: match[0] if is_temporary(match[2]) else self._value(match, state, ""), self.template
         )

@@ -1,4 +1,4 @@
-"""The errors of a record, raised again as what they were."""
+"""Exceptions made again from the errors in a record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from connectagent.errors import ProviderError, ToolArgumentsError
 
 
 def tool_error(kind: str, result: str, interrupt: bool = False) -> BaseException:
-    """The error of a tool, from its type's name and what the model read of it."""
+    """The error of a tool, from the name of its type and the result that the model read."""
     if interrupt:
         return named_error(kind, "", BaseException)
     text = result.removeprefix("Error: ")
@@ -20,7 +20,7 @@ def tool_error(kind: str, result: str, interrupt: bool = False) -> BaseException
 
 
 def model_error(own: dict[str, Any], entry: TraceEntry) -> BaseException:
-    """The error of a model call, as `llm_call` tells it."""
+    """The error of a model call, from its `llm_call` entry."""
     kind, text = str(own.get("error_type")), str(own.get("error") or "")
     if own.get("error_kind"):
         details = {"status": own.get("error_status"), "retry_after_s": own.get("retry_after_s")}
@@ -32,7 +32,7 @@ def model_error(own: dict[str, Any], entry: TraceEntry) -> BaseException:
 
 
 def named_error(kind: str, text: str, base: type[BaseException] = Exception) -> BaseException:
-    """An error of a class of this name, with this text: Python's own class, or a class under it, or one of its own."""
+    """An error with this class name and text: of Python's own class, or of a new subclass."""
     found = getattr(builtins, kind, None)
     if kind == "ToolArgumentsError":
         found = ToolArgumentsError

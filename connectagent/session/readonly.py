@@ -1,27 +1,27 @@
-"""The session as a body sees it that runs beside others: its state may be changed, nothing else."""
+"""The session as a parallel tool body sees it: only its state may be changed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-WHY = "this call runs beside others of its round, so it may change the session's state only; see @tool(alone=True)"
+WHY = "this call runs in parallel with others, so it may change the session's state only; see @tool(alone=True)"
 
 
 def _refuse(self: Any, *given: Any, **named: Any) -> NoReturn:
-    """Raise in place of a change."""
+    """Refuse a change."""
     raise RuntimeError(WHY)
 
 
 def read_only(value: Any) -> Any:
-    """A list or dict that cannot be changed, nor what it holds; any other value as it is."""
+    """A deeply read-only copy of a list or dict; any other value unchanged."""
     if type(value) is list:
         return ReadOnlyList(value)
     return ReadOnlyDict(value) if type(value) is dict else value
 
 
 class ReadOnlyList(list[Any]):
-    """A copy of a list that refuses changes; what is taken out of it refuses them too."""
+    """A copy of a list that refuses changes, at every depth."""
 
     append = extend = insert = remove = pop = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
@@ -37,7 +37,7 @@ class ReadOnlyList(list[Any]):
 
 
 class ReadOnlyDict(dict[Any, Any]):
-    """A copy of a dict that refuses changes; what is taken out of it refuses them too."""
+    """A copy of a dict that refuses changes, at every depth."""
 
     update = pop = popitem = clear = setdefault = _refuse
     __setitem__ = __delitem__ = __ior__ = _refuse
@@ -56,13 +56,13 @@ class ReadOnlyDict(dict[Any, Any]):
 
 
 class BodySession(ReadOnlyDict):
-    """`current_session` in a body that runs beside others.
+    """`current_session` in a parallel body.
 
     Args:
         session: the session itself.
         pending: the call that the body runs.
-        state: gives the body's copy of the state.
-        replace: takes another dict in its place.
+        state: returns the body's copy of the state.
+        replace: replaces that copy by another dict.
     """
 
     def __init__(

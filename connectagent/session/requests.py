@@ -1,4 +1,4 @@
-"""What is wrong with the tools and the options of a request, and what was changed in the tools."""
+"""Checks of the tools and options of a request, and which tools were changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def tools_problem(tools: list[Any]) -> str | None:
 
 
 def name_of(tool: Any) -> str | None:
-    """The name of a tool, which may be in a provider's own form; None where there is none."""
+    """The name of a tool, which may be in a provider's own form; None if it has none."""
     if not isinstance(tool, dict):
         return None
     function = tool.get("function")
@@ -43,23 +43,23 @@ def name_of(tool: Any) -> str | None:
 
 
 def json_problem(value: Any) -> str | None:
-    """Why a value has no form in JSON, or None."""
+    """Why a value cannot be written as JSON, or None."""
     try:
         _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        return f"it has no form in JSON ({error})"
+        return f"it cannot be written as JSON ({error})"
     return None
 
 
 def changed_tools(before: list[Any], now: list[Any]) -> dict[str, Any]:
-    """By name, the tools that are new or other than before, as they are now; None for one that is gone."""
+    """The new and changed tools by name; None for a removed one."""
     old, new = ({str(name_of(tool)): tool for tool in tools} for tools in (before, now))
     changed = {name: clone(tool) for name, tool in new.items() if name not in old or not same(old[name], tool)}
     return changed | {name: None for name in old if name not in new}
 
 
 def _function_problem(function: Any) -> str | None:
-    """Why a function cannot be offered to a model; None where it can, or the tool is in a provider's own form."""
+    """Why a function cannot be offered to a model, or None. A tool in a provider's own form is not checked."""
     if not isinstance(function, dict):
         return None
     if not isinstance(function.get("description", ""), str | None):
@@ -73,7 +73,7 @@ def _function_problem(function: Any) -> str | None:
 
 
 def _schema_problem(schema: Any) -> str | None:
-    """Why a dict is no JSON Schema of an object, as far as providers look."""
+    """Why a dict is no JSON Schema of an object, as far as providers check."""
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not all(
         isinstance(name, str) and isinstance(one, dict | bool) for name, one in properties.items()

@@ -1,8 +1,8 @@
-"""Who changed the session: a snapshot of it that is compared at the boundaries of handlers and tools.
+"""A snapshot of the session, compared with it before and after handlers and tools to find who changed what.
 
-The snapshot is equal to the session whenever code of others is about to run. Afterwards one comparison
-tells whether anything changed (about 0.1 microseconds a message, since unchanged strings are the same
-objects), and the snapshot is what a handler's half-done changes are rolled back to.
+The snapshot equals the session whenever a handler or tool is about to run. Afterwards one comparison finds
+whether anything changed (about 0.1 microseconds a message, since unchanged strings are the same objects).
+If a handler raises, its changes are rolled back to the snapshot.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from connectagent.data import LLMRequest, LLMResponse, Message, ToolCall, TraceE
 from connectagent.errors import HookResultError
 from connectagent.session.messages import message_problem
 from connectagent.session.state import clone, copy_of, joined, state_delta
-from connectagent.session.state import same as same  # for those who compare what `clone` gave them
+from connectagent.session.state import same as same  # for modules that compare clones
 from connectagent.session.trace import FollowedTrace
 
 By = dict[str, Any]
 
 
 class Snapshot:
-    """A copy of the session as it was when the loop last had it in its own hands.
+    """A copy of the session, up to date whenever handlers or tools begin to run.
 
-    The loop changes messages through `insert`, and everything else freely: `sync` takes that over before
-    code of others runs.
+    The loop changes messages through methods of the snapshot and everything else freely; `sync` copies the
+    latter before a handler or tool runs.
     """
 
     def __init__(self, session: dict[str, Any], start: int | None = None) -> None:
         if problem := session_problem(session):
             raise HookResultError(f"current_session cannot be used: {problem}")
         self.session = session
-        self.messages: list[Message] = session["messages"]  # the lists themselves, whose identity is kept
+        self.messages: list[Message] = session["messages"]  # the list objects must stay the same
         self.trace: list[TraceEntry] = session["trace"]
         self.traced = FollowedTrace(self.trace, start)
         self.copy: dict[str, Any] = {}
         self.take()
 
     def take(self) -> None:
-        """Take the session as it is."""
+        """Copy the whole session."""
         self.originals = list(self.messages)
-        self.valid = 0  # so many messages from the start are known to be in order: see `Conversation.mend`
+        self.valid = 0  # how many messages from the start are known to be valid: see `Conversation.mend`
         self.copy = {"messages": clone(self.messages), "state": copy_of(self.session["state"])}
-        self.deltas: dict[int, dict[str, Any]] = {}  # by the id of `by`: what its call has changed in the state
+        self.deltas: dict[int, dict[str, Any]] = {}  # by id(by): what its call has changed in the state
         self.sync()
 
     def insert(self, message: Message, index: int | None = None) -> None:
@@ -54,7 +54,7 @@ class Snapshot:
         self.copy["messages"].insert(index, clone(message))
 
     def set_content(self, message: Message, content: Any) -> None:
-        """Change the content of a message that is in the conversation."""
+        """Change the content of a message of the conversation."""
         message["content"] = content
         for index in range(len(self.originals) - 1, -1, -1):
             if self.originals[index] is message:
@@ -62,7 +62,7 @@ class Snapshot:
                 return
 
     def replace(self, message: Message, other: Message) -> None:
-        """Make a message of the conversation another one; it stays the same object."""
+        """Replace the content of a message by that of another one; the message stays the same object."""
         for index, original in enumerate(self.originals):
             if original is message:
                 message.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict at run time
@@ -77,12 +77,12 @@ class Snapshot:
         self.valid = min(self.valid, index)
 
     def begin(self, by: By) -> None:
-        """Code of others is about to run: what it changes from here on is its own."""
+        """Note that a handler or tool is about to run: later changes are attributed to it."""
         self.deltas.pop(id(by), None)
         self.sync()
 
     def sync(self) -> None:
-        """Take over what the loop changed, apart from messages and state, which it changes by other doors."""
+        """Copy what the loop changed, except messages and state, which have methods of their own."""
         copy, session = self.copy, self.session
         if len(copy) != len(session):
             for key in [key for key in copy if key not in session]:
@@ -100,7 +100,7 @@ class Snapshot:
         """Whether the session is what it was at the last `sync`."""
         if self.session.get("messages") is not self.messages:
             return False
-        if self.session.get("trace") is not self.trace:  # an equal copy would take what the loop adds out of sight
+        if self.session.get("trace") is not self.trace:  # an equal copy would hide what the loop adds
             return False
         trace, traced = self.trace, self.traced
         start = traced.start
@@ -109,7 +109,7 @@ class Snapshot:
         return same(self.session, self.copy) and same(trace[start:], traced.copies)
 
     def has_strayed(self) -> bool:
-        """Whether messages, state or trace are not what they were, though the loop alone had them in its hands."""
+        """Whether messages, state or trace changed while only the loop was running."""
         session, copy, traced = self.session, self.copy, self.traced
         kept = same(session.get("messages"), copy["messages"]) and same(session.get("state"), copy["state"])
         return not kept or not same(self.trace[traced.start :], traced.copies)
@@ -133,22 +133,22 @@ class Snapshot:
             self.session["state"] = state
 
     def changes(self, by: By) -> list[TraceEntry]:
-        """The trace entries that tell what has changed since the last `sync`; the snapshot takes it over.
+        """The trace entries for what has changed since the last `sync`; brings the snapshot up to date.
 
         Raises:
-            HookResultError: the session is left in a form that no provider would take.
+            HookResultError: the session has a form that no provider would accept.
         """
         session, copy = self.session, self.copy
         self._check_containers(by)
         added = self.traced.added(_who(by))
-        try:  # all that can fail comes first: `restore` needs the snapshot as it was
-            state, told = copy["state"], {}
+        try:  # everything that can fail comes first: `restore` needs the old snapshot
+            state, delta = copy["state"], {}
             if not same(session["state"], state):
-                state, told = copy_of(session["state"]), state_delta(state, session["state"])
+                state, delta = copy_of(session["state"]), state_delta(state, session["state"])
             keys = {*session, *copy} - {"messages", "state", "trace"}
             changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
             for entry in added:
-                for key in ("at", "author", "branch"):  # as `by`: whatever it says itself
+                for key in ("at", "author", "branch"):  # as `by`: not taken from the handler
                     entry.pop(key, None)
                 entry["by"] = by
             copies = clone(added)
@@ -156,9 +156,9 @@ class Snapshot:
         except RecursionError:
             raise HookResultError(f"{_who(by)} left the session nested too deep, or in a circle") from None
         copy["state"] = state
-        if told:
-            entries.append({"type": "state_delta", "by": by, **told})
-            self.deltas[id(by)] = joined(self.deltas.get(id(by), {}), told)
+        if delta:
+            entries.append({"type": "state_delta", "by": by, **delta})
+            self.deltas[id(by)] = joined(self.deltas.get(id(by), {}), delta)
         if changed:
             entries.append({"type": "session_delta", "by": by, "delta": changed})
         if restored := self.traced.take(added, copies):
@@ -167,7 +167,7 @@ class Snapshot:
         return [*added, *entries]
 
     def _message_changes(self, by: By) -> list[TraceEntry]:
-        """Entries that, applied in order to the old messages, give the new ones."""
+        """Entries that turn the old messages into the new ones, applied in order."""
         old, new = self.copy["messages"], self.messages
         first, shorter = 0, min(len(old), len(new))
         while first < shorter and same(old[first], new[first]):
@@ -178,7 +178,7 @@ class Snapshot:
         gone, come = old[first : len(old) - last], new[first : len(new) - last]
         for message in come:
             if problem := message_problem(message):
-                raise HookResultError(f"{_who(by)} left a message that no model takes, {message!r}: {problem}")
+                raise HookResultError(f"{_who(by)} left a message that no model accepts, {message!r}: {problem}")
         kept = _kept(self.originals[first : len(old) - last], come)
         come = clone(come)
         entries: list[TraceEntry] = []
@@ -225,10 +225,10 @@ def session_problem(session: dict[str, Any]) -> str | None:
 
 
 def _kept(old: list[Message], new: list[Message]) -> list[tuple[int, int]]:
-    """Where the messages that are still there were and are, in an order that both lists have."""
+    """The old and new places of the messages that remain in the same order in both lists."""
     places = {id(message): index for index, message in enumerate(old)}
-    ends: list[int] = []  # of the shortest chains so far, by length: where their last message was
-    chains: list[tuple[Any, ...]] = []  # (where it was, where it is, the chain before it)
+    ends: list[int] = []  # by length: the old place at which the best chain so far ends
+    chains: list[tuple[Any, ...]] = []  # (old place, new place, the chain before)
     for now, message in enumerate(new):
         was = places.pop(id(message), None)
         if was is not None:
@@ -243,7 +243,7 @@ def _kept(old: list[Message], new: list[Message]) -> list[tuple[int, int]]:
 
 
 def _edits(by: By, first: int, gone: list[Message], come: list[Message]) -> list[TraceEntry]:
-    """Entries that put other messages into the place of some."""
+    """Entries that replace some messages by others."""
     edits = min(len(gone), len(come))
     entries: list[TraceEntry] = []
     for index in range(edits):
@@ -260,18 +260,18 @@ def _who(by: By) -> str:
     return f"{by.get('handler') or by.get('tool') or by.get('plugin')} ({by.get('file')}:{by.get('line')})"
 
 
-# -- what a hook hands over ----------------------------------------------------------------------
+# -- the arguments of a hook ---------------------------------------------------------------------
 
 _EDITABLE = ("tool_call", "tool_calls", "request", "response")
 
 
 def peek(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What is comparable of the arguments that a handler may edit."""
+    """A comparable copy of the arguments that a handler may edit."""
     return {name: peek_one(arguments[name]) for name in _EDITABLE if name in arguments}
 
 
 def peek_one(value: Any) -> Any:
-    """What is comparable of one such argument."""
+    """A comparable copy of one such argument."""
     if isinstance(value, ToolCall):
         return value.id, value.name, clone(value.arguments), value.approved, value
     if isinstance(value, list):
@@ -286,18 +286,18 @@ def peek_one(value: Any) -> Any:
 
 
 def peek_value(value: Any) -> Any:
-    """What is comparable of a value that a handler may edit and return."""
+    """A comparable copy of a value that a handler may edit and return."""
     return peek_one(value) if isinstance(value, LLMResponse) else clone(value)
 
 
 def unless_same(given: Any) -> Callable[[Any], Any]:
-    """What makes None of a value that is the given one, unedited, and leaves any other as it is."""
+    """A function that maps the given value to None if it is unedited, and any other value to itself."""
     before = peek_value(given)
     return lambda value: None if value is given and same(before, peek_value(value)) else value
 
 
 def put_back(before: dict[str, Any]) -> None:
-    """Undo a handler's edits of what its hook is about; the objects stay the same."""
+    """Undo a handler's edits of its arguments; the objects stay the same."""
     for then in before.values():
         value = then[-1] if isinstance(then, tuple) else None
         if isinstance(value, ToolCall):
@@ -325,13 +325,13 @@ def _put_call_back(then: tuple[Any, ...]) -> None:
 
 
 def other_calls(then: Any, now: Any) -> str | None:
-    """Why the calls are not those that the model made, or None: a result must find its call."""
+    """Why the calls are not the ones that the model made, or None. Each result must find its call."""
     if not isinstance(now, ToolCall | list):
         return None
     old, new = (side if isinstance(side, list) else [side] for side in (then, peek_one(now)))
     kept = [call[0] for call in old] == [call[0] for call in new]
     if kept and [call[3] for call in old] != [call[3] for call in new]:
-        return "what is approved is decided by a person, with resume()"
+        return "approval is decided by a person, with resume()"
     return None if kept else "calls keep their ids and their number; raise ToolRejected to refuse one"
 
 
@@ -342,8 +342,8 @@ def as_data(value: Any) -> Any:
     if isinstance(value, list) and value and isinstance(value[0], ToolCall):
         return [as_data(call) for call in value]
     if isinstance(value, LLMResponse):
-        told = {"content": value.content, "tool_calls": [as_data(call) for call in value.tool_calls or ()]}
-        return {**told, "provider_data": clone(value.provider_data)} if value.provider_data else told
+        answer = {"content": value.content, "tool_calls": [as_data(call) for call in value.tool_calls or ()]}
+        return {**answer, "provider_data": clone(value.provider_data)} if value.provider_data else answer
     if isinstance(value, LLMRequest):
         options = {"options": shown_options(value.options)} if value.options else {}
         return {"model": value.model, "messages": len(value.messages), "tools": len(value.tools), **options}
@@ -351,8 +351,8 @@ def as_data(value: Any) -> Any:
 
 
 def shown_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of a request as a trace entry shows them: headers without their values, which may be keys."""
-    told: dict[str, Any] = clone(options)
-    if isinstance(headers := told.get("extra_headers"), dict):
-        told["extra_headers"] = dict.fromkeys(headers, "***")
-    return told
+    """Options of a request as a trace entry shows them: without the values of headers, which may be keys."""
+    shown: dict[str, Any] = clone(options)
+    if isinstance(headers := shown.get("extra_headers"), dict):
+        shown["extra_headers"] = dict.fromkeys(headers, "***")
+    return shown

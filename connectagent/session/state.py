@@ -1,4 +1,4 @@
-"""The state of a session: copies of it, what has changed in it, and the keys that live for one turn."""
+"""The state of a session: copies, changes, and the keys that live for one turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal; False where they cannot be compared, as arrays cannot."""
+    """Whether two values are equal; False if they cannot be compared, like arrays."""
     try:
         return left is right or bool(left == right)
     except Exception:
@@ -20,7 +20,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def clone(value: Any) -> Any:
-    """A copy of the dicts and lists in a value, made plain; everything else is shared, and compares by identity."""
+    """A copy of a value with plain dicts and lists; everything else in it is shared."""
     kind = type(value)
     if kind is dict or isinstance(value, dict):
         return {key: item if type(item) in _ATOMS else clone(item) for key, item in value.items()}
@@ -30,10 +30,10 @@ def clone(value: Any) -> Any:
 
 
 def copy_of(value: Any) -> Any:
-    """A copy of a value of the state, in which later changes of the value do not show.
+    """A copy of a value of the state that later changes of the value do not affect.
 
     Dicts, lists, tuples, sets, deques, their subclasses, dataclasses and pydantic models are copied, with what
-    they hold. Everything else is shared: a change inside it is not seen, that it was replaced is.
+    they hold. Everything else is shared: replacing it is noticed, a change inside it is not.
     """
     kind = type(value)
     if kind in _ATOMS:
@@ -46,13 +46,13 @@ def copy_of(value: Any) -> Any:
         copied = _copied(value)
     except RecursionError:
         raise
-    except Exception:  # a class that cannot be copied, or not like this
+    except Exception:  # a class that cannot be copied this way
         return value
     return copied if type(copied) is kind and same(copied, value) else value
 
 
 def _copied(value: Any) -> Any:
-    """A copy of a container that is no plain dict or list; the value itself where it is none."""
+    """A copy of a container other than a plain dict or list; the value itself if it is no container."""
     kind = type(value)
     if isinstance(value, tuple):
         return tuple.__new__(kind, map(copy_of, value))
@@ -64,7 +64,7 @@ def _copied(value: Any) -> Any:
             copied[key] = copy_of(item)
         return copied
     fields = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "__pydantic_fields__", None)
-    if not fields or hasattr(kind, "__del__"):  # which may close what a copy shares
+    if not fields or hasattr(kind, "__del__"):  # its __del__ may close what a copy shares
         return value
     copied = copy.copy(value)
     for name in fields:
@@ -73,13 +73,13 @@ def _copied(value: Any) -> Any:
 
 
 def initial_state(state: Any) -> dict[str, Any] | None:
-    """A copy of what sessions begin with.
+    """A copy of the state with which sessions begin.
 
     Raises:
         ConfigError: it is neither a dict nor None.
     """
     if state is not None and not isinstance(state, dict):
-        raise ConfigError(f"state is a dict of what sessions begin with, not {type(state).__name__} {state!r:.80}")
+        raise ConfigError(f"state is a dict with which sessions begin, not {type(state).__name__} {state!r:.80}")
     return None if state is None else {**copy_of(state)}
 
 
@@ -96,7 +96,7 @@ def lasting(value: Any) -> Any:
 
 
 def drop_temporary(value: Any) -> bool:
-    """Remove the keys that live for one turn; whether there was one."""
+    """Remove the keys that live for one turn, and return whether there was one."""
     dropped = False
     if isinstance(value, dict):
         for key in [key for key in value if is_temporary(key)]:
@@ -109,11 +109,11 @@ def drop_temporary(value: Any) -> bool:
 
 
 def state_delta(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
-    """What a trace entry tells of a change of the state, without what lives for one turn; {} for no change.
+    """A change of the state for a trace entry, without keys that live for one turn; {} for no change.
 
     Returns:
-        `delta`: the top-level keys that changed, with their new values; None for a key that is gone.
-        `removed`: the keys that are gone, where there are any.
+        `delta`: the top-level keys that changed, with their new values; None for a removed key.
+        `removed`: the removed keys, if any.
     """
     delta: dict[Any, Any] = {}
     removed = []
@@ -129,7 +129,7 @@ def state_delta(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
 
 
 def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Two changes of the state, one after the other, as one; both as `state_delta` gives them."""
+    """Two successive changes of the state as one, in the form of `state_delta`."""
     later = second.get("delta", {})
     removed = [key for key in first.get("removed", ()) if key not in later] + second.get("removed", [])
     delta = {**first.get("delta", {}), **later}
@@ -137,11 +137,11 @@ def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
-    """What an agent inside another changed, so that it can be merged; keys that live for one turn included.
+    """What an inner agent changed, in a form to merge; includes keys that live for one turn.
 
     Returns:
-        `delta`: the keys that were set; `appended`: what was added to lists that both may have added to; `removed`:
-        the keys that are gone. {} for no change.
+        `delta`: the keys that were set; `appended`: what was added to lists, since other agents may add to them too;
+        `removed`: the removed keys. {} for no change.
     """
     delta: dict[Any, Any] = {}
     appended: dict[Any, Any] = {}
@@ -150,18 +150,18 @@ def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
         if key in old and same(before, value):
             continue
         if type(value) is list and key not in old:
-            appended[key] = copy_of(value)  # another one may begin the same list beside it
+            appended[key] = copy_of(value)  # a parallel agent may begin the same list
         elif type(value) is list and type(before) is list and same(value[: len(before)], before):
             appended[key] = copy_of(value[len(before) :])
         else:
             delta[key] = copy_of(value)
     removed = [key for key in old if key not in new]
-    told = {"delta": delta, "appended": appended, "removed": removed}
-    return {name: value for name, value in told.items() if value}
+    change = {"delta": delta, "appended": appended, "removed": removed}
+    return {name: value for name, value in change.items() if value}
 
 
 def merge_change(state: dict[Any, Any], change: dict[str, Any]) -> None:
-    """Take over what `state_change` tells."""
+    """Merge a change in the form of `state_change`."""
     state.update(copy_of(change.get("delta") or {}))
     for key, items in (change.get("appended") or {}).items():
         state[key] = [*state[key], *copy_of(items)] if type(state.get(key)) is list else list(copy_of(items))

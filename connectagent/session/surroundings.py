@@ -1,4 +1,4 @@
-"""What a conversation needs of those around it."""
+"""What a conversation needs from the agent around it."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from connectagent.session.snapshot import By
 
 
 class Surroundings(Protocol):
-    """What a conversation needs of those around it."""
+    """What a conversation needs from the agent around it."""
 
     def settle(self) -> None:
-        """Take what the code of others that runs now has changed so far."""
+        """Trace what the running handler or tool has changed so far."""
 
     def pending(self) -> bool:
-        """Whether there are entries that wait for the loop's next one."""
+        """Whether entries wait to be traced before the loop's next one."""
 
-    def tell(self) -> None:
-        """Trace those."""
+    def announce_pending(self) -> None:
+        """Trace the entries that wait."""
 
     def all_running(self) -> list[By | None]:
         """Whose code is running, innermost last."""
 
     def place(self) -> str | None:
-        """The place in the turn at which something is changed now; None outside of turns."""
+        """The current place in the turn; None outside of turns."""
 
     def emit(self, entry: TraceEntry, causes: list[By | None]) -> None:
-        """Let everybody know of an entry, but for those who caused it."""
+        """Pass an entry to the log and to all handlers but those that caused it."""
 
     def keep_session(self, session: dict[str, Any]) -> None:
-        """Undo that somebody replaced `current_session`."""
+        """Put `current_session` back if it was replaced."""

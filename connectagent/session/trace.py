@@ -1,7 +1,7 @@
-"""A trace that only grows: what others add to it is found, and what they change in it is put back.
+"""A trace that only grows: entries that handlers and tools add are found, and changes of older entries are undone.
 
-The entries of the newest round are compared each time that code of others has run. Older ones are compared a part at a
-time, when a round begins, so that the cost does not grow with the session.
+The entries of the newest round are compared each time a handler or tool has run. A part of the older ones is compared
+whenever a round begins, so the cost does not grow with the session.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ OLD_ENTRIES = 8  # how many entries of older rounds are compared when a round be
 
 
 class FollowedTrace:
-    """The trace of a session, as the loop knows it.
+    """The trace of a session, compared with copies of its entries.
 
     Args:
         entries: the session's own list.
-        start: the place of the first entry that is compared; None: all are old ones.
+        start: the index of the first entry of the newest round; None: all are older.
 
     Attributes:
         past: the entries before the newest round.
-        newest: those since.
-        copies: the newest as they were when the loop last had them in its hands.
-        start: the place of the first of them.
+        newest: the entries of the newest round.
+        copies: copies of the newest, as the loop knows them.
+        start: the index of the first of them.
     """
 
     def __init__(self, entries: list[TraceEntry], start: int | None = None) -> None:
@@ -40,10 +40,10 @@ class FollowedTrace:
         self.copies: list[TraceEntry] = clone(self.newest)
         self.start = len(self.past)
         self._rearranged = False
-        self._next = 0  # the entry of the past that is compared next
+        self._next = 0  # the next entry of the past to compare
 
     def begin_round(self) -> list[TraceEntry]:
-        """Follow what comes from here on; what tells of older entries that had been changed, and are put back."""
+        """Begin a new round. Restores a part of the older entries, and returns the entry that reports it."""
         del self.past[self.start :], self._kept[self.start :], self.copies[len(self.newest) :]
         self.past += self.newest
         self._kept += self.copies
@@ -67,7 +67,7 @@ class FollowedTrace:
         self.entries.append(entry)
 
     def copied(self, entry: TraceEntry) -> TraceEntry:
-        """A copy of an entry that stays as it is."""
+        """A copy of an entry that no longer changes."""
         return self.copies[-1] if self.newest and self.newest[-1] is entry else clone(entry)
 
     def amend(self, entry: TraceEntry, changed: dict[str, Any]) -> None:
@@ -80,13 +80,13 @@ class FollowedTrace:
                     return
 
     def cut_behind(self, entry: TraceEntry) -> list[TraceEntry]:
-        """Take the entries behind one out of the trace, and return them; `append` puts them back."""
+        """Remove the entries after one from the trace, and return them; `append` puts them back."""
         if not self.entries or self.entries[-1] is entry:
             return []
         at = next((at for at in range(len(self.entries) - 1, -1, -1) if self.entries[at] is entry), None)
         if at is None:
             return []
-        if at < self.start:  # of a round before this one, in a turn that goes on
+        if at < self.start:  # of an earlier round, in a resumed turn
             self.newest[:0], self.copies[:0] = self.past[at:], self._kept[at:]
             del self.past[at:], self._kept[at:]
             self.start = at
@@ -101,16 +101,16 @@ class FollowedTrace:
         return not start or (len(self.entries) >= start and self.entries[start - 1] is self.past[-1])
 
     def restore(self) -> None:
-        """Put the trace back to what it was."""
+        """Restore the trace."""
         self.entries[:] = [*self.past, *self.newest]
         for entry, copy in zip(self.newest, self.copies, strict=False):
             self._mend(entry, copy)
 
     def added(self, who: str) -> list[TraceEntry]:
-        """The entries that others have added.
+        """The entries that handlers or tools have added.
 
         Raises:
-            HookResultError: one of them is no entry, or of a type that only the loop's own have.
+            HookResultError: one of them is no entry, or has a type that only the loop may write.
         """
         known = {id(entry) for entry in self.newest}
         added = [entry for entry in self.entries[self.start :] if id(entry) not in known]
@@ -123,7 +123,7 @@ class FollowedTrace:
         return added
 
     def take(self, added: list[TraceEntry], copies: list[TraceEntry]) -> list[str]:
-        """Let the trace be what it was, and what was added behind it; the types of entries that are put back."""
+        """Restore the trace with the added entries at its end; the types of the restored entries."""
         restored = [
             str(copy["type"]) for entry, copy in zip(self.newest, self.copies, strict=False) if self._mend(entry, copy)
         ]
@@ -139,7 +139,7 @@ class FollowedTrace:
 
     @staticmethod
     def _mend(entry: TraceEntry, copy: TraceEntry) -> bool:
-        """Put an entry back to what it was; whether it was something else."""
+        """Restore an entry, and return whether it had changed."""
         if same(entry, copy):
             return False
         entry.clear()
@@ -162,17 +162,17 @@ def _check(entry: Any, who: str) -> None:
 
 
 class PendingEntries(threading.local):
-    """The entries of the trace that nobody was told of yet; each thread tells its own."""
+    """The entries of the trace that were not announced yet; each thread announces its own."""
 
     def __init__(self) -> None:
-        self.entries: list[tuple[TraceEntry, list[Any]]] = []  # each with whose code brought it about
-        self.telling: list[Any] | None = None  # the same of the entry that is being told
+        self.entries: list[tuple[TraceEntry, list[Any]]] = []  # each with the handlers and tools that caused it
+        self.causes: list[Any] | None = None  # the same of the entry that is being announced
 
 
 class EntryEnd:
-    """Keeps an entry the last of the trace: called before each handler of a hook, it sets aside what stands behind.
+    """Keeps an entry the last of the trace: called before each handler of a hook, it sets later entries aside.
 
-    That comes back, in its order, when the hook is over. (Not made by `contextlib.contextmanager`, which writes to the
+    They come back, in order, when the hook is over. (Not a `contextlib.contextmanager`, which sets attributes of the
     exceptions that pass through.)
     """
 

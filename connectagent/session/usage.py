@@ -1,4 +1,4 @@
-"""What each handler costs: how often it ran, how long, and the model calls that it made itself."""
+"""What handlers cost: how often each ran, how long, and the model calls that it made."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MODEL = re.compile(r"/model\d+$")  # the places of attempts at a model
 
 
 class Spent:
-    """What model calls came to: the one sum, from which every figure of tokens and cost is taken.
+    """The sum of model calls, from which every figure of tokens and cost is taken.
 
     Attributes:
-        calls: attempts at a model that answered, or that told their tokens.
-        usage: the tokens; `cost` is the part whose price is known (USD).
+        calls: attempts that got an answer or reported tokens.
+        usage: the tokens; `cost` (USD) is the part of known price.
         priced: whether every price is known.
     """
 
@@ -27,37 +27,37 @@ class Spent:
         self.calls = 0
         self.usage = TokenUsage(cost=0.0)
         self.priced = True
-        self._told = False
+        self._known = False
 
     def add(self, usage: TokenUsage | None) -> None:
-        """Count one attempt; None where nobody told what it took."""
+        """Add one attempt; None if its usage is not known."""
         self.calls += 1
         self.priced = self.priced and usage is not None and usage.cost is not None
         if usage is not None:
-            self._told = True
+            self._known = True
             for name in ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens"):
                 setattr(self.usage, name, getattr(self.usage, name) + (getattr(usage, name) or 0))
             self.usage.cost = (self.usage.cost or 0.0) + (usage.cost or 0.0)
 
     def include(self, other: Spent) -> None:
-        """Count what other attempts came to."""
-        told = self._told or other._told
+        """Add the sum of other attempts."""
+        known = self._known or other._known
         calls, priced = self.calls + other.calls, self.priced and other.priced
         self.add(other.usage)
-        self.calls, self.priced, self._told = calls, priced, told
+        self.calls, self.priced, self._known = calls, priced, known
 
     @property
     def tokens(self) -> int | None:
-        """Input and output; None where nobody told any."""
-        return None if self.calls and not self._told else self.usage.input_tokens + self.usage.output_tokens
+        """Input and output; None if no provider reported any."""
+        return None if self.calls and not self._known else self.usage.input_tokens + self.usage.output_tokens
 
     @property
     def cost(self) -> float | None:
-        """USD, or None where a price is not known."""
+        """USD, or None if a price is not known."""
         return self.usage.cost if self.priced else None
 
     def data(self) -> TokenUsage:
-        """The sum as an entry of the trace has it."""
+        """The sum as it is in entries of the trace."""
         return dataclasses.replace(self.usage, cost=self.cost)
 
 
@@ -66,12 +66,12 @@ class Totals:
     """The sums of a session's turns.
 
     Args:
-        turns: those that have ended, a turn that was paused and resumed once.
+        turns: the turns that ended; one that was paused and resumed counts once.
         iterations: model calls with their tool rounds.
-        tools: tool calls, whatever became of them.
-        tokens: input and output, of all model calls, also those of a turn that has not ended; None where no
-            provider told.
-        cost: USD, of the same; None where a price is not known.
+        tools: tool calls, whatever their status.
+        tokens: input and output of all model calls, including those of a turn that has not ended; None if no
+            provider reported any.
+        cost: their price in USD; None if a price is not known.
     """
 
     turns: int = 0
@@ -81,14 +81,14 @@ class Totals:
     cost: float | None = 0.0
 
     def add(self, turns: int, iterations: int, tools: int, tokens: int | None, cost: float | None) -> None:
-        """Add what one or several turns came to."""
+        """Add the sums of one or several turns."""
         self.turns += turns
         self.iterations += iterations
         self.tools += tools
         self.spend(tokens, cost)
 
     def spend(self, tokens: int | None, cost: float | None) -> None:
-        """Add what model calls came to."""
+        """Add the tokens and cost of model calls."""
         self.tokens = self.tokens if tokens is None else (self.tokens or 0) + tokens
         self.cost = None if cost is None or self.cost is None else self.cost + cost
 
@@ -103,7 +103,7 @@ class Account:
 
     Args:
         calls: how often it was called; each half of an `around_` handler counts.
-        seconds: how long it ran, handlers and tools that it called included.
+        seconds: how long it ran, including handlers and tools that it called.
         spent: the model calls that it made, by `agent.ask`, `llm_do` or an agent of its own.
     """
 
@@ -113,7 +113,7 @@ class Account:
 
 
 def usage_of(entry: TraceEntry) -> TokenUsage | None:
-    """The usage of a model call; of one that was read from a record, too, where it is a dict."""
+    """The usage of a model call, also from a record, where it is a dict."""
     usage = entry.get("usage")
     if not isinstance(usage, dict):
         return usage
@@ -126,21 +126,21 @@ def _number(value: Any) -> Any:
 
 
 def counts(entry: TraceEntry) -> bool:
-    """Whether an `llm_call` entry is an attempt that took tokens, or may have; what stood in for one took none."""
+    """Whether an entry is an attempt at a model that took tokens, or may have; a stand-in took none."""
     if entry.get("type") != "llm_call":
         return False
-    own = entry.get("original") or entry  # what the model did, where an around handler made something else of it
+    own = entry.get("original") or entry  # what the model did, if an around handler changed that
     return entry.get("usage") is not None or own.get("status") in ("success", "interrupted")
 
 
 def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent | None = None) -> Spent:
-    """What the model calls among entries came to, each attempt once, void ones too.
+    """The sum of the model calls in entries: each attempt once, void ones too.
 
     Args:
         entries: lines of a log, or entries of a trace.
-        running: whether an attempt without an end may still get one; otherwise it was lost, and nobody knows what
-            it took.
-        spent: a sum to which they are added.
+        running: whether an attempt without an end may still get one; otherwise it was lost, and its usage is not
+            known.
+        spent: a sum to add them to.
     """
     spent = spent or Spent()
     begun: set[str] = set()
@@ -160,7 +160,7 @@ def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent 
 
 
 def spent_inside(lines: Iterable[TraceEntry]) -> dict[str, Spent]:
-    """What agents inside a session spent in it, by branch: each with those that were asked in its turns."""
+    """What inner agents spent, by branch; each includes the agents that it asked."""
     branches: dict[str, str] = {}  # by the id of a turn
     found: dict[str, list[TraceEntry]] = {}
     for line in lines:
@@ -173,13 +173,13 @@ def spent_inside(lines: Iterable[TraceEntry]) -> dict[str, Spent]:
 
 
 def duration_of(item: dict[str, Any]) -> float:
-    """Milliseconds that a turn took, as far as one item of a record tells; it ended with its last line if killed."""
-    told = _number(item.get("duration_ms"))
-    return _elapsed(item.get("lines") or ()) if told is None else float(told)
+    """Milliseconds that a turn took, from its item in a record; a killed turn ended with its last line."""
+    recorded = _number(item.get("duration_ms"))
+    return _elapsed(item.get("lines") or ()) if recorded is None else float(recorded)
 
 
 def time_in(lines: Iterable[TraceEntry], place: str) -> float:
-    """Milliseconds that an operation took so far, without the time in which its turn had stopped."""
+    """Milliseconds that an operation took so far, without the time while its turn was stopped."""
     runs: list[list[TraceEntry]] = [[]]
     for line in lines:
         if line.get("type") == "resumed":
@@ -190,7 +190,7 @@ def time_in(lines: Iterable[TraceEntry], place: str) -> float:
 
 
 def _elapsed(lines: Iterable[TraceEntry]) -> float:
-    """Milliseconds from the first of some lines to the end of what the last of them tells."""
+    """Milliseconds from the earliest beginning to the latest end in some lines."""
     begins: list[float] = []
     ends: list[float] = []
     for line in lines:
@@ -202,7 +202,7 @@ def _elapsed(lines: Iterable[TraceEntry]) -> float:
 
 
 def rows(handlers: Iterable[Any]) -> list[dict[str, Any]]:
-    """What each of these handlers that has run cost, the longest first."""
+    """The cost of each handler that has run, the longest first."""
     made = [
         {
             **{key: handler.by[key] for key in ("plugin", "hook", "handler")},
