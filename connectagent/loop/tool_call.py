@@ -316,7 +316,7 @@ class ToolRun:
                 entry["ended_turn"] = turn.ended.result
                 entry["ended"] = turn.end_told()
             if turn.request is not None and turn.request is not request:
-                entry["handoff"] = turn.request.told()
+                entry["handoff"] = turn.request.as_data()
 
     # -- after ---------------------------------------------------------------------------------
 

@@ -289,7 +289,7 @@ class Turn(Operations):
         """What the turn wants of those around it: to hand over, or to end them too."""
         told: dict[str, Any] = {}
         if self.request is not None:
-            told["handoff"] = self.request.told()
+            told["handoff"] = self.request.as_data()
         if self.outward is not None:
             ending, scope = self.outward
             result = self.conversation.session["result"] if ending.result is None else ending.result
