@@ -91,8 +91,9 @@ class HandlerAPI(Links):
         model: str | None = None,
         tools: Any = (),
     ) -> Any:
-        """Ask a model once, outside the conversation. It is traced, counted and recorded with the turn, and not repeated on resume.
+        """Ask a model once, outside the conversation.
 
+        The call is traced, counted and recorded with the turn, and is not repeated on resume.
         `around_llm` and `on_error` handlers see it, except the handler that makes the call.
 
         Args:

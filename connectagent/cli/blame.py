@@ -13,7 +13,7 @@ from connectagent.output.rows import first_line
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import find_record
 from connectagent.records.history import history_of
-from connectagent.records.read import odd_is_told
+from connectagent.records.read import refuse_odd
 from connectagent.session.history import Change, History, Line
 
 
@@ -28,11 +28,11 @@ def blame(record: str | None, what: str | None, as_json: bool) -> None:
     trace did.
     """
     path = find_record(record)
-    with odd_is_told(path):
-        _tell(history_of(path), what, as_json)
+    with refuse_odd(path):
+        _print_blame(history_of(path), what, as_json)
 
 
-def _tell(history: History, what: str | None, as_json: bool) -> None:
+def _print_blame(history: History, what: str | None, as_json: bool) -> None:
     if what is None:
         changes = _listed(history)
         echo_json([_data(line, number) for number, line in changes]) if as_json else _table(changes)

@@ -331,8 +331,8 @@ def on_agent_ready(agent: AgentAPI) -> None:
 def on_agent_closed(agent: AgentAPI) -> None:
     """An agent was closed.
 
-    Fires: once: at `close()`, at the end of `with Agent(...)`, at the end of the process, or after the last reference to
-    the agent is gone; for the agents below first. Every handler runs, even if others raise.
+    Fires: once: at `close()`, at the end of `with Agent(...)`, at the end of the process, or after the last reference
+    is gone; for the agents below first. Every handler runs, even if others raise.
 
     Args:
         agent: the agent, which takes no further turn.

@@ -16,7 +16,7 @@ from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import odd_is_told, read_record
+from connectagent.records.read import read_record, refuse_odd
 
 _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
 
@@ -51,7 +51,7 @@ def command(one: str, two: str) -> None:
     """
     paths = [find_record(one), find_record(two)]
     records = [read_record(path) for path in paths]
-    with odd_is_told(f"{paths[0]} or {paths[1]}"):
+    with refuse_odd(f"{paths[0]} or {paths[1]}"):
         lines = list(differences(records[0], records[1]))
     if not lines:
         return

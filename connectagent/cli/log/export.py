@@ -16,7 +16,7 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import odd_is_told, read_record
+from connectagent.records.read import read_record, refuse_odd
 
 
 def markdown(record: dict[str, Any]) -> str:
@@ -92,7 +92,7 @@ def command(record: str | None, form: str, output: str | None, whole: bool) -> N
     """Print a record in another form, or write it into FILE."""
     path = find_record(record)
     data = read_record(path)
-    with odd_is_told(path):
+    with refuse_odd(path):
         text = EXPORTERS[form](restored(data, blob_folder(path)) if whole else data)
     if output is None:
         click.echo(text, nl=False)

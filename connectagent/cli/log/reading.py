@@ -16,7 +16,7 @@ from connectagent.output.rows import Row, price, rows_of, tokens
 from connectagent.output.terminal import Terminal
 from connectagent.output.text import clean, visible
 from connectagent.records.find import agent_in_name, all_records, records_folder
-from connectagent.records.read import odd_is_told
+from connectagent.records.read import refuse_odd
 
 Read = TypeVar("Read")
 
@@ -37,7 +37,7 @@ def each(read: Callable[[Path], Read], agent: str | None = None) -> Iterator[tup
         if agent is not None and agent_in_name(path) != safe_name(agent):
             continue
         try:
-            with odd_is_told(path):
+            with refuse_odd(path):
                 value = read(path)
         except (OSError, ConfigError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")

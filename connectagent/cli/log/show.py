@@ -25,7 +25,7 @@ from connectagent.output.text import actor_with_place, clean, visible
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns, with_retries
-from connectagent.records.read import odd_is_told, read_ends, read_record
+from connectagent.records.read import read_ends, read_record, refuse_odd
 from connectagent.records.summary import summarise
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
     Of a record of over 8 MB, 500 entries at each end are shown, or of the turn that --turn names; --full shows all.
     """
     path = find_record(record)
-    with odd_is_told(path):
+    with refuse_odd(path):
         _show(path, number, full, as_json)
 
 
