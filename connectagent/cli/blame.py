@@ -24,8 +24,7 @@ from connectagent.session.history import Change, History, Line
 def blame(record: str | None, what: str | None, as_json: bool) -> None:
     """Print who made each message of a session, and who changed it.
 
-    With the number of a message, print everything that was done to it. With entry:N, print what that entry of the
-    trace did.
+    With the number of a message, print all of its changes. With entry:N, print what that trace entry changed.
     """
     path = find_record(record)
     with refuse_odd(path):
@@ -45,7 +44,7 @@ def _print_blame(history: History, what: str | None, as_json: bool) -> None:
 
 
 def _listed(history: History) -> list[tuple[int | None, Line]]:
-    """The messages with their numbers; behind them those that were removed."""
+    """The messages with their numbers, then the removed ones."""
     return [*enumerate(history.lines), *((None, line) for line in history.removed)]
 
 

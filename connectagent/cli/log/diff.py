@@ -1,4 +1,4 @@
-"""`connectagent log diff`: in what two sessions differ, step by step."""
+"""`connectagent log diff`: compares two sessions step by step."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms",
 
 @dataclass(slots=True)
 class _Step:
-    """One thing that happened.
+    """One step of a session.
 
     Args:
         place: where, for example `turn 1, iteration 2`.
-        what: the model, or which tool or kind of entry; steps of two records are paired by it.
-        values: what is compared, by name.
+        what: the model, tool or kind of entry; steps of two records are paired by it.
+        values: the values to compare, by name.
     """
 
     place: str
@@ -37,11 +37,11 @@ class _Step:
 
     @property
     def text(self) -> str:
-        """The step as text that is equal for equal steps."""
+        """The step as text, equal for equal steps."""
         return json.dumps([self.what, self.values], sort_keys=True, default=str)
 
 
-@click.command("diff", short_help="In what two sessions differ; exit code 1 if they do.")
+@click.command("diff", short_help="How two sessions differ; exit code 1 if they do.")
 @click.argument("one", metavar="A")
 @click.argument("two", metavar="B")
 def command(one: str, two: str) -> None:
@@ -64,7 +64,7 @@ def command(one: str, two: str) -> None:
 
 
 def differences(one: dict[str, Any], two: dict[str, Any]) -> Iterator[str]:
-    """What differs between two records, as lines: the place, and below it `-` for the first, `+` for the second."""
+    """The differences of two records as lines: the place, below it `-` for the first and `+` for the second."""
     head = [_Step("session", "head", {key: record.get(key) for key in _HEAD}) for record in (one, two)]
     yield from _compared(head[:1], head[1:])
     turns = [_by_place(joined_turns(record)) for record in (one, two)]
@@ -127,7 +127,7 @@ def _same_each_time(value: Any) -> Any:
 
 
 def _compared(one: list[_Step], two: list[_Step]) -> Iterator[str]:
-    """Equal steps are left out; of what stands between them, steps of the same kind are paired."""
+    """Pair the steps of the same kind between equal steps, which are left out."""
     texts = ([step.text for step in one], [step.text for step in two])
     for tag, a, b, c, d in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
         if tag == "equal":
