@@ -251,7 +251,7 @@ class Links(Node):
         return bool(self.boundary.pending)
 
     def tell(self) -> None:
-        """Trace them."""
+        """Trace those."""
         self.boundary.tell()
 
     def all_running(self) -> list[By | None]:

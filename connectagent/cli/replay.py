@@ -46,7 +46,7 @@ def replay(
     """Play the recorded answers of model and tools through today's handlers, offline.
 
     Prints the first request that would differ and the handler behind it, and the tool calls that would now be
-    rejected. SCRIPT (*.py) makes the agent, by default the script that a record of this project names; else the agent is
+    rejected. SCRIPT (*.py) makes the agent, by default the script that a record of this project names; else it is
     made from the record. RECORD is a path, a name in .co/evals or the beginning of one, an agent's name, or `last`.
     Nothing is written, no tool runs, and there is no network.
 
