@@ -25,7 +25,7 @@ from connectagent.records.read import ODD
 MOST = 20  # lines of a list
 
 
-@click.command(short_help="Play records through today's handlers: what would change?")
+@click.command(short_help="Play records through the current handlers: what would change?")
 @click.argument("records", nargs=-1, metavar="RECORD... [SCRIPT]")
 @click.option("-p", "plugins", metavar="PLUGIN", multiple=True,
               help="./plugin.py or an installed plugin to add; no:NAME leaves one out. Repeatable.")  # fmt: skip
@@ -43,7 +43,7 @@ def replay(
     as_json: bool,
     traceback: bool,
 ) -> None:
-    """Play the recorded answers of model and tools through today's handlers, offline.
+    """Play the recorded answers of model and tools through the current handlers, offline.
 
     Prints the first request that would differ and the handler behind it, and the tool calls that would now be
     rejected. SCRIPT (*.py) makes the agent, by default the script that a record of this project names; else it is

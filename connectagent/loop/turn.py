@@ -286,15 +286,15 @@ class Turn(Operations):
                     self.take_closing(line, line, line["type"] == "agent_turn")
 
     def wanted(self) -> dict[str, Any]:
-        """What the turn wants of those around it: to hand over, or to end them too."""
-        told: dict[str, Any] = {}
+        """What the turn asks of the turns around it: a handoff, or to end too."""
+        wanted: dict[str, Any] = {}
         if self.request is not None:
-            told["handoff"] = self.request.as_data()
+            wanted["handoff"] = self.request.as_data()
         if self.outward is not None:
             ending, scope = self.outward
             result = self.conversation.session["result"] if ending.result is None else ending.result
-            told["outward"] = {**ending._asdict(), "result": result, "scope": scope}
-        return told
+            wanted["outward"] = {**ending._asdict(), "result": result, "scope": scope}
+        return wanted
 
     def is_known(self, id: str) -> bool:
         """Whether the log has the end of an operation."""
