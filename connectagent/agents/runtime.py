@@ -21,7 +21,7 @@ class Runtime:
 
     Attributes:
         create_model: makes a model from its name; None: with the agent's key and plugins.
-        asked_model: makes the model for `agent.ask()` of handlers and tools.
+        asked_model: makes the model for model calls of handlers and tools.
         sleep: sleeps for seconds, before a call is made again.
         run: runs `action` for the agent's method `what`: `input`, `execute_tool` or `resume`.
     """
