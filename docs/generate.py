@@ -1,4 +1,4 @@
-"""Write the generated parts of README.md and docs/*.md anew: `python docs/generate.py`.
+"""Update the generated parts of README.md and docs/*.md: `python docs/generate.py`.
 
 A generated part stands between two comments, `<!-- settings -->` and `<!-- end of settings -->`, and comes from the
 code itself. `tests/test_readme.py` fails where one is not up to date.
@@ -129,7 +129,7 @@ def _signature(member: Any) -> str:
 
 
 def commands() -> str:
-    """Each command with its arguments and options, as `--help` tells them."""
+    """Each command with its arguments and options, as in `--help`."""
     return "\n\n".join(part for name, module in COMMANDS.items() for part in command(name, _loaded(name, module)))
 
 
@@ -138,20 +138,20 @@ def _loaded(name: str, module: str) -> click.Command:
     return found
 
 
-def command(name: str, told: click.Command, parent: click.Context | None = None) -> Iterator[str]:
+def command(name: str, current: click.Command, parent: click.Context | None = None) -> Iterator[str]:
     """One command, and those below it."""
-    context = click.Context(told, info_name=name if parent else f"connectagent {name}", parent=parent)
+    context = click.Context(current, info_name=name if parent else f"connectagent {name}", parent=parent)
     level = "##" if parent is None else "###"
     yield f"{level} `{context.command_path}`"
-    yield f"```text\n{context.command_path} {' '.join(told.collect_usage_pieces(context))}\n```"
-    yield inspect.cleandoc(told.help or "").replace("\n\n\b\n", "\n\n")
-    options = [one.get_help_record(context) or ("", "") for one in told.params if isinstance(one, click.Option)]
+    yield f"```text\n{context.command_path} {' '.join(current.collect_usage_pieces(context))}\n```"
+    yield inspect.cleandoc(current.help or "").replace("\n\n\b\n", "\n\n")
+    options = [one.get_help_record(context) or ("", "") for one in current.params if isinstance(one, click.Option)]
     if options:
         rows = [[f"`{names}`", _line(text)] for names, text in options]
         yield table(["option", "does"], rows)
-    if isinstance(told, click.Group):
-        for below in told.list_commands(context):
-            found = told.get_command(context, below)
+    if isinstance(current, click.Group):
+        for below in current.list_commands(context):
+            found = current.get_command(context, below)
             assert found is not None
             yield from command(below, found, context)
 
@@ -160,7 +160,7 @@ def command(name: str, told: click.Command, parent: click.Context | None = None)
 
 
 def settings() -> str:
-    """The settings, from `connectagent/settings.py`."""
+    """The settings, from `connectagent/settings/values.py`."""
     rows = [[f"`{name}`", f"`CONNECTAGENT_{name.upper()}`", means] for name, means in SETTINGS.items()]
     return table(["setting", "environment variable", "means"], rows)
 

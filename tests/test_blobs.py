@@ -188,7 +188,7 @@ def test_the_oldest_records_go_when_a_session_begins(
     assert records() == {*old[3:], new}
     told = capfd.readouterr().err
     assert told.count("\n") == 1
-    assert f"3 old records of {new.parent} went, {old[0].name} the oldest: max_records" in told
+    assert f"removed 3 old records from {new.parent}, the oldest {old[0].name}; see max_records" in told
     session()
     assert records() > {old[4], new}
     assert not capfd.readouterr().err  # once a process

@@ -1,4 +1,4 @@
-"""The agent: what it is made of, what it holds, and its public face. Its turns run in `loop`."""
+"""`Agent`: its arguments, its public methods and what it holds. Its turns run in `loop`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from connectagent.session.usage import Spent
 from connectagent.settings import overrides
 from connectagent.tools.registry import ToolRegistry
 
-OWN_PLUGINS = "connectagent.builtin"  # by its name, as plugins are: it stands above this room
+OWN_PLUGINS = "connectagent.builtin"  # loaded by name, as plugins are: that room is above this one
 CONNECTAGENT = "connectagent"
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
@@ -45,13 +45,13 @@ Output = TypeVar("Output")
 
 
 class Agent(Closable):
-    """A model with tools, a conversation, and plugins that see and steer each moment of it.
+    """A model with tools, a conversation, and plugins that observe and steer each step of it.
 
     Args:
-        name: tells agents apart in records and logs.
+        name: identifies the agent in records and logs.
         tools: functions, methods, objects, `Tool`s or agents; one, a list or a tuple.
         system_prompt: text, a path to a text file, or the name of a file in `prompts/`.
-        model: `claude-...`, `gpt-...` or `provider/model`; see the page about models for what is used without it.
+        model: `claude-...`, `gpt-...` or `provider/model`; see the page about models for the default.
         llm: anything with `model` and `complete(messages, tools)`, instead of `model`.
         api_key: the provider's key, instead of its environment variable.
         base_url: the provider's address, instead of its own.
@@ -65,20 +65,20 @@ class Agent(Closable):
         options: parameters of the provider that are sent with each request, such as `temperature`.
         plugin_errors: `"raise"`, or `"warn"`: an exception of a handler becomes a warning and a trace entry,
             except in `before_` and `around_` hooks, which may be guards.
-        state: what `current_session["state"]` of each new session begins with; each `{name}` in the system
-            prompt must then be in the state.
+        state: the initial `current_session["state"]` of each session; each `{name}` in the system prompt must
+            then be in it.
         sub_agents: agents that the model may hand over to, with the tool `transfer_to_agent`.
-        description: what other agents are told of this one.
+        description: how this agent is described to the models of other agents.
         transfer_to: to whom the agent may hand over: `"children"`, `"parent"`, `"siblings"`.
-        inherit_plugins: whether the parent's plugins act in this agent too, before its own.
-        run: a function of `agent` and `prompt` that gives the result, in place of a model.
-        output_key: where in the state the result is stored.
-        output: what each `input()` returns in place of text; see there.
+        inherit_plugins: whether the parent's plugins run in this agent too, before its own.
+        run: a function of `agent` and `prompt` that returns the result, in place of a model.
+        output_key: the key of the state under which the result is stored.
+        output: the type that each `input()` returns in place of text; see there.
         output_retries: how often an answer that does not fit `output` is sent back in a turn.
-        parallel_tools: how many tool calls of a round may run at the same time, at most.
+        parallel_tools: how many tool calls of a round may run at the same time.
 
     Attributes:
-        switched_off: the plugins that code names and that the command line left out.
+        switched_off: plugins named in code that the command line left out.
 
     Raises:
         ConfigError: the name, the model, the system prompt, the tree of agents or a setting cannot be used.
@@ -117,7 +117,7 @@ class Agent(Closable):
         parallel_tools: int = 1,
     ) -> None:
         _check(name, plugin_errors)
-        self._state = initial_state(state)  # what each new session begins with
+        self._state = initial_state(state)  # of each new session
         self._connection = given(model, api_key, base_url, options, llm)
         self._conversation: Conversation | None = None
         self.current_session: Session | None = None
@@ -169,10 +169,10 @@ class Agent(Closable):
         Args:
             prompt: text, an `Image`, a `File`, or a list of text, images and files.
             max_iterations: how many model calls this turn may take, instead of the agent's own number.
-            key: tells this turn apart from others that are asked for inside another agent's turn, in place of
-                the prompt, for example where the prompt holds the time.
-            output: what is returned in place of text: an instance of a pydantic model, a dataclass, a TypedDict, or
-                of a type such as `list[int]`. The tools are still there; an answer that does not fit is sent back.
+            key: identifies this turn inside another agent's turn, in place of the prompt: for example where the
+                prompt contains the time.
+            output: the type of the result in place of text: a pydantic model, a dataclass, a TypedDict, or a type
+                such as `list[int]`. The tools stay available; an answer that does not fit is sent back.
 
         Raises:
             OutputError: the result does not fit `output`.
@@ -187,7 +187,7 @@ class Agent(Closable):
     def answer(
         self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, form: Any = None
     ) -> str:
-        """What `input()` does, with the result as text."""
+        """Take a turn as `input()` does; the result stays text."""
         message = user_message(prompt)
         limit = self.max_iterations if max_iterations is None else _limit(max_iterations)
         self.refuse_inside("input()")
@@ -198,7 +198,7 @@ class Agent(Closable):
         """Take a turn as `input()` does, as an iterator of what happens in it.
 
         Yields:
-            each trace entry, those of agents inside it too; pieces of the models' text, `{"type": "text", "text"}`;
+            each trace entry, including those of inner agents; pieces of the models' text, `{"type": "text", "text"}`;
             at the end `{"type": "result", "result", "outcome"}`. Leaving the loop early ends the turn, as
             `end_turn()` does.
 
@@ -221,27 +221,27 @@ class Agent(Closable):
     ) -> Any:
         """Go on with the session of a record, and finish the turn that was stopped in it.
 
-        What is finished is not done again. About a tool that was started and did not finish, the person at the
-        terminal is asked; elsewhere it runs again only if it is marked `@tool(idempotent=True)`.
+        What is finished is not done again. Where a tool was started and did not finish, the person at the terminal
+        is asked whether to run it again; without a terminal, it runs again only if it is `@tool(idempotent=True)`.
 
         Args:
-            record: the record's path, which what follows is written to; None for this agent's own session.
+            record: the record's path; what follows is appended to it. None for this agent's own session.
             place: `"TURN"` or `"TURN.ITERATION"`: go back to before it.
             fork: write to a copy with an id of its own, which names this record.
-            approve: True lets the call that waits happen; where several wait, the id of one.
-            reject: why the call that waits does not happen; the model reads it.
-            answer: what stands in for the call that waits.
+            approve: True approves the waiting call; where several wait, the id of one.
+            reject: why the waiting call is rejected; the model reads it.
+            answer: the value that replaces the waiting call.
             wait: the id of the wait that `reject` or `answer` is about, where several wait.
-            output: what the turn's `input()` was given.
+            output: the `output` that the turn's `input()` was given.
 
         Returns:
-            The result of the turn that was finished, else of the last one; None where there is no turn.
+            The result of the finished turn, else of the last one; None where there is no turn.
 
         Raises:
-            Paused: the turn waits, and nothing was decided.
+            Paused: the turn still waits for a decision.
             ConfigError: the record cannot be used, or the decision or place does not fit it.
         """
-        from connectagent.agents.resume import Decision, resume  # only then is the reader of records needed
+        from connectagent.agents.resume import Decision, resume  # loads the reader of records
 
         self.refuse_inside("resume()")
         form = self.form if output is None else self.form_for(output)
@@ -257,7 +257,7 @@ class Agent(Closable):
         Args:
             name: the tool.
             arguments: its arguments.
-            key: tells this call apart from others of the same handler or tool, in place of the arguments.
+            key: identifies this call within its handler or tool, in place of the arguments.
 
         Returns:
             The call's trace entry: `status`, `result`, `timing` and so on.
@@ -281,7 +281,7 @@ class Agent(Closable):
         """Remove a tool.
 
         Raises:
-            ToolNotFound: there is none of that name; the message lists those that there are.
+            ToolNotFound: there is none of that name; the message lists the known names.
         """
         self.let_go(self.tools.remove(name))
 
@@ -290,7 +290,7 @@ class Agent(Closable):
         return self.tools.names()
 
     def reset_conversation(self) -> None:
-        """Forget the conversation, that of the agents below too; the next `input()` begins a new session and record.
+        """Forget the conversation, also of the agents below; the next `input()` begins a new session and record.
 
         Raises:
             RuntimeError: a turn is running.
@@ -314,31 +314,31 @@ class Agent(Closable):
 
     @property
     def ledger(self) -> list[dict[str, Any]]:
-        """What each handler cost so far, the longest first.
+        """The time and the cost of each handler so far, the slowest first.
 
-        One dict each: `plugin`, `hook`, `handler`, `calls`, `duration_ms`, and of the model calls that it made
-        itself `model_calls`, `input_tokens`, `output_tokens`, `cost` (USD).
+        One dict each: `plugin`, `hook`, `handler`, `calls`, `duration_ms`, and for its own model calls
+        `model_calls`, `input_tokens`, `output_tokens`, `cost` (USD).
         """
         return self.hooks.ledger()
 
     @property
     def ended(self) -> Ending | None:
-        """How the turn that is running is to end before its next call of a model or tool; None where it goes on."""
+        """The ending that was asked for in the running turn; None where it goes on."""
         return None if self.turn is None else self.turn.ended
 
     @property
     def total_cost(self) -> float:
-        """USD, of all attempts at a model in this session whose price is known; those of agents inside it too."""
+        """USD, for all model calls in this session whose price is known, including those of inner agents."""
         return self.spent.usage.cost or 0.0
 
     @property
     def record(self) -> Path | None:
-        """The file of the session, the outer one inside another agent's turn; None where nothing is recorded."""
+        """The session's file; inside another agent's turn, the outer session's. None where nothing is recorded."""
         return self.turn.log.path if self.turn is not None else self.log.path
 
     @property
     def by(self) -> By:
-        """This agent, as the one who did something."""
+        """This agent as the `by` of an entry."""
         return {"plugin": CONNECTAGENT, "agent": self.name, "branch": self.branch}
 
     def __repr__(self) -> str:

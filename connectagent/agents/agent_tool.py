@@ -1,4 +1,4 @@
-"""Other agents as tools of an agent: one that is asked, and one that the conversation is handed over to."""
+"""Other agents as tools: one to ask, and one to hand the conversation over to."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from connectagent.errors import ToolArgumentsError
 from connectagent.tools.tool import Tool
 
 TRANSFER = "transfer_to_agent"
-MAX_TRANSFERS = 10  # in one turn: two agents that send the user to each other must come to an end
+MAX_TRANSFERS = 10  # in one turn: it stops two agents that hand over to each other
 
 
 class AskAgent:
-    """The function of a tool that is an agent: it is given a prompt and gives its result."""
+    """The function of a tool that asks an agent: a prompt in, its result out."""
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
@@ -24,7 +24,7 @@ class AskAgent:
 
 
 def agent_tool(agent: Any) -> Tool:
-    """An agent as a tool of another one. Asking it again goes on with what it had begun, so it is idempotent."""
+    """An agent as a tool of another one. It is idempotent: asking again goes on with the turn that was begun."""
     parameters = {
         "type": "object",
         "properties": {"prompt": {"type": "string", "description": "What the agent is to do."}},
@@ -38,7 +38,7 @@ def targets(agent: Any) -> list[Any]:
     """The agents that this one may hand over to."""
     found = list(agent.sub_agents) if "children" in agent.transfer_to else []
     parent = agent.parent
-    # A workflow decides itself who is next, and an agent that is a tool gives its result to its caller.
+    # A workflow decides who is next, and an agent that is a tool returns its result to its caller.
     if parent is not None and parent.body is None and any(agent is sub for sub in parent.sub_agents):
         if "parent" in agent.transfer_to:
             found.append(parent)
@@ -48,7 +48,7 @@ def targets(agent: Any) -> list[Any]:
 
 
 def transfer_tool(found: list[Any]) -> Tool:
-    """The tool by which a model hands the conversation over."""
+    """The tool with which a model hands the conversation over."""
     agents = "\n".join(f"- {one.name}: {_describe(one)}" for one in found)
     parameters = {
         "type": "object",

@@ -1,4 +1,4 @@
-"""The end of an agent's life: what `close()` does, and what becomes of agents that nobody closed."""
+"""Closing agents: `close()`, and the agents that nobody closes."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from connectagent.agents.handler_api import HandlerAPI
 from connectagent.errors import PluginWarning
 
 _HOOK = "on_agent_closed"
-_open: weakref.WeakSet[Any] = weakref.WeakSet()  # agents whose plugins want to know of their end
-_dropped: list[Any] = []  # those that nobody holds any more
+_open: weakref.WeakSet[Any] = weakref.WeakSet()  # agents with handlers of on_agent_closed
+_dropped: list[Any] = []  # agents without references
 _lock = threading.Lock()
 
 
 class Closable(HandlerAPI):
-    """An agent whose life has an end."""
+    """An agent that can be closed."""
 
-    _watched = False  # whether somebody wants to know of its end
+    _watched = False  # whether it has handlers of on_agent_closed
 
     def close(self) -> None:
-        """End the agent's life, and that of the agents below it: `on_agent_closed` fires once for each.
+        """Close the agent and the agents below it: `on_agent_closed` fires once for each.
 
-        A closed agent takes no further turn. Agents that nobody closes are closed at the end of the process, or some
-        time after nobody holds them any more. `with Agent(...) as agent:` closes it at the end of the block.
+        A closed agent takes no further turn. `with Agent(...) as agent:` closes it at the end of the block. An agent
+        that nobody closes is closed at the end of the process, or some time after its last reference is gone.
 
         Raises:
             RuntimeError: a turn is running.
-            Exception: what the first handler raised, after all of them have run; the errors of others are its notes.
+            Exception: the first error of a handler, after all handlers have run; the other errors are its notes.
         """
         if not self.closed:
             self.refuse_inside("close()")
@@ -45,12 +45,12 @@ class Closable(HandlerAPI):
         self.close()
 
     def __del__(self) -> None:
-        if self._watched and not self.closed:  # the garbage collector comes in the middle of code that may hold locks
+        if self._watched and not self.closed:  # not closed here: garbage is collected while code holds locks
             _dropped.append(self)
 
 
 def watch(agent: Any) -> None:
-    """Close an agent at the end of the process, if nobody has done it and a plugin wants to know."""
+    """Close an agent at the end of the process, if it has handlers of `on_agent_closed` and is still open."""
     close_dropped()
     if not agent.hooks.handlers(_HOOK):
         return
@@ -63,7 +63,7 @@ def watch(agent: Any) -> None:
 
 
 def close_dropped() -> None:
-    """Close the agents that nobody holds any more; their handlers' errors become warnings."""
+    """Close the agents without references; errors of their handlers become warnings."""
     while _dropped:
         with contextlib.suppress(IndexError):  # another thread took it
             _close_quietly(_dropped.pop())

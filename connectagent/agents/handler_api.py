@@ -1,4 +1,4 @@
-"""What handlers and tools call of an agent."""
+"""The methods of an agent for handlers and tools."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed
 
 
 class HandlerAPI(Links):
-    """An agent as handlers and tools use it; `hooks/agent_api.py` says what they may rely on."""
+    """An agent as handlers and tools use it; `hooks/agent_api.py` is its contract."""
 
     @property
     def session(self) -> Session:
-        """`current_session`, for code that runs while there is one.
+        """`current_session`, which is not None.
 
         Raises:
-            RuntimeError: there is none before the first `input()`.
+            RuntimeError: the agent has not had an `input()` yet.
         """
         if self.current_session is None:
             raise RuntimeError(f"agent {self.name!r} has no session before its first input()")
@@ -34,10 +34,10 @@ class HandlerAPI(Links):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The session's state, as the code that asks for it sees it.
+        """The session's state; in a tool that runs beside others, its own copy.
 
         Raises:
-            RuntimeError: there is none before the first `input()`.
+            RuntimeError: the agent has not had an `input()` yet.
         """
         return self.session["state"] if self.turn is None else self.turn.state
 
@@ -45,14 +45,14 @@ class HandlerAPI(Links):
         """End the turn before the next call of a model or tool; `on_complete` still fires.
 
         Args:
-            result: what `input()` returns; without it, the last text of the model.
-            scope: where agents work inside each other: `"agent"`, this agent's turn only; `"loop"`, those up to
-                the next `Loop`; `"turn"`, all of them.
-            outcome: one word that tells why, for `on_complete` and the record.
+            result: what `input()` returns; by default the last text of the model.
+            scope: which of the nested turns to end: `"agent"`, this agent's only; `"loop"`, those up to the next
+                `Loop`; `"turn"`, all of them.
+            outcome: one word for the reason, for `on_complete` and the record.
 
         Raises:
             RuntimeError: no turn is running, or no `Loop`.
-            ValueError: the scope is not one of the three, or the outcome is not a word of your own.
+            ValueError: the scope is not one of the three, or the outcome is reserved or not one word.
         """
         turn = self.turn
         if turn is None:
@@ -70,10 +70,10 @@ class HandlerAPI(Links):
         turn.end(Ending(result, outcome, self.boundary.running() or {"plugin": "(program)"}), scope)
 
     def plugin(self, name: str) -> Any:
-        """The object, module or function of a plugin that acts in this agent.
+        """The object, module or function of one of this agent's plugins.
 
         Raises:
-            PluginError: there is none of that name; the message lists those that there are.
+            PluginError: there is none of that name; the message lists the known names.
         """
         found = {handler.plugin: handler.thing for handler in reversed(self.hooks.loaded) if not handler.builtin}
         for known, thing in found.items():
@@ -91,16 +91,17 @@ class HandlerAPI(Links):
         model: str | None = None,
         tools: Any = (),
     ) -> Any:
-        """Ask a model once, beside the conversation, as part of the turn: traced, counted, recorded, not done again.
+        """Ask a model once, outside the conversation.
 
-        `around_llm` and `on_error` handlers see the call, but those whose own code makes it.
+        The call is traced, counted and recorded with the turn, and is not repeated on resume.
+        `around_llm` and `on_error` handlers see it, except the handler that makes the call.
 
         Args:
             prompt: text, a list of texts, `Image`s and parts of a message, or a list of whole messages.
-            output: a pydantic model; an instance of it is returned. An answer that does not fit is sent back once.
-            system_prompt: what the model is told first.
-            model: a name as `Agent` takes it; without it the agent's own model is asked.
-            tools: what `Agent(tools=)` takes, or schemas. They are not run: the answer's `tool_calls` are the caller's.
+            output: a pydantic model to return an instance of. An answer that does not fit is sent back once.
+            system_prompt: the system prompt of this call.
+            model: a name as `Agent` takes it; by default the agent's own model.
+            tools: what `Agent(tools=)` takes, or schemas. They are not run: the caller gets the `tool_calls`.
 
         Returns:
             The `LLMResponse`, or the instance of `output`.
@@ -110,14 +111,14 @@ class HandlerAPI(Links):
             ProviderError: the call failed, and no handler recovered it.
             OutputError: the second answer does not fit `output` either.
         """
-        from connectagent.loop.ask import ask  # with what reads answers as data, which few programs need
+        from connectagent.loop.ask import ask  # loads pydantic, which few programs need
 
         return ask(self, prompt, output, system_prompt, model, tools)
 
     def create_llm(self, model: str) -> LLM:
         """Another model, with this agent's plugins.
 
-        It has this agent's key, address and options if it is of the provider for which they were given.
+        It gets this agent's key, address and options if they were given for its provider.
         """
         if self.runtime.create_model is not None:
             return self.runtime.create_model(model)

@@ -1,4 +1,4 @@
-"""Handing over: the part of a turn that is not the agent's own model's, but another agent's or a function's."""
+"""Handing over: turns that another agent, or a function, answers in place of the agent's own model."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ _SAID = "What was said in this conversation:"
 
 
 class HandoffRequest:
-    """A wish to hand over: to whom, what to tell, and whose wish it is."""
+    """A request to hand over: the target, a message for it, and the name of the agent that asks."""
 
     def __init__(self, target: Any, message: str = "", by: str = "") -> None:
         self.target, self.message, self.by = target, message, by
 
     def as_data(self) -> dict[str, Any]:
-        """The wish as a line has it."""
+        """The request as it is recorded."""
         return {"target": self.target.name, "message": self.message, "by": self.by}
 
 
 class Handoff:
-    """What an agent that leads a turn gives to the one that is to answer.
+    """What the agent that leads a turn passes to the one that answers.
 
     Args:
-        leader: the turn in which the agents hand over to each other.
-        context: what was said meanwhile; "" for nothing.
+        leader: the leading agent's turn.
+        context: what was said since the answering agent's last turn; "" for nothing.
     """
 
     def __init__(self, leader: Turn, context: str) -> None:
         self.leader, self.context = leader, context
 
     def begin(self, turn: Turn) -> None:
-        """Let the agent hear what was said since its last turn."""
+        """Add what was said since the agent's last turn to its conversation."""
         conversation, leader = turn.conversation, self.leader.agent
         if self.context:
             message: Message = {"role": "user", "content": self.context, "author": leader.name}
@@ -47,21 +47,20 @@ class Handoff:
         conversation.session["heard"] = {**(conversation.session.get("heard") or {}), **self.heard()}
 
     def heard(self) -> dict[str, int]:
-        """How many of the leader's messages the agent knows from now on."""
+        """How many of the leader's messages the agent has read."""
         leader = self.leader.agent
         return {leader.name: len(leader.conversation.session["messages"])}
 
 
 def leader_of(turn: Turn) -> Turn:
-    """The turn in which an agent hands over."""
+    """The turn that leads a handoff: the leader's, or this one."""
     return turn if turn.handoff is None else turn.handoff.leader
 
 
 def delegate(turn: Turn) -> Ending | None:
-    """The ending of a turn that goes on elsewhere; None where the agent's own model is to be asked.
+    """The ending of a turn that another agent, or the agent's function, answers; None where its own model is to answer.
 
-    It goes on in the agent's function, with the agent that its model handed over to in the last round, or
-    with the one that answered last.
+    Another agent answers where the model handed over in the last round, or in an earlier turn.
     """
     agent = turn.agent
     if agent.body is not None:
@@ -79,7 +78,7 @@ def delegate(turn: Turn) -> Ending | None:
 
 
 def _active(agent: Any) -> HandoffRequest | None:
-    """The agent that answers since an earlier hand-off."""
+    """A request to the agent that has answered since an earlier handoff; None where there is none."""
     name: Any = agent.conversation.session.get("active_agent")
     target = agent.root.find(name) if isinstance(name, str) else None
     if target is None or target is agent or target.in_turn:
@@ -88,10 +87,10 @@ def _active(agent: Any) -> HandoffRequest | None:
 
 
 def run_hops(leader: Turn, request: HandoffRequest) -> Ending | None:
-    """Let other agents answer, until one does not hand over to the next.
+    """Let other agents answer, until one does not hand over.
 
     Returns:
-        How its turn ended; None where the leading agent itself is to go on, or its turn was ended.
+        How its turn ended; None where the leading agent is to go on, or its turn was ended.
     """
     agent, conversation = leader.agent, leader.conversation
     while leader.ended is None:
@@ -104,19 +103,19 @@ def run_hops(leader: Turn, request: HandoffRequest) -> Ending | None:
         line = _hop(leader, request)
         if leader.ended is not None:
             break
-        result, wish = line["result"], line.get("handoff")
-        if wish is None:
+        result, handoff = line["result"], line.get("handoff")
+        if handoff is None:
             if result:
                 conversation.append({"role": "assistant", "content": result, "author": target.name}, by=target.by)
             return Ending(result, line["outcome"], target.by)
-        request = HandoffRequest(agent.root.find(wish["target"]), wish["message"], wish["by"])
+        request = HandoffRequest(agent.root.find(handoff["target"]), handoff["message"], handoff["by"])
         note = _note(target.name, result, request, agent.name)
         conversation.append({"role": "user", "content": note, "author": target.name}, by=target.by)
     return None
 
 
 def _now_answers(leader: Turn, name: str | None) -> None:
-    """Note who answers in later turns, so that a session that was stored can go on with it."""
+    """Record who answers in later turns, so that a resumed session goes on with that agent."""
     conversation = leader.conversation
     if conversation.session.get("active_agent") != name:
         conversation.session["active_agent"] = name
@@ -125,15 +124,15 @@ def _now_answers(leader: Turn, name: str | None) -> None:
 
 
 def _hop(leader: Turn, request: HandoffRequest) -> TraceEntry:
-    """Let the agent that is to answer take a whole turn of its own; its closing entry."""
+    """Let the target take a turn of its own; its closing entry."""
     agent, target = leader.agent, request.target
     content: Any = users_message(leader)["content"]
     context = _context(leader, request)
-    if target.name in leader.heard and context:  # it knows the user's message; what it does not know is new
+    if target.name in leader.heard and context:  # it has read the user's message; the context is what is new
         content, context = context, ""
     leader.heard.add(target.name)
     message: Message = {"role": "user", "content": content}
-    form = leader.output if agent.body is None else None  # who answers in place of another gives what that one owes
+    form = leader.output if agent.body is None else None  # the answer must fit the output of the leader
     given = Given(message, text_of(content), target.max_iterations, form or target.form)
     if agent.body is not None:
         asked = frame.current()
@@ -146,7 +145,7 @@ def _hop(leader: Turn, request: HandoffRequest) -> TraceEntry:
 
 
 def users_message(leader: Turn) -> Message:
-    """The user's message of the turn as it is now: guards may have changed it, or put another in its place."""
+    """The turn's user message as it is now: guards may have changed or replaced it."""
     messages: list[Message] = leader.conversation.session["messages"]
     if any(message is leader.message for message in messages):
         return leader.message
@@ -155,7 +154,7 @@ def users_message(leader: Turn) -> Message:
 
 
 def _context(leader: Turn, request: HandoffRequest) -> str:
-    """What the next agent does not know yet of what was said in the conversation; "" for nothing."""
+    """The part of the conversation that the next agent has not read; "" for nothing."""
     agent, target = leader.agent, request.target
     messages, prompt = leader.conversation.session["messages"], users_message(leader)
     heard = ((target.current_session or {}).get("heard") or {}).get(agent.name, 0)
@@ -174,7 +173,7 @@ def _context(leader: Turn, request: HandoffRequest) -> str:
 
 
 def _note(name: str, text: str, request: HandoffRequest, leader: str) -> str:
-    """What an agent that hands over has said, for the others."""
+    """What an agent said when it handed over, for the others."""
     target = "you" if request.target.name == leader else request.target.name
     return "\n".join(filter(None, [text and f"{name}: {text}", _passed_on(request, target)]))
 

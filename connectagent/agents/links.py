@@ -1,4 +1,4 @@
-"""What ties an agent to its session and log: what the loop, and the conversation, ask of it."""
+"""What the loop and the conversation call on an agent: its session, its log and its place in the turn."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from connectagent.session.usage import Spent
 
 
 class Links(Node):
-    """An agent as the loop and the conversation see it; `Agent` adds what people see."""
+    """An agent as the loop and the conversation use it; `Agent` adds the public methods."""
 
     boundary: DryRunBoundary
     llm: LLM
     runtime: Runtime
-    _connection: Any  # the key, address and options that code gave
+    _connection: Any  # the key, address and options given in code
     spent: Spent
     listener: Any  # who streams this agent's next turn
     _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
-    form: Any = None  # of each result; None for text
-    closed = False  # whether its life is over
+    form: Any = None  # of results; None for text
+    closed = False
     _session: Session | None = None
 
     @property
     def current_session(self) -> Session | None:
-        """The session; for a tool that runs beside others, with its own copy of the state, and else read-only."""
+        """The session. A tool that runs beside others gets it read-only, with its own copy of the state."""
         here = frame.CURRENT.get()
         if here is not None and here.body is not None and here.turn.agent is self:
             return cast(Session, here.body.session())
@@ -50,7 +50,7 @@ class Links(Node):
 
     @property
     def conversation(self) -> Conversation:
-        """The doors through which the loop changes `current_session`."""
+        """The object through which the loop changes `current_session`."""
         if self._conversation is None:
             self._open(None)
         assert self._conversation is not None
@@ -67,7 +67,7 @@ class Links(Node):
             self._conversation.labels = labels
 
     def form_for(self, output: Any) -> Any:
-        """The form of a result that `output` asks for; None for text."""
+        """The form of results for `output`; None for text."""
         from connectagent.loop.output import form_of  # with pydantic, which few programs need
 
         return form_of(output)
@@ -75,7 +75,7 @@ class Links(Node):
     # -- what the loop asks of it --------------------------------------------------------------
 
     def refuse_inside(self, what: str) -> None:
-        """Refuse what is for between turns.
+        """Refuse what may only be called between turns.
 
         Raises:
             RuntimeError: a turn is running, or the agent is closed.
@@ -89,12 +89,12 @@ class Links(Node):
             )
 
     def give_up_wait(self) -> None:
-        """Nobody goes on with what the agent's own turn waits for, or its going on has begun."""
+        """Forget that the agent's turn waits: it has gone on, or nobody will go on with it."""
         if self.waits_in is not None and self.waits_in.agent is self:
             self.waits_in.waiting = ()
 
     def leave_log(self) -> None:
-        """The session is over."""
+        """Leave the session's log."""
         self.give_up_wait()
         self.log.leave()
 
@@ -113,17 +113,17 @@ class Links(Node):
             self._open(cast(dict[str, Any], self._session))
 
     def open_log(self) -> Log:
-        """Where the lines of this session go."""
+        """The log of the current session."""
         self._take_session()
         self.log.follow(self)
         return self.log
 
     def enter_session(self, turn: Turn, branch: str | None) -> dict[str, str]:
-        """Take the session that a turn inside another one works on; what its entries carry.
+        """Take the session for an inner turn; the labels of its entries.
 
         Args:
-            turn: that turn. It goes on from where it began, if it had begun.
-            branch: where the agent stands, if it is not in the tree of the one that asks.
+            turn: the inner turn. If it had begun, the session goes back to its beginning.
+            branch: the agent's branch, if it is not in the tree of the agent that asks it.
         """
         self._take_session()
         if not self.log.recording:
@@ -138,12 +138,12 @@ class Links(Node):
         return self.conversation.labels
 
     def take_recorded(self, turn: Turn, branch: str, anew: bool) -> bool:
-        """Take what a record has of this agent, and of those below it, if that is in no tree; whether it did.
+        """Take what the record has of this agent and those below it, outside the tree; whether it had something.
 
         Args:
-            turn: one of the session that goes on.
-            branch: where the agent stands in it.
-            anew: whether to take it in place of what the agent has done in this process.
+            turn: a turn of the resumed session.
+            branch: the agent's branch in it.
+            anew: whether to replace what the agent has done in this process.
         """
         for child in self.below:
             child._take_recorded(turn, child.branch, anew)
@@ -164,7 +164,7 @@ class Links(Node):
         return True
 
     def rewind(self, places: list[str]) -> None:
-        """Go back to before the first of some turns, which began in this process and have not ended."""
+        """Go back to before the first of these turns, which began in this process and have not ended."""
         from connectagent.session.history import History, as_session
 
         before = self.conversation
@@ -183,47 +183,47 @@ class Links(Node):
             after.session["heard"] = heard
 
     def hear(self, heard: dict[str, int] | None) -> None:
-        """Know how many messages of other agents this one has read, where its turn is not taken again."""
+        """Set how many messages of other agents this one has read, for a turn whose result is taken from the record."""
         if heard:
             session = self.conversation.session
             session["heard"] = {**(session.get("heard") or {}), **heard}
 
     def leave_session(self) -> None:
-        """The turn inside another one is over."""
+        """End an inner turn: the agent has its own labels again."""
         self.conversation.labels = self.labels
 
     def beginning_for(self, log: Log, own_state: bool) -> dict[str, Any]:
-        """What the conversation begins with, as far as a log does not have it; {} where it has all."""
+        """What the conversation began with that a log does not have; {} where it has everything."""
         return self.conversation.beginning_for(log, self.system_prompt, own_state)
 
     def state_left(self) -> dict[str, Any]:
-        """The state at the end of a turn, with what lives for one turn only."""
+        """The state at the end of a turn, with the keys that last for one turn only."""
         return {**self.conversation.session["state"], **self.conversation.dropped}
 
     def call_options(self) -> dict[str, Any]:
-        """A copy of the provider's parameters with which a model call of this agent begins."""
+        """A copy of the provider's parameters for a model call of this agent."""
         llm: Any = self.llm  # not isinstance(): a protocol's members are looked up anew each time
         own = llm.options if hasattr(llm, "with_options") else self._connection.options
         return dict(clone(dict(own)))
 
     def delegate(self, turn: Turn) -> Ending | None:
-        """The ending of a turn that another agent, or a function, takes in place of the model."""
+        """The ending of a turn that another agent, or a function, answers in place of the model."""
         lone = self.body is None and not turn.conversation.labels
         return None if lone else delegate(turn)
 
     def asked_by(self, call: ToolCall) -> Node | None:
-        """The agent of the tree that a tool call asks, or None."""
+        """The agent of the tree that a tool call asks; None for other tools."""
         function = getattr(self.tools.get(call.name), "function", None) if self.labels else None
         return function.agent if isinstance(function, AskAgent) else None
 
-    def request_again(self, turn: Turn, told: dict[str, Any]) -> None:
-        """Let a turn want to hand over, as it did when its line was written."""
-        target = self.root.find(told["target"])
+    def request_again(self, turn: Turn, request: dict[str, Any]) -> None:
+        """Give a turn the handoff request that was recorded."""
+        target = self.root.find(request["target"])
         if target is not None:
-            turn.request = HandoffRequest(target, told["message"], told["by"])
+            turn.request = HandoffRequest(target, request["message"], request["by"])
 
     def runs_again(self, call: ToolCall) -> bool:
-        """Whether a person at the terminal says that a call in doubt is to be run again; no where there is none."""
+        """Whether the person at the terminal wants a call in doubt to run again; False without a terminal."""
         from connectagent.output.rows import call_text
         from connectagent.output.typed import forget_typed
 
@@ -237,17 +237,17 @@ class Links(Node):
 
     @property
     def body_parameters(self) -> list[str]:
-        """Which of agent and prompt the function takes that runs in place of a model."""
+        """Which of `agent` and `prompt` the function takes that runs in place of a model."""
         return parameters_of(self.body.function) if self.body is not None else []
 
     # -- what the conversation asks of it ------------------------------------------------------
 
     def settle(self) -> None:
-        """Take what the code of others that runs now has changed so far."""
+        """Trace what the running handler or tool has changed so far."""
         self.boundary.settle()
 
     def pending(self) -> bool:
-        """Whether there are entries that wait for the loop's next one."""
+        """Whether entries wait to be traced."""
         return bool(self.boundary.pending)
 
     def announce_pending(self) -> None:
@@ -255,18 +255,18 @@ class Links(Node):
         self.boundary.announce_pending()
 
     def all_running(self) -> list[By | None]:
-        """Whose code is running, innermost last."""
+        """The handlers and tools that are running, the innermost last."""
         return self.boundary.all_running()
 
     def place(self) -> str | None:
-        """The place in the turn at which something is changed now; None outside of turns."""
+        """The current place in the turn; None outside of turns."""
         here = frame.current()
         if here is not None and here.turn.agent is self:
             return str(here.place)
         return None if self.turn is None else str(self.turn.id)
 
     def emit(self, entry: TraceEntry, causes: list[By | None]) -> None:
-        """Write an entry, show it to who streams the turn, and tell the handlers of `on_trace`."""
+        """Write an entry to the log, pass it to the stream, and call the handlers of `on_trace`."""
         turn = self.turn
         if turn is None:
             self.open_log().append(clone(entry))
@@ -277,5 +277,5 @@ class Links(Node):
         self.hooks.observe("on_trace", causes, agent=self, entry=entry)
 
     def keep_session(self, session: dict[str, Any]) -> None:
-        """Undo that somebody replaced `current_session`."""
+        """Undo an assignment to `current_session`."""
         self._session = cast(Session, session)

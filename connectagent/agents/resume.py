@@ -1,7 +1,7 @@
-"""Going on with a session from its record: with the next turn, or with the one that was stopped.
+"""Resuming a session from its record.
 
-The turn that was stopped runs again from its beginning, and every operation of it is looked up: see
-`session.journal`. What a person decides about a wait is written before anything of it happens.
+A turn that was stopped runs again from its beginning, and looks each operation up: see `session.journal`. A
+person's decision about a wait is written before it takes effect.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ CALLS = ("llm_call", "tool_execution")  # entries that are amended
 
 
 class Decision(NamedTuple):
-    """What a person decides about one wait.
+    """A person's decision about one wait.
 
     Args:
-        told: `{"approve": True}`, `{"reject": why}` or `{"answer": value}`; {} for nothing.
+        value: `{"approve": True}`, `{"reject": why}` or `{"answer": value}`; {} for nothing.
         wait: the id of the wait; None where only one waits.
         form: of the turn's result; None for text.
     """
 
-    told: dict[str, Any]
+    value: dict[str, Any]
     wait: str | None
     form: Any = None
 
     @classmethod
     def of(cls, approve: Any, reject: Any, answer: Any, wait: str | None) -> Decision:
-        """The decision that `agent.resume()` was given.
+        """The decision in the arguments of `agent.resume()`.
 
         Raises:
             ConfigError: there are several.
@@ -88,11 +88,11 @@ def is_record(path: str | os.PathLike[str]) -> Path:
 
 
 def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) -> str | None:
-    """Give an agent the session of a record, and finish the turn that is open in it; its result.
+    """Give an agent the session of a record, and finish its open turn; the result.
 
     Raises:
         ConfigError: there is no such record or place, another process has it, or a decision does not fit.
-        Paused: the turn waits, and nothing was decided, or something else waits then.
+        Paused: the turn waits for a decision, still or again.
     """
     if record is None:
         return _resume_here(agent, decision)
@@ -110,27 +110,27 @@ def _reopened(
 ) -> str | None:
     session = read_session(path, at)
     opened, last = session.open, session.last
-    lines = agent.log.lines() if at is None and agent.log.path == path else []  # as they were before they were masked
+    lines = agent.log.lines() if at is None and agent.log.path == path else []  # unmasked
     journal = Journal(lines or _lines_of(opened))
     status = last.get("status") if at is None else None
     line = _decided(agent, journal, decision, status, fork)
     if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
         raise _still_paused(journal, path)
-    begun = next((entry for entry in _lines_of(opened) if entry.get("type") == "user_input"), None)
+    begun = next((line for line in _lines_of(opened) if line.get("type") == "user_input"), None)
     _take(agent, session, journal, path, at, fork, held)
-    told = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": agent.conversation.session["turn"]}
-    told["iteration"] = agent.conversation.session["iteration"]
-    told |= {"decided": decision.told} if line is not None else {}
-    told |= {"plugins": changed} if (changed := _changed_plugins(agent, session.head)) else {}
-    told |= {"switched_off": agent.switched_off} if agent.switched_off else {}
+    entry = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": agent.conversation.session["turn"]}
+    entry["iteration"] = agent.conversation.session["iteration"]
+    entry |= {"decided": decision.value} if line is not None else {}
+    entry |= {"plugins": changed} if (changed := _changed_plugins(agent, session.head)) else {}
+    entry |= {"switched_off": agent.switched_off} if agent.switched_off else {}
     if opened is None or begun is None:
-        agent.conversation.trace(told)
+        agent.conversation.trace(entry)
         return _begun_anew(agent, session, at, decision.form)
-    told["turn"] = opened.number
+    entry["turn"] = opened.number
     if line is not None:
         journal = Journal([*journal.lines, line])
         agent.log.append(line)
-    agent.conversation.trace(told)
+    agent.conversation.trace(entry)
     message = user_message(begun.get("content", begun.get("prompt", "")))
     limit = begun.get("max_iterations") or agent.max_iterations
     given = Given(message, text_of(message["content"]), limit, decision.form)
@@ -138,7 +138,7 @@ def _reopened(
 
 
 def _with_lines(trace: list[TraceEntry], journal: Journal) -> list[TraceEntry]:
-    """A trace with the lines of calls that the turn goes on with, so that what becomes of these is in it."""
+    """A trace with the journal's own lines of calls, so that their later changes appear in it."""
     lines = {_key(line): line for line in journal.lines if line.get("type") in CALLS and "id" in line}
     return [lines.get(_key(entry), entry) for entry in trace]
 
@@ -152,7 +152,7 @@ def _lines_of(part: Any) -> list[TraceEntry]:
 
 
 def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None, form: Any) -> str | None:
-    """The result of the last turn; of one that was cut off before its message was there, or taken back, a new one's."""
+    """The last turn's result. One that was rewound, or cut off before its message was added, is taken anew."""
     if at is not None:
         return str(agent.answer(_prompt_of(session, at[0]), form=form))
     if session.open is not None and "input" in session.last:
@@ -161,12 +161,12 @@ def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None
 
 
 def _decided(agent: Any, journal: Journal, decision: Decision, status: str | None, fork: bool) -> TraceEntry | None:
-    """The line that tells what was decided; None for nothing new.
+    """The line of a decision; None for no new decision.
 
     Raises:
         ConfigError: nothing waits, several wait and none is named, or the decision does not fit.
     """
-    if not decision.told:
+    if not decision.value:
         return None
     if status != "paused":
         raise ConfigError(f"nothing waits for a decision: the last turn's status is {status or 'cut off'!r}")
@@ -179,26 +179,30 @@ def _decided(agent: Any, journal: Journal, decision: Decision, status: str | Non
     if id not in waits:
         raise ConfigError(f"nothing waits with the id {id!r}; what waits: {', '.join(pending) or 'nothing'}")
     _fits(waits[id], decision)
-    told = {"reject": decision.told.get("reject")} if "reject" in decision.told else dict(decision.told)
-    if "answer" in told:
-        told["answer"] = as_stored(told["answer"])
+    value = {"reject": decision.value.get("reject")} if "reject" in decision.value else dict(decision.value)
+    if "answer" in value:
+        value["answer"] = as_stored(value["answer"])
     if id in journal.decided:
         before = journal.lines[journal.decided[id]]
-        if any(before.get(key) != value for key, value in told.items()):
+        if any(before.get(key) != item for key, item in value.items()):
             raise ConfigError(f"{id} was decided already, otherwise")
         return None
-    return {"type": DECIDED, "id": id, **told, "by": RESUMED, "timestamp": time.time()}
+    return {"type": DECIDED, "id": id, **value, "by": RESUMED, "timestamp": time.time()}
 
 
 def _shown(journal: Journal) -> list[Wait]:
-    """What waits of that which the last pause told; of what waited beside it, its body will ask again."""
+    """The waits that the last pause listed, where they are still open; else all open ones."""
     paused = next((line for line in reversed(journal.lines) if line.get("type") == "paused"), {})
     pending = journal.pending()
     return [wait for wait in pending if wait.id in (paused.get("waits") or ())] or pending
 
 
 def _only_one(journal: Journal) -> str:
-    """The id of what waits, where it is one thing."""
+    """The id of the only wait.
+
+    Raises:
+        ConfigError: there is none that is recorded, or several.
+    """
     if not journal.waits:
         raise ConfigError("what waits is of an agent that is not recorded (log=False): first resume it undecided")
     shown = _shown(journal)
@@ -216,7 +220,7 @@ def _text(wait: Wait) -> str:
 def _fits(wait: TraceEntry, decision: Decision) -> None:
     from connectagent.data import LLMResponse
 
-    answer = decision.told.get("answer")
+    answer = decision.value.get("answer")
     if wait.get("of") == "before_tools" and answer is not None:
         raise ConfigError("a round that was paused by before_tools takes approve=True or reject='why'")
     if wait.get("of") == "before_llm" and answer is not None and not isinstance(answer, (str, LLMResponse)):
@@ -241,7 +245,7 @@ def _take(
     fork: bool,
     held: Held | None,
 ) -> None:
-    """Give an agent, and those below it, the sessions that the record has of them."""
+    """Give an agent and those below it their sessions from the record."""
     for recorded in (session.own, *session.inside.values()):
         recorded.trace = _with_lines(recorded.trace, journal)
     restored = as_session(session.own.history, session.own.trace, session.last if session.open is None else None)
@@ -265,7 +269,7 @@ def _take(
 
 
 def _prompt_of(session: RecordedSession, turn: int) -> Any:
-    """What a turn that is taken back was asked."""
+    """The prompt of a turn that is rewound."""
     for entry in reversed(session.rewound):
         if entry.get("type") == "user_input" and entry.get("turn") == turn:
             return entry.get("content", entry.get("prompt"))
@@ -273,7 +277,7 @@ def _prompt_of(session: RecordedSession, turn: int) -> Any:
 
 
 def _resume_here(agent: Any, decision: Decision) -> str | None:
-    """Decide what waits in the session that the agent has, in the process in which it was paused."""
+    """Resume the agent's own session, in the process in which it was paused."""
     if agent.record is not None:
         return resume(agent, agent.record, None, False, decision)
     journal = Journal(agent.log.lines())
@@ -287,7 +291,7 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
 
 
 def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
-    """Go on with a turn in the process in which it stopped: from the conversation as it was before."""
+    """Run a stopped turn again in the same process, from the conversation before it."""
     begun = next(
         line for line in journal.lines if line.get("type") == "user_input" and line.get("at", "/").count("/") == 0
     )
@@ -305,17 +309,17 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
 
 
 def _changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, Any]:
-    """How the agent's plugins differ from those of the record: `added`, `removed`, `changed`; {} if they do not."""
+    """How the agent's plugins differ from the record's: `added`, `removed`, `changed`; {} if they do not."""
     before, now = head.get("plugins") or {}, plugin_versions(agent)
-    told = {
+    differences = {
         "added": sorted(now.keys() - before.keys()),
         "removed": sorted(before.keys() - now.keys()),
         "changed": sorted(name for name in now.keys() & before.keys() if now[name] != before[name]),
     }
-    return {key: names for key, names in told.items() if names}
+    return {key: names for key, names in differences.items() if names}
 
 
 def plugin_versions(agent: Any) -> dict[str, str | None]:
-    """The plugins of an agent that are not its own, with their versions."""
+    """The versions of an agent's plugins, without the built-in ones."""
     handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
     return {handler.plugin: handler.version for handler in handlers}

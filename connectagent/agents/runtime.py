@@ -1,4 +1,4 @@
-"""What an agent takes from the world around it; replay and tests of plugins put their own in its place."""
+"""What an agent takes from its environment; replay and the plugin tester replace it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def _go(agent: Any, what: str, action: Callable[[], Any]) -> Any:
 
 @dataclass
 class Runtime:
-    """Where an agent's models, its waiting and its turns come from.
+    """How an agent makes models, sleeps and runs its turns.
 
     Attributes:
-        create_model: makes the model of a name; None: as the agent's key and plugins say.
-        asked_model: answers handlers and tools that ask a model themselves, whichever it is.
-        sleep: waits, in seconds, before a call is made again.
-        run: runs `action`, which is the agent's `what`: `input`, `execute_tool` or `resume`.
+        create_model: makes a model from its name; None: with the agent's key and plugins.
+        asked_model: makes the model for model calls of handlers and tools.
+        sleep: sleeps for seconds, before a call is made again.
+        run: runs `action` for the agent's method `what`: `input`, `execute_tool` or `resume`.
     """
 
     create_model: Callable[[str], LLM] | None = None
@@ -36,13 +36,13 @@ _default = [Runtime()]
 
 
 def default() -> Runtime:
-    """The runtime that new agents get."""
+    """The runtime of new agents."""
     return _default[-1]
 
 
 @contextmanager
 def for_new_agents(runtime: Runtime) -> Iterator[None]:
-    """Meanwhile agents are made with this runtime."""
+    """Give this runtime to the agents that are made inside the `with` block."""
     _default.append(runtime)
     try:
         yield

@@ -27,18 +27,18 @@ One = TypeVar("One", bound="Node")
 
 
 class Node(AgentBase):
-    """An agent as one of a tree.
+    """An agent as a node of a tree.
 
     Attributes:
-        parent: the agent that has this one in `sub_agents` or `tools`, or None.
+        parent: the agent with this one in `sub_agents` or `tools`, or None.
         sub_agents: the agents that this one may hand over to.
-        labels: what each of its trace entries carries: `author` and `branch`; {} outside a tree.
+        labels: keys of each of its trace entries: `author` and `branch`; {} outside a tree.
         body: the function of `Agent(run=...)` as a tool, or None.
         turn: the turn that is running, or None.
-        outside: by branch, what a record has of agents that are in no tree, until they are asked.
-        spent_outside: by branch, what these spent, likewise.
-        waits_in: the root turn that was paused while a turn of this agent waited in it, or None.
-        left_out: the plugins that this agent does without, also where its parent has them.
+        outside: by branch, the recorded sessions of agents outside the tree, until these are asked.
+        spent_outside: by branch, what those agents spent.
+        waits_in: the paused root turn in which a turn of this agent waits, or None.
+        left_out: the plugins that this agent leaves out, also where its parent has them.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Node(AgentBase):
         self.sub_agents = tuple(given)
 
     def label(self, labels: dict[str, str]) -> None:
-        """Let each entry of the trace carry these."""
+        """Set the keys of each trace entry."""
         self.labels = labels
 
     # -- the tree ------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class Node(AgentBase):
 
     @property
     def children(self) -> list[Self]:
-        """The agents below this one: those to hand over to, and those that are its tools."""
+        """The agents directly below this one: its `sub_agents` and the agents among its tools."""
         return [*self.sub_agents, *agents_in(self.tools)]
 
     @property
@@ -118,10 +118,10 @@ class Node(AgentBase):
         return next((agent for agent in walk(self) if agent.name == name), None)
 
     def check_children(self, joining: list[Any]) -> None:
-        """Refuse children that cannot join; nothing has changed then.
+        """Refuse children that cannot join, before anything is changed.
 
         Raises:
-            ConfigError: what is wrong, with both agents and where they stand.
+            ConfigError: one cannot; the message names both agents and their branches.
         """
         for child in joining:
             if not isinstance(child, Node):
@@ -151,10 +151,10 @@ class Node(AgentBase):
         return line
 
     def take_in(self, tools: Iterable[Tool] = ()) -> None:
-        """Make the children that have no parent yet part of the tree; all of them, or none if one cannot be.
+        """Add the children without a parent to the tree: all of them, or none if one cannot be added.
 
         Args:
-            tools: what is to be taken back then.
+            tools: the tools to remove again in that case.
         """
         new = [child for child in self.children if child.parent is None]
         if not new:
@@ -176,7 +176,7 @@ class Node(AgentBase):
             raise
 
     def let_go(self, tool: Tool) -> None:
-        """Let the agent that was a tool be one of its own again."""
+        """Take the agent that was a tool out of the tree."""
         for agent in agents_in(tool):
             agent.parent = None
             for one in (*walk(agent), self):
@@ -192,7 +192,7 @@ def walk(agent: One, but: Iterable[Any] = ()) -> Iterator[One]:
 
 
 def agents_in(tools: Any) -> list[Any]:
-    """The agents among what `tools=` takes."""
+    """The agents in what `tools=` takes."""
     if isinstance(tools, list | tuple | ToolRegistry):
         return [agent for one in tools for agent in agents_in(one)]
     if isinstance(tools, Tool) and isinstance(tools.function, AskAgent):
@@ -225,7 +225,7 @@ def _directions(given: Any) -> tuple[str, ...]:
 
 
 class NoModel:
-    """The model of an agent that runs a function."""
+    """The `llm` of an agent that runs a function."""
 
     model = "function"
 
@@ -242,7 +242,7 @@ class NoModel:
 
 
 def _body(run: Callable[..., Any], name: str) -> Tool:
-    """The function that an agent runs in place of a model, as the host runs code of others."""
+    """The function that an agent runs in place of a model, as a tool."""
     if not callable(run):
         raise ConfigError(f"run= of agent {name!r} takes a function of (agent, prompt), not {run!r:.80}")
     for parameter in inspect.signature(run).parameters.values():
@@ -260,7 +260,7 @@ def repeats(function: Any) -> bool:
 
 
 def parameters_of(run: Callable[..., Any]) -> list[str]:
-    """Which of agent and prompt a body takes."""
+    """Which of `agent` and `prompt` a body takes."""
     return [name for name in inspect.signature(run).parameters if name in BODY_PARAMETERS]
 
 
@@ -268,7 +268,7 @@ def parameters_of(run: Callable[..., Any]) -> list[str]:
 
 
 def _settle(agent: Node) -> None:
-    """Give an agent what its place in the tree brings: marks, plugins, and whom it may hand over to."""
+    """Give an agent the labels, plugins and handoff targets of its place in the tree."""
     lone = agent.parent is None and not agent.children
     agent.label({} if lone else {"author": agent.name, "branch": agent.branch})
     _inherit(agent)
@@ -279,7 +279,7 @@ def _settle(agent: Node) -> None:
 
 
 def _inherit(agent: Node) -> None:
-    """Put the handlers of the parent's plugins before the agent's own; those that come new learn of the agent."""
+    """Put the handlers of the parent's plugins before the agent's own; new ones get `on_agent_ready`."""
     known = agent.hooks.loaded
     own = [handler for handler in known if handler not in agent._copies.values()]
     inherited: list[Handler] = []
@@ -295,13 +295,13 @@ def _inherit(agent: Node) -> None:
 
 
 def _is_for(handler: Handler, agent: Node) -> bool:
-    """Whether a handler of the parent acts in an agent too."""
+    """Whether an agent inherits a handler of its parent."""
     own_to_parent = handler.local or (handler.builtin and handler.plugin not in _GUARDS)
     return not own_to_parent and normalized(handler.plugin) not in agent.left_out
 
 
 def _same(one: Handler, other: Handler) -> bool:
-    """Whether two agents list the same handler: one function, or one plugin of which each has its own object."""
+    """Whether two agents list the same handler: the same function, or the same method of two objects of one plugin."""
     if one.hook != other.hook:
         return False
     if one.function == other.function:

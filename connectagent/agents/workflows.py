@@ -1,7 +1,6 @@
-"""Agents that let others work: one after the other, at the same time, or again and again.
+"""Agents that run others: one after the other, at the same time, or repeatedly.
 
-Each is an `Agent` whose body is a function, so that it has the hooks, the record and the place in a tree
-that every agent has.
+Each is an `Agent` whose body is a function, with the hooks, the record and the tree of every agent.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from connectagent.loop.parallel import at_once
 
 
 def Sequential(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
-    """An agent that lets others work one after the other; its result is the last one's.
+    """An agent that runs others one after the other; its result is the last one's.
 
-    Each reads the user's message and what those before it have said, and shares the state with them: give
-    an agent an `output_key` to find its result there.
+    Each reads the user's message and what those before it have said. All share the state: give an agent an
+    `output_key` to find its result there.
 
     Args:
-        name: as of every agent.
-        agents: in the order in which they work; they become its `sub_agents`.
-        options: what else `Agent` takes.
+        name: the name of the agent.
+        agents: in the order in which they run; they become its `sub_agents`.
+        options: other arguments of `Agent`.
     """
     steps = _agents(name, agents)
 
@@ -36,15 +35,15 @@ def Sequential(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
 
 
 def Parallel(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
-    """An agent that lets others work at the same time, in threads; its result has a paragraph `name: result` of each.
+    """An agent that runs others at the same time, in threads; its result has a paragraph `name: result` for each.
 
-    Each reads the user's message only, and begins with the state as it was. What they change in it is put
-    together in the order of `agents`; of two that set the same key, the later one counts.
+    Each reads the user's message only, and begins with the state as it was. Their changes to it are merged in
+    the order of `agents`; where two set the same key, the later one wins.
 
     Args:
-        name: as of every agent.
+        name: the name of the agent.
         agents: they become its `sub_agents`.
-        options: what else `Agent` takes.
+        options: other arguments of `Agent`.
     """
     beside = _agents(name, agents)
 
@@ -57,16 +56,16 @@ def Parallel(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
 
 
 def Loop(name: str, agents: Iterable[Agent], max_rounds: int = 5, **options: Any) -> Agent:
-    """An agent that lets others work one after the other, again and again; its result is the last one's.
+    """An agent that runs others one after the other, repeatedly; its result is the last one's.
 
     It ends after `max_rounds`, or when a tool or handler of one of them calls
     `agent.end_turn(result, scope="loop")`.
 
     Args:
-        name: as of every agent.
-        agents: in the order in which they work; they become its `sub_agents`.
-        max_rounds: how often each of them works at most.
-        options: what else `Agent` takes.
+        name: the name of the agent.
+        agents: in the order in which they run; they become its `sub_agents`.
+        max_rounds: how often each of them runs at most.
+        options: other arguments of `Agent`.
 
     Raises:
         ConfigError: `max_rounds` is not a whole number from 1 on.

@@ -1,6 +1,6 @@
 """The command line: `connectagent`.
 
-Nothing is imported here before it is known to be needed: `--version` loads no click, `--help` no SDK.
+Imports are lazy: `--version` loads no click, `--help` no SDK.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     from connectagent.cli.group import invoke
     from connectagent.settings import overrides
 
-    overrides["program"] = None  # until a script is named: the command itself is no program of the project
+    overrides["program"] = None  # the command itself is no program of the project
     try:
         return invoke(given)
     finally:

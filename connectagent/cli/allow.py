@@ -1,4 +1,4 @@
-"""`connectagent allow`: the person's word for what a project's file asks for."""
+"""`connectagent allow`: allows what a project's file asks for."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from connectagent.settings import asked_by, project_file
 @click.argument("path", required=False, metavar="[PATH]")
 @click.option("--show", is_flag=True, help="Print what the project asks for, and allow nothing.")
 @click.option("--list", "listed", is_flag=True, help="Print the projects that you allowed.")
-@click.option("--revoke", is_flag=True, help="Take back what you allowed for the project.")
+@click.option("--revoke", is_flag=True, help="Revoke what you allowed for the project.")
 def allow(path: str | None, show: bool, listed: bool, revoke: bool) -> None:
     """Allow the addresses, code and paths that the settings of a project ask for.
 
-    PATH is a folder of the project; without it, the current folder. What you allow is for the settings and code as
-    they are now: after a change you are asked anew. It is kept in your state folder, not in the project.
+    PATH is a folder of the project, by default the current one. You allow the settings and code as they are now: after
+    a change they need to be allowed again. This is stored in your state folder, not in the project.
     """
     if show + listed + revoke > 1 or (listed and path is not None):
         raise click.UsageError("give one of --show, --list and --revoke; --list takes no path")
@@ -57,7 +57,7 @@ def _allow(folder: Path, show: bool) -> None:
 
 
 def _revoke(folder: Path) -> None:
-    """Take a word back; the folder, and its settings, need not be there any more."""
+    """Revoke a word; the folder and its settings may be gone."""
     from connectagent.settings import allowed
 
     file = project_file(folder) if folder.is_dir() else None
@@ -68,7 +68,7 @@ def _revoke(folder: Path) -> None:
 
 
 def _kept(action: Any, *given: Any) -> Any:
-    """Do something in the user's state folder.
+    """Run an action in the user's state folder.
 
     Raises:
         ConfigError: it cannot be written.

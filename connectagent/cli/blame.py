@@ -13,7 +13,7 @@ from connectagent.output.rows import first_line
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import find_record
 from connectagent.records.history import history_of
-from connectagent.records.read import odd_is_told
+from connectagent.records.read import refuse_odd
 from connectagent.session.history import Change, History, Line
 
 
@@ -24,15 +24,14 @@ from connectagent.session.history import Change, History, Line
 def blame(record: str | None, what: str | None, as_json: bool) -> None:
     """Print who made each message of a session, and who changed it.
 
-    With the number of a message, print everything that was done to it. With entry:N, print what that entry of the
-    trace did.
+    With the number of a message, print all of its changes. With entry:N, print what that trace entry changed.
     """
     path = find_record(record)
-    with odd_is_told(path):
-        _tell(history_of(path), what, as_json)
+    with refuse_odd(path):
+        _print_blame(history_of(path), what, as_json)
 
 
-def _tell(history: History, what: str | None, as_json: bool) -> None:
+def _print_blame(history: History, what: str | None, as_json: bool) -> None:
     if what is None:
         changes = _listed(history)
         echo_json([_data(line, number) for number, line in changes]) if as_json else _table(changes)
@@ -45,7 +44,7 @@ def _tell(history: History, what: str | None, as_json: bool) -> None:
 
 
 def _listed(history: History) -> list[tuple[int | None, Line]]:
-    """The messages with their numbers; behind them those that were removed."""
+    """The messages with their numbers, then the removed ones."""
     return [*enumerate(history.lines), *((None, line) for line in history.removed)]
 
 

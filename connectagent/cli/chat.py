@@ -1,4 +1,4 @@
-"""`connectagent chat`: a conversation at the terminal, the answers appearing as they arrive."""
+"""`connectagent chat`: a conversation at the terminal, with streamed answers."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ MOST_SHOWN = 70  # characters of a call, so that a line fits a narrow terminal
 
 
 class View:
-    """The chat's own view of a turn: answers on stdout as they arrive, tool calls on stderr.
+    """Shows a turn: answers on stdout as they arrive, tool calls on stderr.
 
     Args:
-        quiet: whether tool calls are not shown.
+        quiet: whether tool calls are hidden.
     """
 
     name = "chat"
 
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.agent: Any = None  # the one that is talked to: what its sub-agents say is not the answer
+        self.agent: Any = None  # the agent of the chat: text of its sub-agents is not the answer
         self.text = ""
-        self.arriving = Stream()  # what may be the beginning of a secret waits for what follows
+        self.arriving = Stream()  # holds back what may be the beginning of a secret
 
     @on_text
     def arrived(self, agent: Any, text: str) -> None:
@@ -47,7 +47,7 @@ class View:
 
     @on_trace
     def happened(self, agent: Any, entry: dict[str, Any]) -> None:
-        """End the line of a text that a tool call follows, and show the call."""
+        """End the current line of text, and show a tool call."""
         if entry["type"] == "llm_call":
             self.show(self.arriving.flush())
             if entry.get("tool_calls_count") or entry.get("status") == "error":
@@ -63,14 +63,14 @@ class View:
             sys.stdout.flush()
 
     def end_line(self) -> None:
-        """What arrives from now on begins on a line of its own."""
+        """Begin a new line for what arrives next."""
         self.show(self.arriving.flush())
         if self.text and not self.text.endswith("\n"):
             click.echo()
         self.text = ""
 
     def finish(self, result: str) -> None:
-        """Show what is still to be shown of the result: all of it, where it did not come as it arrived."""
+        """Show what has not been shown of the result: all of it, if it was not streamed."""
         if self.text.strip() != result.strip():
             self.end_line()
             click.echo(clean(failure.answer(result)))
@@ -81,7 +81,7 @@ class View:
 
 @click.command(short_help="Talk to an agent.")
 @click.argument("path", metavar="[SCRIPT]", required=False)
-@click.option("--system", metavar="TEXT", help="The system prompt: text, or a path to a file that holds it.")
+@click.option("--system", metavar="TEXT", help="The system prompt: text, or a path to a text file.")
 @click.option("--stream/--no-stream", default=True, help="Whether answers appear as they arrive. [default: stream]")
 @script.agent_options
 def chat(
@@ -95,8 +95,8 @@ def chat(
 ) -> None:
     """Talk to an agent.
 
-    With SCRIPT it is the script's `agent`; a script without one brings tools (its list `tools`, else its
-    public functions) and handlers (its marked functions).
+    With SCRIPT it is the script's `agent`. A script without one supplies tools (its list `tools`, else its public
+    functions) and handlers (its marked functions).
     """
     view = View(quiet)
     script.apply(model, quiet, (*plugins, "no:console", view))
@@ -155,10 +155,10 @@ def _converse(agent: Any, view: View) -> int:
 
 
 def _line() -> str:
-    """The next line that the person writes, without the spaces around it.
+    """The person's next line, stripped.
 
     Raises:
-        EOFError: there is none.
+        EOFError: there is no more input.
     """
     if sys.stdin.isatty():
         return input("> ").strip()
@@ -169,7 +169,7 @@ def _line() -> str:
 
 
 def _take(agent: Any, view: View, line: str) -> int:
-    """One turn, or one of the chat's own commands; a turn that fails does not end the conversation."""
+    """Take one turn, or run a command of the chat; a failed turn does not end the conversation."""
     if line == "/help":
         click.echo(HELP, err=True)
         return 0

@@ -1,4 +1,4 @@
-"""The own commands of the command line."""
+"""The built-in commands of the command line."""
 
 COMMANDS = {
     "demo": "connectagent.cli.demo",
@@ -13,4 +13,4 @@ COMMANDS = {
     "plugins": "connectagent.cli.plugins",
     "allow": "connectagent.cli.allow",
 }
-"""The own commands, each with the module that holds a click command of the same name."""
+"""The built-in commands, each with the module of the click command of the same name."""

@@ -81,7 +81,7 @@ def write_note(text: str) -> str:
 
 
 class ShowHooks:
-    """A plugin like any other: it marks a method for each of the nine events, and prints what happens."""
+    """A plugin with a method for each of the nine events, which prints what happens."""
 
     name = "show-hooks"
 
@@ -128,7 +128,7 @@ def demo() -> None:
     """Watch an agent do a small task in this folder: no key, no network, every hook shown."""
     from connectagent.agents.agent import Agent
 
-    # Exactly this model: the demo costs nothing and sends nothing, whatever keys are set.
+    # Always this model: the demo costs nothing and sends nothing, whatever keys are set.
     agent = Agent("demo", [list_files, count_lines, write_note], model="offline", quiet=True, plugins=ShowHooks())
     task = _task()
     click.echo("An agent with three tools is asked, the offline model (rules, no network) leading it:")
@@ -140,9 +140,9 @@ def demo() -> None:
 
 
 def _task() -> str:
-    """The task, about the largest file of this folder, if there is one whose name needs no care."""
+    """The task, about the largest file of this folder whose name needs no quoting."""
     sizes = {}
-    with contextlib.suppress(OSError):  # a folder that cannot be read; the tool will say so
+    with contextlib.suppress(OSError):  # a folder that cannot be read; the tool reports it
         for line in list_files():
             name, size = line.rsplit(" ", 2)[0], line.rsplit(" ", 2)[1]
             if line.endswith(" bytes") and re.fullmatch(r"[\w .-]+", name):

@@ -1,4 +1,4 @@
-"""`connectagent run --durations`: what each handler cost, as a table on stderr."""
+"""`connectagent run --durations`: time and cost of each handler, as a table on stderr."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from connectagent.hooks.markers import on_agent_ready
 
 
 class Durations:
-    """Notes the agents that are made, and shows in the end what their handlers cost."""
+    """Collects the agents that are made, and prints time and cost of their handlers at the end."""
 
     name = "durations"
 
@@ -17,7 +17,7 @@ class Durations:
 
     @on_agent_ready
     def note(self, agent: Any) -> None:
-        """Note an agent."""
+        """Add an agent."""
         self.agents.append(agent)
 
     def show(self) -> None:

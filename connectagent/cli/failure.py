@@ -1,4 +1,4 @@
-"""What the command line says when something fails: at most five lines, and no traceback."""
+"""Errors on the command line: at most five lines, and no traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from connectagent.output.text import clean
 MOST_LINES = 5
 MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
 
-# Frames of these are no news to the user: this package, click, which calls its commands, and pluggy, which calls hooks.
+# Frames of these do not help the user: this package, click and pluggy.
 _FRAMEWORK = tuple(
     os.path.dirname(os.path.abspath(str(file))) + os.sep
     for file in (connectagent.__file__, click.__file__, pluggy.__file__)
@@ -28,12 +28,12 @@ _script: dict[str, object] = {"path": None, "traceback": False}
 
 
 def script_is(path: str, whole_traceback: bool = False) -> None:
-    """Remember whose lines are shown when an error comes from a user's script."""
+    """Set the user's script, whose lines are shown with errors."""
     _script.update(path=os.path.abspath(path), traceback=whole_traceback)
 
 
 def show(error: BaseException) -> int:
-    """Tell an error on stderr and return the exit code: 2 for a usage error, 75 for a pause, 1 for any other.
+    """Print an error on stderr and return the exit code: 2 for a usage error, 75 for a pause, 1 for any other.
 
     75 is EX_TEMPFAIL of BSD's sysexits.h: the same command may succeed later.
     """
@@ -81,7 +81,7 @@ def _lines_of_pause(pause: Paused) -> list[str]:
 
 
 def _frames(error: BaseException) -> list[str]:
-    """The line of the handler that raised it, else the last of the user's script, or outside of this package."""
+    """The line of the handler that raised it, else the last line in the user's script, or outside this package."""
     frames, notes = traceback.extract_tb(error.__traceback__), "\n".join(getattr(error, "__notes__", []))
     theirs = [frame for frame in frames if f"({frame.filename}:" in notes and not frame.filename.startswith(_FRAMEWORK)]
     theirs = theirs or [frame for frame in frames if os.path.abspath(frame.filename) == _script["path"]]
@@ -91,15 +91,15 @@ def _frames(error: BaseException) -> list[str]:
 
 
 def usage_error(text: str) -> click.UsageError:
-    """The error for a wrong use of the command that runs."""
+    """A usage error of the running command."""
     return click.UsageError(text, click.get_current_context(silent=True))
 
 
 def plain(text: object) -> str:
-    """A text without secrets, and without the control characters that steer a terminal."""
+    """A text without secrets and without control characters for the terminal."""
     return clean(current().text(str(text)))
 
 
 def answer(text: str) -> str:
-    """A result for standard output: masked where a terminal shows it, and whole where another program reads it."""
+    """A result for standard output: masked for a terminal, unmasked for another program."""
     return current().text(text) if sys.stdout.isatty() else text

@@ -1,4 +1,4 @@
-"""The click group: its commands are loaded when they are needed, and whatever fails becomes an exit code."""
+"""The click group: it loads commands when they are needed, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from connectagent.output.masking import current
 
 
 class LazyGroup(click.Group):
-    """The own commands by name, and those that installed plugins bring by `register_commands`.
+    """The built-in commands, and those that installed plugins add with `register_commands`.
 
-    A plugin's command cannot take the place of an own one. To list commands loads no plugin: the list tells those that
-    their distributions declare.
+    A plugin cannot replace a built-in command. Listing loads no plugin: it shows the commands that distributions
+    declare.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -32,7 +32,7 @@ class LazyGroup(click.Group):
         return [*COMMANDS, *sorted({*self.commands, *_declared()} - {*COMMANDS})]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands; of a plugin's command it tells the distribution."""
+        """Write the list of commands; a plugin's command with its distribution."""
         others = {name: f"Of {plugin}." for name, plugin in _declared().items() if name not in COMMANDS}
         own = [(name, self.get_command(ctx, name)) for name in [*COMMANDS, *sorted(self.commands.keys() - {*others})]]
         rows = [(name, command.get_short_help_str(80)) for name, command in own if command is not None]
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"no command {args[0]!r}.{hint} Commands: {', '.join(names)}", ctx) from error
 
     def _bring(self, name: str) -> None:
-        """Let installed plugins add a command; a broken one is reported, and the others stay."""
+        """Let installed plugins add a command; a broken plugin is reported, and the others stay."""
         from connectagent.hooks.discovery import handlers_of
         from connectagent.hooks.entry_points import command_plugins
 
@@ -94,13 +94,13 @@ def _declared() -> dict[str, Any]:
 )
 @click.version_option(__version__, "-V", "--version", message="connectagent %(version)s")
 def cli() -> None:
-    """Do nothing but hold the commands."""
+    """The group itself does nothing."""
 
 
 def invoke(arguments: list[str]) -> int:
-    """Run the command that the arguments name, and return its exit code."""
+    """Run the command in the arguments, and return its exit code."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a model's text may hold what the terminal's encoding has not
+        if hasattr(stream, "reconfigure"):  # the terminal's encoding may lack characters of a model's text
             stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
     try:
         with cli.make_context("connectagent", arguments) as context:
@@ -124,7 +124,7 @@ def invoke(arguments: list[str]) -> int:
 
 
 def _code(code: Any) -> int:
-    """The exit code of `sys.exit(code)`, which may also be given nothing or a text."""
+    """The exit code of `sys.exit(code)`, where `code` may be None or a text."""
     if code is None or isinstance(code, int):
         return int(code or 0)
     click.echo(current().text(str(code)), err=True)
@@ -132,7 +132,7 @@ def _code(code: Any) -> int:
 
 
 def stdout_is_gone() -> bool:
-    """Whether nobody reads standard output any more; a script's own broken pipe is an error like others."""
+    """Whether standard output has no reader any more; a script's own broken pipe is an error like others."""
     # A second flush() would not raise: Python drops what it could not write.
     if not hasattr(select, "poll"):
         return True
@@ -142,7 +142,7 @@ def stdout_is_gone() -> bool:
 
 
 def _flushed(code: int) -> int:
-    """Write out what is left; a reader that has gone, as in `| head -1`, is no error."""
+    """Flush standard output; a reader that has gone, as in `| head -1`, is no error."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -46,7 +46,7 @@ def table() -> str:
 
 
 def contract(name: str) -> str:
-    """The contract of one hook: how a handler is written, and the spec's docstring.
+    """The contract of one hook: the signature of a handler, and the spec's docstring.
 
     Raises:
         click.UsageError: there is no such hook.

@@ -1,4 +1,4 @@
-"""`connectagent plugins install` and `uninstall`: by the environment's own installer."""
+"""`connectagent plugins install` and `uninstall`, with the environment's own installer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def install(requirements: tuple[str, ...]) -> None:
     fresh = [row for row in rows if (row["distribution"], row["version"], row["name"]) not in before]
     if not fresh:
         names = " ".join(requirements)
-        click.echo(f"installed: {names}; no plugin is new by it. See: connectagent plugins list")
+        click.echo(f"installed: {names}; no new plugin. See: connectagent plugins list")
     for row in fresh:
         click.echo(plain(f"{row['name']} {row['version']}  {row['status']}  {', '.join(row['hooks'])}"))
     broken = [row for row in fresh if row["status"] == "broken"]
@@ -46,7 +46,7 @@ def uninstall(name: str) -> None:
 
 
 def _distribution(name: str) -> str:
-    """The distribution that a name means; its own name comes first, so that one of two rivals can be named.
+    """The distribution of a name. A distribution's own name wins, so that one of two rivals can be named.
 
     Raises:
         PluginError: there is none, or there are several.
@@ -66,10 +66,10 @@ def _distribution(name: str) -> str:
 
 
 def _call(action: str, *names: str) -> None:
-    """Let the environment's installer do it.
+    """Run the environment's installer.
 
     Raises:
-        PluginError: it failed, or there is none that can be called.
+        PluginError: it failed, or there is none.
     """
     yes = ["--yes"] if action == "uninstall" else []
     uv = shutil.which("uv")
@@ -92,10 +92,10 @@ def _call(action: str, *names: str) -> None:
 
 
 def _listed(tried: bool = False) -> list[dict[str, Any]]:
-    """What a fresh process tells of the plugins: this one has the old files in its caches.
+    """The status of the plugins from a fresh process: this one has cached the old files.
 
     Args:
-        tried: whether each plugin is loaded.
+        tried: whether to load each plugin.
     """
     command = [sys.executable, "-m", "connectagent", "plugins", "doctor" if tried else "list", "--json"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)

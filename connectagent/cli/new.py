@@ -1,4 +1,4 @@
-"""`connectagent plugins new`: a package that is ready to be tested and installed."""
+"""`connectagent plugins new`: writes a package that can be tested and installed at once."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _hooks(text: str) -> list[str]:
 
 
 def _brings(name: str, module: str, hooks: list[str]) -> str:
-    """The entry points for models and commands, which need no plugin to be named."""
+    """The entry points for models and commands."""
     groups = [group for group in ("models", "commands") if f"register_{group}" in hooks]
     return "".join(f'\n[project.entry-points."connectagent.{group}"]\n{name} = "{module}"\n' for group in groups)
 
@@ -138,7 +138,7 @@ def _body(name: str, hook: str) -> list[str]:
     if hook.startswith("around_"):
         return ["    outcome = yield", "    return outcome"]
     if hook == "register_models":
-        return ["    return {}  # from a prefix to a function that makes an LLM of a model's name"]
+        return ["    return {}  # from a prefix to a function that makes an LLM from a model's name"]
     if hook == "register_commands":
         add = f'    cli.add_command(click.Command("{name}", callback=lambda: click.echo("{name}")))'
         return ["    import click", "", add]

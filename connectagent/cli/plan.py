@@ -1,4 +1,4 @@
-"""Who runs at each hook of an agent, in which order, and why."""
+"""The handlers of each hook of an agent, their order and its reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Step(NamedTuple):
 
     Args:
         handler: the handler.
-        why: how it came here, and what moved it.
+        why: where it is named, and what moved it in the order.
     """
 
     handler: Handler
@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 def plan_of(agent: Any) -> dict[str, list[Step]]:
-    """The handlers of an agent by hook, in the order in which they run; hooks without any are left out."""
+    """The handlers of an agent by hook, in the order in which they run; hooks without handlers are left out."""
     places = _places()
     return {
         hook: [Step(handler, _why(handler, places)) for handler in agent.hooks.handlers(hook)]
@@ -51,12 +51,12 @@ def handler_text(handler: Handler) -> str:
 
 
 def _places() -> dict[Any, str]:
-    """Where each handler that every agent has was named, by the code of the handler."""
+    """The place that names each process-wide handler, by the handler's code."""
     places: dict[Any, str] = {}
     for named, place in process_wide():
         item = named.plugin if isinstance(named, shadow) else named
         if isinstance(item, str) and (item.startswith("no:") or item.endswith(".py")):
-            if item.endswith(".py"):  # loading it once more would run it once more
+            if item.endswith(".py"):  # loading it again would run it again
                 places[os.path.abspath(item)] = place
             continue
         with contextlib.suppress(ConnectAgentError):

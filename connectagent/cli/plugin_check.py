@@ -1,6 +1,6 @@
-"""Plugins tried out, each in a process of its own: what hangs, crashes or ends the process costs nobody else.
+"""Loads plugins to check them, each in a process of its own, so that a hang or a crash affects no other.
 
-`python -m connectagent.cli.plugin_check FILE GROUP NAME DISTRIBUTION VALUE` is such a process; it writes into FILE.
+`python -m connectagent.cli.plugin_check FILE GROUP NAME DISTRIBUTION VALUE` is such a process; it writes to FILE.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ LIMIT_S = 10.0
 
 
 def check(plugins: Iterable[Installed], limit: float = LIMIT_S) -> list[Status]:
-    """Load each plugin in a process of its own, and tell what came of it.
+    """Load each plugin in a process of its own; their statuses.
 
     Args:
-        plugins: what to load.
-        limit: how many seconds one may take.
+        plugins: the plugins.
+        limit: how many seconds each may take.
     """
     with ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 1)) as threads:
         return list(threads.map(partial(_tried, limit=limit), plugins))
 
 
 def _tried(plugin: Installed, limit: float) -> Status:
-    told = declared(plugin)
+    unloaded = declared(plugin)
     if plugin.problem:
-        return told
+        return unloaded
     with tempfile.TemporaryDirectory(prefix="connectagent-doctor-") as folder:
         file = Path(folder) / "status.json"
         ended = _load(plugin, file, limit)
         try:
             status = Status(**json.loads(file.read_bytes()))
         except (OSError, ValueError, TypeError):
-            status = told
+            status = unloaded
             status.status, status.error = "broken", f"plugin {plugin.name!r} ({plugin}) cannot be loaded: {ended}"
             status.way_out = way_out(plugin, PluginError())
     return status
 
 
 def _load(plugin: Installed, file: Path, limit: float) -> str:
-    """Let another process load a plugin and write what came of it; how that process ended."""
+    """Load a plugin in another process, which writes the status; how that process ended."""
     names = [plugin.entry.group, plugin.name, plugin.distribution, plugin.entry.value]
     command = [sys.executable, "-P", "-m", __name__, str(file), *names]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
@@ -70,7 +70,7 @@ def _load(plugin: Installed, file: Path, limit: float) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, and those that it started."""
+    """Kill a process and those that it started."""
     with contextlib.suppress(OSError):  # all have ended
         os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
     process.wait()
@@ -84,7 +84,7 @@ def _signal(number: int) -> str:
 
 
 def main(file: str, group: str, name: str, distribution: str, value: str) -> None:
-    """Load one plugin, and write its status into a file."""
+    """Load one plugin, and write its status to a file."""
     wanted = (group, name, distribution, value)
     for plugin in everything():
         if (plugin.entry.group, plugin.name, plugin.distribution, plugin.entry.value) == wanted:

@@ -1,4 +1,4 @@
-"""The status of installed plugins: as they are declared, or as they turn out when they are loaded."""
+"""The status of installed plugins, as declared or after loading them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from connectagent.settings import named_plugins, project_file, project_settings,
 
 @dataclass
 class Status:
-    """One plugin as `plugins list` and `plugins doctor` tell it.
+    """The status of one plugin for `plugins list` and `plugins doctor`.
 
     Args:
         status: `installed` (it was not loaded), `ok`, `broken`, `needs options` (it loads, and cannot be made
@@ -43,7 +43,7 @@ class Status:
         hooks: the hooks that it has handlers for.
         source: the entry point's value and the folder of the distribution.
         named_by: where it is named for every agent.
-        error: what is wrong, and `way_out` what can be done about it.
+        error: what is wrong; `way_out` says how to fix it.
         load_ms: how long it took to load.
     """
 
@@ -65,7 +65,7 @@ class Status:
 
 
 def everything() -> list[Installed]:
-    """The plugins, and what distributions declare for models and commands beside them."""
+    """The installed plugins, and further entry points for models and commands."""
     found: dict[tuple[str, str], Installed] = {}
     for group in (PROJECT, MODELS, COMMANDS):
         for plugin in installed(group):
@@ -74,7 +74,7 @@ def everything() -> list[Installed]:
 
 
 def declared(plugin: Installed) -> Status:
-    """A plugin as its distribution declares it; nothing of it is loaded."""
+    """The status of a plugin as declared, without loading it."""
     try:
         folder: Any = plugin.entry.dist.locate_file("") if plugin.entry.dist else "?"
     except Exception:
@@ -89,13 +89,13 @@ def declared(plugin: Installed) -> Status:
 
 
 def status_of(plugin: Installed) -> Status:
-    """Load a plugin, without showing what it prints, and return its status."""
+    """Load a plugin with its output hidden, and return its status."""
     status = declared(plugin)
     started = time.perf_counter()
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             _look(plugin, status)
-    except ConfigError as error:  # of the project's file, which is no plugin's fault
+    except ConfigError as error:  # of the project's file, not of the plugin
         status.status, status.error, status.way_out = "not checked", str(error), "repair that file"
     except ConnectAgentError as error:
         _break(status, error, plugin)
@@ -104,9 +104,9 @@ def status_of(plugin: Installed) -> Status:
 
 
 def _break(status: Status, error: ConnectAgentError, plugin: Installed) -> None:
-    told, _, hint = str(error).rpartition("\n")
-    status.status, status.error = "broken", told or hint
-    status.way_out = hint if told else way_out(plugin, error)
+    problem, _, hint = str(error).rpartition("\n")
+    status.status, status.error = "broken", problem or hint
+    status.way_out = hint if problem else way_out(plugin, error)
 
 
 def _look(plugin: Installed, status: Status) -> None:
@@ -155,7 +155,7 @@ def project_problems() -> list[str]:
 
 
 def shared_names() -> list[str]:
-    """The model prefixes and commands that several distributions bring, or that are the package's own."""
+    """The model prefixes and commands that several distributions declare, or that are built in."""
     from connectagent.cli.commands import COMMANDS as OWN
 
     problems = []

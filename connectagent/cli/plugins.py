@@ -1,4 +1,4 @@
-"""`connectagent plugins`: what is installed, what it does, and what is wrong with it."""
+"""`connectagent plugins`: lists, inspects, installs, writes and checks plugins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plugins() -> None:
 @plugins.command(name="list", short_help="Every installed plugin, without loading it.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(as_json: bool) -> None:
-    """Print every installed plugin: name, version and where it is from. No plugin is loaded: `doctor` tries them."""
+    """Print every installed plugin: name, version and source. No plugin is loaded: `doctor` loads them."""
     found = [declared(plugin) for plugin in everything()]
     if as_json:
         click.echo(json.dumps([status.data() for status in found], indent=2))
@@ -84,18 +84,18 @@ def _options(plugin: Any) -> list[tuple[str, str]]:
 
     from connectagent.hooks.entry_points import is_factory
 
-    thing = plugin.entry.load()  # which `status_of` has loaded
+    thing = plugin.entry.load()  # `status_of` has loaded it
     if not is_factory(thing):
         return []
     parameters = python_inspect.signature(thing).parameters.values()
     return [(p.name, "needed" if p.default is p.empty else f"default {p.default!r}") for p in parameters]
 
 
-@plugins.command(short_help="Who runs at each hook, in which order, and why.")
+@plugins.command(short_help="The handlers of each hook, their order, and why.")
 @click.argument("path", metavar="[SCRIPT]", required=False)
 @script.agent_options
 def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: bool, traceback: bool) -> None:
-    """Print for each hook who runs, in which order and why, for the agent of SCRIPT or one without a script."""
+    """Print the handlers of each hook, their order and its reasons, for the agent of SCRIPT or a plain agent."""
     script.apply(model, quiet, plugins)
     module = script.load(path, traceback) if path else None
     if module is None:
@@ -109,14 +109,14 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
     click.echo(text_of(plan_of(agent)))
 
 
-@plugins.command(short_help="Everything that is wrong with the installation.")
+@plugins.command(short_help="Check the installation.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plugins as a JSON list.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=LIMIT_S, show_default=True,
               metavar="SECONDS", help="How long one plugin may take to load.")  # fmt: skip
 def doctor(as_json: bool, timeout: float) -> None:
-    """Look for everything that is wrong; the last line and the exit code sum it up.
+    """Check the installation; the last line and the exit code are the summary.
 
-    Each plugin is loaded in a process of its own, so that one that hangs or crashes is told like any other.
+    Each plugin is loaded in a process of its own, so that a plugin that hangs or crashes is reported like any other.
     """
     found = check(everything(), timeout)
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]

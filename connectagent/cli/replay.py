@@ -1,4 +1,4 @@
-"""`connectagent replay`: plays recorded sessions through today's handlers."""
+"""`connectagent replay`: plays recorded sessions through the current handlers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from connectagent.records.read import ODD
 MOST = 20  # lines of a list
 
 
-@click.command(short_help="Play records through today's handlers: what would change?")
+@click.command(short_help="Play records through the current handlers: what would change?")
 @click.argument("records", nargs=-1, metavar="RECORD... [SCRIPT]")
 @click.option("-p", "plugins", metavar="PLUGIN", multiple=True,
               help="./plugin.py or an installed plugin to add; no:NAME leaves one out. Repeatable.")  # fmt: skip
@@ -43,10 +43,10 @@ def replay(
     as_json: bool,
     traceback: bool,
 ) -> None:
-    """Play the recorded answers of model and tools through today's handlers, offline.
+    """Play the recorded answers of model and tools through the current handlers, offline.
 
     Prints the first request that would differ and the handler behind it, and the tool calls that would now be
-    rejected. SCRIPT (*.py) makes the agent, else the script that a record of this project names, else the agent is
+    rejected. SCRIPT (*.py) makes the agent, by default the script that a record of this project names; else it is
     made from the record. RECORD is a path, a name in .co/evals or the beginning of one, an agent's name, or `last`.
     Nothing is written, no tool runs, and there is no network.
 
@@ -86,7 +86,7 @@ def _paths(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]
 
 
 def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, several: bool) -> tuple[Path, Any]:
-    """A record with what became of it; of several, an error takes that one's place."""
+    """A record with its comparison; where several are replayed, an error is its outcome."""
     from connectagent.testing.replay.recording import Recording
 
     try:
@@ -128,10 +128,10 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
 
 
 def _script_of(record: Path, named: Any) -> str | None:
-    """The script that a record names; None where there is none, or none any more.
+    """The script that a record names; None without one, or where it is gone.
 
     Raises:
-        ConfigError: it is not run by itself.
+        ConfigError: it may only be run if the person names it.
     """
     if not named or not isinstance(named, str):
         return None
@@ -146,7 +146,7 @@ def _script_of(record: Path, named: Any) -> str | None:
 
 
 def _agent(program: str, name: str, traceback: bool) -> Any:
-    """The agent of a script that has the record's name, else the one that it would run; None where it makes none."""
+    """The script's agent with the record's name, else the agent that `run` would take; None where it makes none."""
     from connectagent.agents.agent import Agent
     from connectagent.testing.replay.sandbox import WouldRun, only_made
 

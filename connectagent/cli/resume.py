@@ -1,4 +1,4 @@
-"""`connectagent resume`: go on with a session from its record."""
+"""`connectagent resume`: goes on with a session from its record."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from connectagent.records.read import read_record
 @click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else the one in the record.")
 @click.option("--from", "place", metavar="TURN[.ITERATION]", help="Go back to before this turn or iteration.")
 @click.option("--fork", is_flag=True, help="Write to a copy with an id of its own.")
-@click.option("--approve", is_flag=True, help="Let the call that waits happen.")
-@click.option("--reject", metavar="WHY", help="Do not let the call happen; the model reads WHY.")
-@click.option("--answer", metavar="TEXT", help="Let TEXT stand in for the call that waits.")
-@click.option("--wait", metavar="ID", help="The call that you decide, where several wait; the pause lists them.")
+@click.option("--approve", is_flag=True, help="Approve the waiting call.")
+@click.option("--reject", metavar="WHY", help="Reject the waiting call; the model reads WHY.")
+@click.option("--answer", metavar="TEXT", help="Use TEXT in place of the waiting call.")
+@click.option("--wait", metavar="ID", help="The id of the call to decide, where several wait; the pause lists them.")
 @script.agent_options
 def resume(
     record: str | None,
@@ -42,8 +42,8 @@ def resume(
 ) -> None:
     """Go on with the session of RECORD as if it had not stopped, and print the result.
 
-    A turn that was cut off or paused is finished first; then PROMPT, if there is one, is the next turn.
-    RECORD is a path, a name in .co/evals or the beginning of one; without it, the newest is meant.
+    A turn that was cut off or paused is finished first; then PROMPT, if given, is the next turn. RECORD is a path, a
+    name in .co/evals or the beginning of one; by default the newest record.
     """
     file = find_record(record).absolute()
     data = read_record(file)
@@ -60,7 +60,7 @@ def _script_of(record: Path, named: Any) -> str:
     """The script that a record names.
 
     Raises:
-        ConfigError: it names none, or one that is not run by itself.
+        ConfigError: it names none, or one that may only be run if the person names it.
     """
     if not named or not isinstance(named, str):
         raise ConfigError(f"{record.name} names no script that made its agent; name it with --script FILE")
@@ -69,7 +69,7 @@ def _script_of(record: Path, named: Any) -> str:
 
 
 def _agent(module: Any, name: str) -> Any:
-    """The agent of a script that has the record's name.
+    """The script's agent with the record's name.
 
     Raises:
         ConfigError: there is none.

@@ -1,4 +1,4 @@
-"""`connectagent run`: one turn of the agent that a script makes, or the script's own `main`."""
+"""`connectagent run`: one turn of a script's agent, or its function `main`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connectagent.cli.failure import answer, usage_error
 @click.command(short_help="Run the agent or the main function of a script.")
 @click.argument("path", metavar="SCRIPT")
 @click.argument("prompt", required=False)
-@click.option("--durations", is_flag=True, help="Show what each handler cost when the run is over.")
+@click.option("--durations", is_flag=True, help="Show time and cost of each handler at the end.")
 @script.agent_options
 def run(
     path: str,
@@ -30,8 +30,8 @@ def run(
 ) -> None:
     """Run SCRIPT, a Python file with an `agent` or a function `main`, and print the result.
 
-    PROMPT is what the agent is asked, or what `main` is given; with `-`, or with none where one is needed,
-    it is read from standard input.
+    PROMPT is the prompt for the agent, or the argument of `main`. With `-`, or where it is needed and missing, it
+    is read from standard input.
     """
     from connectagent.cli.durations import Durations
 
@@ -47,7 +47,7 @@ def run(
 
 
 def _turn(module: ModuleType, prompt: str | None) -> Callable[[], Any]:
-    """What the script runs: `main` if it takes what was given, else the agent."""
+    """What to run: the script's `main` if it takes the given arguments, else its agent."""
     main = getattr(module, "main", None)
     wants = _prompts(main) if callable(main) else None
     agent = None
@@ -90,10 +90,10 @@ def _awaited(value: Any) -> Any:
 
 
 def _read(prompt: str | None, who: str) -> str:
-    """The prompt: as it was given, else what is piped in."""
+    """The prompt: the argument, else standard input."""
     if prompt is None or prompt == "-":
         if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
-            raise usage_error(f"{who} needs a prompt: give it behind the script, or pipe it in")
+            raise usage_error(f"{who} needs a prompt: give it after the script, or pipe it in")
         prompt = sys.stdin.read().strip() if sys.stdin is not None else ""
         if not prompt:
             raise usage_error(f"{who} needs a prompt, and standard input was empty")

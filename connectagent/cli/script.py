@@ -1,4 +1,4 @@
-"""A user's script, loaded as a program that was not started by its name."""
+"""Loads a user's script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connectagent.cli.failure import script_is
 from connectagent.errors import ConfigError, short_path
 from connectagent.settings import co_folder, overrides, project_folder
 
-NAME = "connectagent_script"  # never a name that the script itself, or one of its imports, could mean
+NAME = "connectagent_script"  # no name that the script or its imports use
 
 Command = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def agent_options(function: Command) -> Command:
     for option in (
         click.option("--traceback", is_flag=True, help="Show the whole traceback of an error."),
         click.option("--quiet", is_flag=True, help="Show nothing on the terminal but results."),
-        click.option("--model", metavar="NAME", help="The model of all agents, whatever the script says."),
+        click.option("--model", metavar="NAME", help="The model of all agents, in place of the script's."),
         click.option(
             "-p",
             "plugins",
@@ -42,14 +42,14 @@ def agent_options(function: Command) -> Command:
 
 
 def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...]) -> None:
-    """Put the options in force for every agent that is made from now on."""
+    """Apply the options to every agent that is made from now on."""
     importlib.invalidate_caches()
     if model is not None:
         overrides["model"] = model
     if quiet:
         overrides["quiet"] = "1"
     if plugins:
-        # A file is found from the folder in which the command was typed, wherever the script goes.
+        # Relative to the current folder, which the script may change.
         overrides["plugins"] = [*overrides.get("plugins", []), *map(_placed, plugins)]
 
 
@@ -80,7 +80,7 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
         raise _usage(f"{path!r} is not Python: {error}") from error
     module = ModuleType(NAME)
     module.__file__ = str(file.absolute())
-    sys.modules[NAME] = module  # dataclasses and type hints look their module up by its name
+    sys.modules[NAME] = module  # dataclasses and type hints look up their module by name
     sys.path.insert(0, str(file.absolute().parent))
     sys.argv = [path]
     overrides["program"] = str(file.absolute())
@@ -89,18 +89,18 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
 
 
 def recorded(record: Path, script: str, command: str) -> str:
-    """The script that a record names, where it may be run without the person naming it.
+    """The script that a record names, if it may be run without the person naming it.
 
-    A record is data, and may come from a stranger. Its script is run where the record lies among this project's
-    own records and is the user's, and the script is a Python file of the project, outside of the records.
+    A record may come from a stranger. Its script is run if the record is among this project's records and is the
+    user's, and the script is a Python file of the project, outside of the records.
 
     Args:
         record: the record.
-        script: what it names.
-        command: what runs a script that the person names, for the error.
+        script: the script that it names.
+        command: the command with which the person can name the script, for the error.
 
     Raises:
-        ConfigError: the script may not be run so.
+        ConfigError: the script may not be run.
     """
     project, file, records = project_folder().resolve(), Path(script).resolve(), co_folder().resolve()
     if record.resolve().parent != records / "evals":
@@ -124,7 +124,7 @@ def _same(file: Path, record: Path) -> bool:
 
 
 def agent_of(module: ModuleType) -> Any | None:
-    """The agent of a script: the one that is called `agent`, else the only one; None where there is none.
+    """The agent of a script: its `agent`, else its only agent; None where there is none.
 
     Raises:
         click.UsageError: there are several and none is called `agent`, or `agent` is no agent.
@@ -143,7 +143,7 @@ def agent_of(module: ModuleType) -> Any | None:
 
 
 def shown(module: ModuleType) -> str:
-    """The script's name as the errors write it."""
+    """The script's name for errors."""
     return repr(os.path.relpath(str(module.__file__)))
 
 

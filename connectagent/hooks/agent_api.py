@@ -1,4 +1,4 @@
-"""What a handler may rely on of the `agent` that it is given."""
+"""The part of an agent that handlers may rely on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AgentAPI(Protocol):
-    """An agent, as handlers see it."""
+    """The `agent` that handlers are given."""
 
     name: str
     llm: LLM

@@ -1,4 +1,4 @@
-"""Plugins of ConnectOnion: its events, its handlers as handlers of ours, and the agent as they expect it."""
+"""Plugins of ConnectOnion: its events as hooks, its handlers as handlers, and the agent in its form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from connectagent.errors import HandlerError, ToolRejected
 from connectagent.hooks.handler import name_of, place_of
 from connectagent.hooks.specs import EVENTS
 
-# ConnectOnion's events and the hooks that fire where they do.
+# ConnectOnion's events and the hooks that fire at the same moments.
 CONNECTONION = {name: name for name in (*EVENTS, "on_agent_ready")} | {"before_iteration": "before_llm"}
 UNORDERED = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "tryfirst": False, "trylast": False}
 
@@ -20,14 +20,14 @@ UNORDERED = {"wrapper": False, "hookwrapper": False, "optionalhook": False, "try
 def adapted(function: Any, hook: str) -> Any:
     """A ConnectOnion handler as a handler of a hook.
 
-    Its only argument, whatever that is called, is the agent as ConnectOnion's plugins know it; what it returns
-    decides nothing; and what it raises before a tool cancels that call, as there. `on_error` is for tools only there.
+    Its only argument is a `ConnectOnionAgent`. As in ConnectOnion, its value is ignored, an exception before a tool
+    cancels that call, and `on_error` is for tools only.
 
     Raises:
         HandlerError: it cannot be called with the agent alone.
     """
     if (made := getattr(function, "_connectagent_handler", None)) is not None:
-        return made  # the same one each time: listed twice, it is told
+        return made  # the same one each time, so that a handler listed twice is refused
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:
@@ -47,7 +47,7 @@ def adapted(function: Any, hook: str) -> Any:
 
     taken = ["agent", "tool_call"] if hook == "on_error" else ["agent"]
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in taken]
-    vars(handler)["__signature__"] = inspect.Signature(parameters)  # not that of the function, which `wraps` shows
+    vars(handler)["__signature__"] = inspect.Signature(parameters)  # else `wraps` shows the function's own
     with contextlib.suppress(AttributeError):  # a bound method takes no attributes
         function._connectagent_handler = handler
     return handler
@@ -56,10 +56,10 @@ def adapted(function: Any, hook: str) -> Any:
 class ConnectOnionAgent:
     """What a handler in ConnectOnion's form receives as `agent`.
 
-    Reading and acting pass through to the agent, so a `logger` or `connection` that a program has set on it is used.
+    Attributes are the agent's, so a `logger` or `connection` that a program has set on it is used.
 
     Args:
-        agent: the agent itself.
+        agent: the agent.
     """
 
     def __init__(self, agent: Any) -> None:
@@ -71,12 +71,12 @@ class ConnectOnionAgent:
 
     @property
     def logger(self) -> Any:
-        """Takes what a plugin prints."""
+        """The agent's `logger`, else one that traces."""
         return getattr(vars(self)["_agent"], "logger", None) or Logger(vars(self)["_agent"])
 
     @property
     def connection(self) -> Any:
-        """The client that watches a hosted agent; None where nobody does."""
+        """The client of a hosted agent; None for other agents."""
         return getattr(vars(self)["_agent"], "connection", None)
 
     @property
@@ -101,7 +101,7 @@ class ConnectOnionAgent:
 
 
 class Logger:
-    """Puts what a plugin prints into the trace, as an entry of type `log`: so it is shown, logged and attributed."""
+    """Traces what a plugin prints, as entries of type `log`."""
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
@@ -111,19 +111,19 @@ class Logger:
 
         Args:
             message: the text. Markup of rich, such as `[dim]`, is left out.
-            style: taken, and not used: whoever shows the entry has a style of its own.
+            style: ignored: the entry is shown in its own style.
         """
         self._agent.current_session["trace"].append({"type": "log", "text": _plain(str(message))})
 
 
 class Tools:
-    """The agent's tools, and the objects whose methods they are: `agent.tools.gmail`, by the name of the class."""
+    """The agent's tools, and by the name of their class the objects whose methods are tools: `agent.tools.gmail`."""
 
     def __init__(self, registry: Any) -> None:
         self._registry = registry
 
     def get_instance(self, name: str, default: Any = None) -> Any:
-        """The object of a class of that name, in lower case, whose methods are tools; else `default`."""
+        """The object whose methods are tools and whose class has this name in lower case; else `default`."""
         owners = (getattr(tool.function, "__self__", None) for tool in self._registry)
         return next((one for one in owners if type(one).__name__.lower() == name), default)
 
@@ -145,7 +145,7 @@ class Tools:
 
 
 def _plain(text: str) -> str:
-    """A text without rich's markup; as it is where that is broken."""
+    """A text without rich's markup; unchanged where the markup is broken."""
     if "[" not in text:
         return text
     from rich.errors import MarkupError

@@ -1,4 +1,4 @@
-"""From what users write to handlers: marked functions, lists, modules, objects, files, installed names."""
+"""Finds the handlers in what users list: marked functions, lists, modules, objects, files, installed names."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from connectagent.hooks.entry_points import (
     Installed,
     LeftOut,
     clash,
+    describe_place,
     find,
     guarded,
     installed,
@@ -36,7 +37,6 @@ from connectagent.hooks.entry_points import (
     options_of,
     options_place,
     own_name,
-    told_place,
     undeclared,
 )
 from connectagent.hooks.handler import Handler, event_of, name_of, where
@@ -47,12 +47,12 @@ from connectagent.settings import check_file, named_plugins, overrides, setting
 BUILT_IN = ("record", "textlog", "console", "xray", "trust")
 SHADOW = "shadow:"
 GUARDING = ("before_tools", "before_each_tool", "around_tool")  # the hooks that can keep a tool from running
-_used: list[Any] = []  # a plain list: a context variable would not reach agents that are made in other threads
+_used: list[Any] = []  # no context variable: it would not reach agents made in other threads
 _announced: set[str] = set()
 
 
-class use:  # a function to those who call it, and what it returns is a context manager
-    """Give a plugin to every agent that this process makes from now on; `with use(plugin):` takes it back.
+class use:  # called as a function; a class, so that it is a context manager too
+    """Give a plugin to every agent that this process makes from now on, or makes inside `with use(plugin):`.
 
     Args:
         plugin: whatever `plugins=` takes.
@@ -61,7 +61,7 @@ class use:  # a function to those who call it, and what it returns is a context 
     def __init__(self, plugin: Any) -> None:
         if plugin is None:
             raise PluginError("use() takes what plugins= takes: a marked function, a module, an object or a name")
-        self.plugin = [plugin]  # a list of its own: the same plugin may be used by an outer block too
+        self.plugin = [plugin]  # a new list: an outer block may use the same plugin
         _used.append(self.plugin)
 
     def __enter__(self) -> use:
@@ -71,12 +71,12 @@ class use:  # a function to those who call it, and what it returns is a context 
         self.stop()
 
     def stop(self) -> None:
-        """Take the plugin back; agents that were made meanwhile keep it."""
+        """Stop giving the plugin to new agents; those that have it keep it."""
         _used[:] = [plugin for plugin in _used if plugin is not self.plugin]
 
 
-class shadow:  # to those who call it a function, as `use` is
-    """A plugin whose handlers run on copies; what they would have done is traced, and nothing is done.
+class shadow:  # called as a function, like `use`
+    """A plugin whose handlers run on copies: what they would have done is only traced.
 
     Args:
         plugin: whatever `plugins=` takes; for an installed one, `"shadow:name"` is the same.
@@ -95,12 +95,12 @@ class shadow:  # to those who call it a function, as `use` is
 
 
 def _read(item: Any) -> Any:
-    """An item of a list of plugins, with "shadow:name" as what it means."""
+    """An item of a list of plugins; `"shadow:name"` becomes a `shadow`."""
     return shadow(item.removeprefix(SHADOW).strip()) if isinstance(item, str) and item.startswith(SHADOW) else item
 
 
 def process_wide() -> list[tuple[Any, str]]:
-    """What is named for every agent, each with where: the project, the environment, `use()`, the command line."""
+    """The plugins named for every agent, each with its place: project, environment, `use()` or command line."""
     named = [(_read(item), place) for item, place in named_plugins()]
     person = [(item, PERSON) for item in _flat(overrides.get("plugins"))]
     return [*named, *((item, USE) for item in _flat(_used)), *person]
@@ -114,21 +114,21 @@ def find_handlers(
     *,
     provider_of: Callable[[str], Any],
 ) -> tuple[list[Handler], list[str]]:
-    """All handlers of an agent, in the order in which they are to run, and what the command line switched off.
+    """All handlers of an agent, in the order in which they run, and the plugins that the command line left out.
 
     Args:
         own: the package's own plugins by name.
-        sources: `plugins`, and `on_events`, which agents below do without; `"no:name"` leaves one out, `"shadow:name"`
-            shadows it. What is named for every agent comes before.
-        model: the model's name; an installed plugin that brings it is found without being named.
-        in_code: those of `own` that code asked for; the others are there by default.
-        provider_of: tells the provider of a model's name; it raises `ConfigError` where there is none.
+        sources: `plugins` and `on_events`, which agents below do not inherit; `"no:name"` leaves one out,
+            `"shadow:name"` shadows it. Plugins named for every agent run before these.
+        model: the model's name; the installed plugin that brings it need not be named.
+        in_code: the names in `own` that code asked for; the others are defaults.
+        provider_of: returns the provider of a model's name; raises `ConfigError` where there is none.
 
     Returns:
-        The handlers, and the names of the plugins that code names and that the command line left out.
+        The handlers, and the names of the plugins in code that the command line left out.
 
     Raises:
-        PluginError: a plugin cannot be found or loaded, is named twice, or a `"no:name"` names none.
+        PluginError: a plugin cannot be found or loaded, is named twice, or a `"no:name"` matches none.
     """
     everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
     out = LeftOut(everything, BUILT_IN)
@@ -147,14 +147,14 @@ def find_handlers(
 
 
 def _switched_off(everything: list[tuple[Any, str]], found: list[tuple[Handler, str]], out: LeftOut) -> list[str]:
-    """The names of the plugins that code names and that the command line left out."""
+    """The names of the plugins in code that the command line left out."""
     names = [_key(item) for item, place in everything if place in IN_CODE and isinstance(item, str)]
     names += [normalized(handler.plugin) for handler, place in found if place in IN_CODE]
     return sorted({name for name in names if name in out.by_person})
 
 
 def _announce(switched_off: list[str]) -> None:
-    """Tell on stderr which plugins of the code the command line switched off, each once a process."""
+    """Print on stderr which plugins in code the command line left out, each once per process."""
     new = [name for name in switched_off if name not in _announced]
     _announced.update(new)
     if new and sys.stderr is not None:
@@ -164,33 +164,33 @@ def _announce(switched_off: list[str]) -> None:
 
 
 def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, str]]:
-    """What is to be loaded, and where it is named."""
+    """The plugins to load, each with the place that names it."""
     _check_shadows([item for item, _ in everything])
-    # What is left out is not even loaded: this is the way out for those who have a broken plugin.
+    # What is left out is not loaded either: so a broken plugin can be left out.
     items = [(item, place) for item, place in everything if not leaves_out(item) and not out(_name(item), place)]
     own = [(item, place) for item, place in items if place == CODE]
     mine = [_key(item) for item, _ in own]
     _check_named_once([item for item, _ in own], mine)
     wide: dict[Any, tuple[Any, str]] = {}
     for item, place in items:
-        if place != CODE and _key(item) not in mine:  # to name it for all and here is no mistake
+        if place != CODE and _key(item) not in mine:  # naming a plugin for all agents and for this one is allowed
             first, before = wide.setdefault(_key(item), (item, place))
             wide[_key(item)] = (first, before if before in IN_CODE else place)
     return [*wide.values(), *own]
 
 
 def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
-    """The handlers of something that is named in a place.
+    """The handlers of a plugin that is named in a place.
 
     Raises:
-        PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard of code.
+        PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard named in code.
         ConfigError: the project's file names code that the person has not allowed.
     """
     bare, plugin = item.plugin if isinstance(item, shadow) else item, None
     if isinstance(bare, str) and bare.endswith(".py"):
         check_file(bare, place)
     elif isinstance(bare, str):
-        plugin = find(bare, told_place(place))
+        plugin = find(bare, describe_place(place))
     handlers = list(handlers_of(item))
     for handler in handlers:
         handler.local = _key(item) in map(_key, _flat(on_events))
@@ -218,18 +218,18 @@ def _check_shadows(items: list[Any]) -> None:
 
 
 def is_left_out(name: str, sources: Any, in_code: Collection[str] = ()) -> bool:
-    """Whether a plugin of the package itself is left out for an agent; `in_code`: those that code asked for."""
+    """Whether a built-in plugin is left out for an agent; `in_code`: the names that code asked for."""
     everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
     return LeftOut(everything, BUILT_IN)(name, CODE if name in in_code else BY_DEFAULT)
 
 
 def left_out(sources: Any) -> set[str]:
-    """The plugins that an agent itself does without, normalized: `"no:name"` in what users gave."""
+    """The normalized names of the plugins that an agent leaves out with `"no:name"`."""
     return {normalized(item[3:]) for item in _flat(sources) if isinstance(item, str) and item.startswith("no:")}
 
 
 def _key(item: Any) -> Any:
-    """What two ways of naming one plugin have in common."""
+    """A key that is equal for all ways of naming one plugin."""
     if isinstance(item, shadow):
         return _key(item.plugin)
     if not isinstance(item, str):
@@ -241,15 +241,15 @@ def _key(item: Any) -> Any:
 
 
 def _name(item: Any) -> str:
-    """The name by which something that is named can be left out before it is loaded; "" for an object."""
+    """The name with which a plugin can be left out before it is loaded; "" for an object."""
     key = _key(item)
     return "" if isinstance(key, int) else Path(key).stem if key.endswith(".py") else key
 
 
 def model_handlers(model: Any, known: set[str], provider_of: Callable[[str], Any]) -> list[Handler]:
-    """The handlers of the installed plugin that brings a model; [] for a model of a provider that is known.
+    """The handlers of the installed plugin that brings a model; [] for a model of a known provider.
 
-    A plugin that does not declare its prefixes is loaded when nobody else knows the name.
+    A plugin that does not declare its prefixes is loaded only when no other plugin declares the name.
 
     Args:
         model: the model's name.
@@ -286,10 +286,10 @@ def _flat(things: Any) -> Iterator[Any]:
 
 
 def handlers_of(thing: Any, plugin: str | None = None, *, builtin: bool = False) -> Iterator[Handler]:
-    """The handlers that a plugin brings: a marked function, a list of them, a module, an object, a name or a shadow.
+    """The handlers of a plugin: a marked function, a list of them, a module, an object, a name or a shadow.
 
     Raises:
-        PluginError: the thing brings no handler, or an installed plugin cannot be loaded.
+        PluginError: the plugin has no handler, or an installed plugin cannot be loaded.
     """
     if isinstance(thing, (list, tuple)):
         for item in thing:
@@ -357,7 +357,7 @@ def _meant(thing: Any) -> str:
 
 
 def plugin_name(thing: Any) -> str:
-    """The name by which a plugin that was not installed is known."""
+    """The name of a plugin that was not installed."""
     if isinstance(thing, ModuleType):
         return thing.__name__.rpartition(".")[2]
     if _is_function(thing):
@@ -365,7 +365,7 @@ def plugin_name(thing: Any) -> str:
     return str(getattr(thing, "name", None) or type(thing).__name__)
 
 
-_loading: ContextVar[tuple[str, ...]] = ContextVar("_loading", default=())  # the files whose code runs just now
+_loading: ContextVar[tuple[str, ...]] = ContextVar("_loading", default=())  # the files that are being loaded
 
 
 class _LoadsItself(PluginError):

@@ -1,7 +1,7 @@
-"""What installed distributions declare as entry points, read so that a broken one costs nobody else's.
+"""The entry points of installed distributions, read one distribution at a time.
 
 `importlib.metadata.entry_points()` fails as a whole where one distribution has no METADATA, or entry points that are
-not UTF-8. Nothing is imported here.
+not UTF-8. No plugin is imported here.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, distributions
 
 Declared = tuple[EntryPoint, str, str | None, str | None]
-"""An entry point, its distribution's name and version, and why it cannot be loaded, if that is known."""
+"""An entry point, its distribution's name and version, and why it cannot be loaded, if known."""
 
 
 def declared(groups: Collection[str]) -> list[Declared]:
-    """The entry points of all distributions on `sys.path` in some groups.
+    """The entry points of all distributions on `sys.path` in these groups.
 
     Args:
-        groups: the groups. What cannot be read is told as an entry of the first one, if its text names that group.
+        groups: the groups. Entry points that cannot be read are one broken entry of the first group, if their
+            text names it.
     """
     found: list[Declared] = []
     seen: set[str] = set()
@@ -56,7 +57,7 @@ def _unreadable(distribution: Distribution, group: str, error: Exception) -> lis
 
 
 def _named(distribution: Distribution) -> tuple[str, str | None, str | None]:
-    """The distribution's name and version, from its folder's name where its METADATA tells none, which is a problem."""
+    """The distribution's name, version and problem. Without a name in METADATA, they come from the folder's name."""
     with suppress(Exception):  # there is no METADATA, or it cannot be read
         if name := distribution.metadata["Name"]:
             return str(name), distribution.metadata["Version"], None
@@ -66,7 +67,7 @@ def _named(distribution: Distribution) -> tuple[str, str | None, str | None]:
 
 
 def _wrong_value(entry: EntryPoint) -> str | None:
-    with suppress(Exception):  # what is no `module:object` has no module
+    with suppress(Exception):  # no `module:object`
         if entry.module:
             return None
     return f"its entry point {entry.name} = {entry.value!r:.80} names no module"

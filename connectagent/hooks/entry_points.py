@@ -1,12 +1,12 @@
-"""Installed plugins: what distributions declare as entry points, and what becomes of it when it is loaded.
+"""Installed plugins: the entry points of distributions, and how they are loaded.
 
-    [project.entry-points.connectagent]              the plugin by its name: a module, or "module:object"
-    [project.entry-points."connectagent.models"]     the same, by the prefix of each model that it brings
-    [project.entry-points."connectagent.commands"]   the same, by the name of each command that it brings
+    [project.entry-points.connectagent]              the plugin under its name: a module, or "module:object"
+    [project.entry-points."connectagent.models"]     the same, under the prefix of each of its models
+    [project.entry-points."connectagent.commands"]   the same, under the name of each of its commands
 
-The first makes a plugin available and no more: it acts where it is named. The other two are for
-`register_models` and `register_commands`, which need no naming; an entry point cannot tell what it brings
-without being loaded, so its name does.
+The first only makes a plugin available: it acts where it is named. The other two are for `register_models` and
+`register_commands`, which work without naming the plugin: the entry point's name says what the plugin brings, so
+that it is loaded only where that is needed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MODELS = f"{PROJECT}.models"
 COMMANDS = f"{PROJECT}.commands"
 PREFIX = f"{PROJECT}-"
-# Where plugins are named. All other places are settings: a file's path, or an environment variable.
+# The places that name plugins. Other places are settings: a file's path, or an environment variable.
 CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
 IN_CODE = (CODE, USE)
 
@@ -40,7 +40,7 @@ OFFICIAL = ("adk", "approve", "artifacts", "memory", "reflect")  # the plugins t
 
 
 def normalized(name: str) -> str:
-    """A name in the one spelling that PEP 503 gives to all that are equal."""
+    """A name in its normalized spelling (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -50,10 +50,10 @@ class Installed:
 
     Args:
         entry: the entry point.
-        distribution: the distribution's name, as it writes it.
+        distribution: the distribution's name, as written.
         version: the distribution's version.
-        problem: why it cannot be loaded, where that is known without loading it.
-        rivals: the other distributions that declare the same name, which is then nobody's.
+        problem: why it cannot be loaded, if known without loading it.
+        rivals: other distributions that declare the same name; then the name loads none of them.
     """
 
     entry: EntryPoint
@@ -72,7 +72,7 @@ class Installed:
 
 
 def installed(group: str = PROJECT) -> tuple[Installed, ...]:
-    """What is declared in a group of entry points, in the order of names; read once for each `sys.path`."""
+    """The entry points of a group, by name; read once for each `sys.path`."""
     return _read(group, tuple(sys.path))
 
 
@@ -92,13 +92,13 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
 
 @lru_cache(maxsize=4)
 def _declared(path: tuple[str, ...]) -> list[Installed]:
-    from connectagent.hooks.distributions import declared  # which takes a third of the time of importing this package
+    from connectagent.hooks.distributions import declared  # a third of the import time of this package
 
     return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS))]
 
 
 def undeclared(group: str) -> list[Installed]:
-    """The plugins whose distributions declare nothing in a group, and that may bring something all the same."""
+    """The plugins whose distributions declare nothing in a group; they may still bring models or commands."""
     declared = {plugin.distribution for plugin in installed(group)}
     return [plugin for plugin in installed() if plugin.distribution not in declared and not plugin.rivals]
 
@@ -109,13 +109,13 @@ def command_plugins(name: str) -> list[Installed]:
 
 
 def own_name(plugin: Installed) -> str:
-    """The plugin's own name, where an entry is named after a model or command that it brings."""
+    """The plugin's own name, for an entry that is named after a model or command."""
     names = [other.name for other in installed() if other.distribution == plugin.distribution]
     return names[0] if len(names) == 1 else plugin.name
 
 
 def named(name: str) -> list[Installed]:
-    """The installed plugins that a name means: by the entry point's name, else by the distribution's."""
+    """The installed plugins with a name: the entry point's, else the distribution's."""
     wanted = normalized(name)
     by_entry = [plugin for plugin in installed() if normalized(plugin.name) == wanted]
     return by_entry or [
@@ -124,7 +124,7 @@ def named(name: str) -> list[Installed]:
 
 
 def find(name: str, place: str = "") -> Installed:
-    """The installed plugin that a name means.
+    """The installed plugin with a name.
 
     Args:
         name: the entry point's or the distribution's name.
@@ -138,16 +138,16 @@ def find(name: str, place: str = "") -> Installed:
         raise PluginError(unknown(name, place))
     if len(found) > 1 and not found[0].rivals:
         names = ", ".join(repr(plugin.name) for plugin in found)
-        raise PluginError(f"{found[0]} brings several plugins: {names}; name the one that is meant, not {name!r}")
+        raise PluginError(f"{found[0]} brings several plugins: {names}; name one of them, not {name!r}")
     if len(found) > 1:
         raise PluginError(clash(found[0]))
     return found[0]
 
 
 def unknown(name: str, place: str = "") -> str:
-    """What is said of a name that no installed plugin has.
+    """The error message for a name that no installed plugin has.
 
-    Only this project's own plugins are advised to be installed: a mistyped name may be a stranger's package.
+    It suggests installing this project's own plugins only: a mistyped name may be a stranger's package.
     """
     known = sorted({normalized(plugin.name) for plugin in installed()})
     bare = normalized(name).removeprefix(PREFIX)
@@ -159,35 +159,34 @@ def unknown(name: str, place: str = "") -> str:
 
 
 def clash(plugin: Installed) -> str:
-    """What is said of a name that several distributions declare."""
+    """The error message for a name that several distributions declare."""
     return (
         f"plugin {plugin.name!r} is declared by several distributions: {', '.join([str(plugin), *plugin.rivals])}.\n"
-        f"Uninstall all but one (pip uninstall {plugin.distribution}), or name the distribution that is meant"
+        f"Uninstall all but one (pip uninstall {plugin.distribution}), or name the distribution instead"
     )
 
 
 def guarded(plugin: Installed, step: Callable[[], Any]) -> Any:
-    """Run one step of a plugin's loading; whatever it raises is told as that plugin's error.
+    """Run one step of loading a plugin; any error becomes a `PluginError` that names the plugin.
 
     Raises:
-        PluginError: the step failed, with whatever it raised but Ctrl-C.
+        PluginError: the step failed. Ctrl-C is raised as it is.
     """
     try:
         return step()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        said = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+        message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         raise PluginError(
-            f"plugin {plugin.name!r} ({plugin}) cannot be loaded: {said}\n{way_out(plugin, error)}"
+            f"plugin {plugin.name!r} ({plugin}) cannot be loaded: {message}\n{way_out(plugin, error)}"
         ) from error
 
 
 def load(plugin: Installed) -> Any:
-    """What a plugin's entry point means: a module or an object; a class or a factory is called with the options.
+    """Load a plugin: a module or an object; a class or a factory is called with the options.
 
-    With `scope = "process"` it is called once, and all agents of the process that have the same options share what it
-    made.
+    With `scope = "process"` it is called once for the same options, and all agents of the process share the result.
 
     Raises:
         PluginError: it cannot be loaded, or its options or its scope do not fit.
@@ -215,15 +214,15 @@ def load(plugin: Installed) -> Any:
         return _process_wide[key]
 
 
-_process_wide: dict[Any, Any] = {}  # plugins of which all agents of the process share one, by options
+_process_wide: dict[Any, Any] = {}  # plugins with scope "process", by options
 _process_wide_lock = threading.RLock()
 
 
 def imported(plugin: Installed) -> Any:
-    """What a plugin's entry point names.
+    """The module or object that a plugin's entry point names.
 
     Raises:
-        PluginError: it is known that it cannot be loaded.
+        PluginError: the entry point has a known problem.
         BaseException: whatever its code raises.
     """
     if plugin.problem:
@@ -232,7 +231,7 @@ def imported(plugin: Installed) -> Any:
 
 
 def is_factory(thing: Any) -> bool:
-    """Whether a plugin is a class, or a function that makes one, rather than the plugin itself."""
+    """Whether an entry point names a class, or a function that makes the plugin."""
     return isinstance(thing, type) or (inspect.isroutine(thing) and not marks_of(thing))
 
 
@@ -240,7 +239,7 @@ def options_of(plugin: Installed) -> dict[str, Any]:
     """`[tool.connectagent.<plugin>]` of the project; {} without one.
 
     Raises:
-        ConfigError: they hold an address, code or a path that the person has not allowed.
+        ConfigError: they contain an address, code or a path that the person has not allowed.
     """
     names, found = table_names(plugin), {}
     for key, table in project_settings().items():
@@ -257,15 +256,15 @@ def table_names(plugin: Installed) -> tuple[str, str, str]:
 
 
 def options_place(plugin: Installed) -> str:
-    """Where a plugin's options stand, for errors."""
+    """The place of a plugin's options, for errors."""
     return f"{project_file() or 'pyproject.toml'}: [tool.connectagent.{plugin.name}]"
 
 
 def check_options(plugin: Installed, factory: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Hold a plugin's options against its own signature.
+    """Check a plugin's options against its signature.
 
     Raises:
-        PluginError: an option is unknown, or one that is needed is missing.
+        PluginError: an option is unknown, or a required one is missing.
     """
     parameters = guarded(plugin, lambda: inspect.signature(factory)).parameters.values()
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -286,7 +285,7 @@ def check_options(plugin: Installed, factory: Callable[..., Any], options: dict[
 
 
 def missing_options(factory: Callable[..., Any], options: dict[str, Any]) -> list[str]:
-    """The options without which a factory cannot be called, and that were not given."""
+    """The required options of a factory that were not given."""
     return [
         parameter.name
         for parameter in inspect.signature(factory).parameters.values()
@@ -297,7 +296,7 @@ def missing_options(factory: Callable[..., Any], options: dict[str, Any]) -> lis
 
 
 def way_out(plugin: Installed, error: BaseException) -> str:
-    """What somebody can do about a plugin that cannot be loaded."""
+    """How to fix or remove a plugin that cannot be loaded, for errors."""
     remove = f"leave it out: -p no:{plugin.name}; or remove it: connectagent plugins uninstall {plugin.name}"
     own = re.split(r"[.:]", plugin.entry.value)[0].strip()
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in (own, PROJECT):
@@ -311,18 +310,18 @@ def leaves_out(item: Any) -> bool:
 
 
 class LeftOut:
-    """Which plugins are left out, by `"no:name"`.
+    """The plugins that are left out by `"no:name"`.
 
-    Settings and environment take away what they brought, and what is there by default. What code or the command
-    line names stays, unless one of these leaves it out.
+    `"no:name"` in settings or the environment leaves out plugins of these places, and defaults. A plugin that code or
+    the command line names is left out only by code or the command line.
 
     Args:
         items: everything that is named, each with its place.
-        built_in: the names of the package's own plugins, for which no entry point is read.
+        built_in: the names of the built-in plugins, for which no entry point is read.
     """
 
     def __init__(self, items: list[tuple[Any, str]], built_in: Iterable[str]) -> None:
-        self.items: dict[str, tuple[str, str]] = {}  # by normalized name: as it was written, and where
+        self.items: dict[str, tuple[str, str]] = {}  # by normalized name: as written, and its place
         self.by_settings: set[str] = set()
         self.by_person: set[str] = set()
         self.by_code: set[str] = set()
@@ -337,27 +336,27 @@ class LeftOut:
             by |= names
 
     def __call__(self, name: str, place: str) -> bool:
-        """Whether a plugin that was named in a place is left out."""
+        """Whether a plugin named in a place is left out."""
         stays = place in (*IN_CODE, PERSON)
         by = [self.by_code, self.by_person] if stays else [self.by_code, self.by_person, self.by_settings]
         return any(normalized(name) in names for names in by)
 
     def check(self, known: set[str]) -> None:
-        """Refuse a name that there is none of.
+        """Refuse unknown names.
 
         Raises:
-            PluginError: what was written, where, and what was meant perhaps.
+            PluginError: a name is unknown; the message quotes it with its place and suggests another.
         """
         for name, (item, place) in self.items.items():
             if name not in known and not named(name):
                 near = nearest(name, known)
                 hint = f" Did you mean 'no:{near}'?" if near else ""
-                there = ", ".join(sorted(known))
-                raise PluginError(f"{item!r} ({told_place(place)}): there is no plugin {name!r}.{hint} Known: {there}")
+                where, listed = describe_place(place), ", ".join(sorted(known))
+                raise PluginError(f"{item!r} ({where}): there is no plugin {name!r}.{hint} Known: {listed}")
 
 
-def told_place(place: str) -> str:
-    """Where a plugin is named, for errors."""
+def describe_place(place: str) -> str:
+    """The place that names a plugin, for errors."""
     if place.startswith("CONNECTAGENT_"):
         return f"named by the environment variable {place}"
     return {CODE: "named in code", PERSON: "named on the command line"}.get(place, f"named by {place}")

@@ -1,6 +1,6 @@
 """The executor: it runs the handlers of one call of a hook, by the hook's contract.
 
-pluggy has found and ordered them. Each runs inside a boundary, which the executor is given.
+pluggy finds and orders the handlers. The boundary runs each of them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from connectagent.session.state import clone
 
 
 class HandlerValue(NamedTuple):
-    """A value that a handler supplied, and whose it is."""
+    """A value that a handler supplied, and the handler's `by`."""
 
     value: Any
     by: By
 
 
 class Boundary(Protocol):
-    """What runs one handler: its value is checked, its time taken, its changes and errors are known to be its own."""
+    """Runs one handler: checks its value, measures its time, and attributes its changes and errors to it."""
 
     def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Run a handler; the value that counts, or None."""
+        """Run a handler; its checked value, or None."""
 
     def begin(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Make the generator of an around handler, or what stands for it; nothing of the handler has run yet."""
+        """Make the generator of an around handler, without running any of it."""
 
     def enter(self, handler: Handler, half: Any, arguments: dict[str, Any]) -> None:
         """Run an around handler up to its yield."""
@@ -41,16 +41,16 @@ class Boundary(Protocol):
     def leave(
         self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
     ) -> Any:
-        """Run the rest of an around handler, which sees the outcome; the value that it returns."""
+        """Run the rest of an around handler with the outcome; the value that it returns."""
 
     def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
-        """Tell that a handler replaced what its hook is about."""
+        """Trace that a handler replaced the value of its hook."""
 
     def blame(self, error: BaseException, handler: Handler) -> BaseException:
         """Name the handler in its error."""
 
     def keep_owner(self, error: BaseException, by: By) -> None:
-        """Remember whose an error is."""
+        """Remember the handler that raised an error."""
 
 
 def nothing() -> None:
@@ -58,13 +58,13 @@ def nothing() -> None:
 
 
 class HookCall(dict[str, Any]):
-    """The arguments of one call of a hook, with what the host itself wants of it.
+    """The arguments of one call of a hook, with what the executor needs for it.
 
     Attributes:
-        convert: makes a handler's value into what takes the place of the chained one, or of the operation's.
-        ready: is called before each handler, of a chain or of those that only watch.
-        decided: the value that a handler supplied; of `on_complete` the last `Continue`.
-        operation: what handlers run around; None: the function that `call_extra` adds.
+        convert: converts a handler's value before it replaces the chained value, or the operation's.
+        ready: is called before each handler of a chain or an observing hook.
+        decided: the value that a handler supplied; for `on_complete` the last `Continue`.
+        operation: the operation of an around hook; None: the function that `call_extra` adds.
     """
 
     __slots__ = ("convert", "decided", "operation", "ready")
@@ -84,10 +84,10 @@ class HookCall(dict[str, Any]):
 
 
 class Registration:
-    """A handler as pluggy holds it: `implementation.plugin` of what monitoring is given.
+    """A handler as pluggy registers it: `implementation.plugin`, as monitoring sees it.
 
     Args:
-        handler: the handler. While its place in the order is changed it has two registrations, and runs once.
+        handler: the handler. While handlers are reordered it has two registrations, and runs once.
     """
 
     __slots__ = ("handler",)
@@ -96,10 +96,10 @@ class Registration:
         self.handler = handler
 
     def call(self, **arguments: Any) -> Any:
-        """Refuse: pluggy asks for a function, but the executor runs the handler, inside its boundary.
+        """Refuse: pluggy requires a function, but the executor runs the handlers.
 
         Raises:
-            PluginError: always; pluggy did not ask the executor.
+            PluginError: always; pluggy bypassed the executor.
         """
         raise PluginError(
             f"pluggy {pluggy.__version__} ran {who(self.handler)} past the host, which would not check what it does; "
@@ -111,7 +111,7 @@ class Registration:
 
 
 class Executor:
-    """Runs the handlers of a hook, for whoever calls the hook.
+    """Runs the handlers of a hook.
 
     Args:
         boundary: runs each handler.
@@ -123,7 +123,7 @@ class Executor:
     def __call__(
         self, hook: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any], firstresult: bool
     ) -> Any:
-        """Run what pluggy has ordered, by the hook's contract; the last of the implementations runs first."""
+        """Run the implementations by the hook's contract, the last one first."""
         call = arguments if isinstance(arguments, HookCall) else HookCall(arguments)
         kind = CONTRACTS[hook].kind
         if kind == "around":
@@ -174,7 +174,7 @@ class Executor:
         return self.leave(entered, call, result, error)
 
     def enter(self, handlers: Iterable[Handler], call: HookCall, entered: list[tuple[Handler, Any]]) -> None:
-        """Run around handlers up to their yields; `entered` takes those that have begun."""
+        """Run around handlers up to their yields; those that have begun are added to `entered`."""
         for handler in handlers:
             half = self.boundary.begin(handler, call)
             entered.append((handler, half))  # before it begins: Ctrl-C must still reach it
@@ -183,7 +183,7 @@ class Executor:
     def leave(
         self, entered: list[tuple[Handler, Any]], call: HookCall, result: Any, error: BaseException | None
     ) -> Any:
-        """Run the rest of around handlers, the last of them first; what becomes of the operation's outcome."""
+        """Run the rest of around handlers, the last one first; the final outcome of the operation."""
         boundary = self.boundary
         while entered:
             try:
@@ -202,9 +202,9 @@ class Executor:
 
 
 def _handlers_in(implementations: Sequence[pluggy.HookImpl], hook: str = "") -> Iterable[Handler]:
-    """The handlers in the order in which they run, each once; with a hook, what `call_extra` adds is one too.
+    """The handlers in the order in which they run, each once; with `hook`, those that `call_extra` adds too.
 
-    Where one has two registrations, as while others are rearranged, the older one, which runs last, has its place.
+    A handler with two registrations runs at the place of the older one, which is later in the order.
     """
     found: dict[Handler, None] = {}
     for one in implementations:
@@ -216,7 +216,7 @@ def _handlers_in(implementations: Sequence[pluggy.HookImpl], hook: str = "") -> 
 
 
 def _operation(implementations: Sequence[pluggy.HookImpl], call: HookCall) -> Callable[[], Any]:
-    """What an around hook is about: the function that `call_extra` adds; without one, nothing."""
+    """The operation of an around hook: the function that `call_extra` adds; without one, it does nothing."""
     for one in implementations:
         if one.plugin is None:
             return functools.partial(one.function, *[call[name] for name in one.argnames])

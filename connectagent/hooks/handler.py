@@ -1,4 +1,4 @@
-"""A handler: one function that is marked for one hook, and the check that it can be what its marker says."""
+"""A handler: one function marked for one hook, and the check of its signature."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from connectagent.hooks.specs import AROUND, CONTRACTS, PARAMETERS
 from connectagent.session.usage import Account
 
 F = TypeVar("F", bound=Callable[..., Any])
-MARKS = "connectagent_marks"  # beside pluggy's `connectagent_impl`, which holds one mark only
+MARKS = "connectagent_marks"  # pluggy's own `connectagent_impl` has room for one mark only
 
 
 @dataclass(slots=True, eq=False)
 class Handler:
-    """One function that is marked for one hook, as the host calls it.
+    """One function that is marked for one hook.
 
     Args:
         hook: the hook's name.
-        function: what is called.
-        opts: pluggy's options of the marker.
-        plugin: the name of the plugin that brought it.
+        function: the function.
+        opts: the marker's options, as pluggy has them.
+        plugin: the name of its plugin.
         version: the version of the plugin's distribution, or None.
-        builtin: whether it is one of the package's own, which are not watched for changes.
-        shadowed: whether it runs on copies, and only what it would have done is traced.
-        local: whether agents below its agent do without it, as they do without what `on_events` brings.
-        thing: what was listed or registered: the function itself, or the object or module that has it.
+        builtin: whether it is of a built-in plugin; its changes are not attributed.
+        shadowed: whether it runs on copies, and only its intended changes are traced.
+        local: whether agents below its agent do not inherit it, as with `on_events`.
+        thing: what was listed or registered: the function, or the object or module that has it.
     """
 
     hook: str
@@ -59,7 +59,7 @@ class Handler:
         }
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
-        """Call the function with the part of a hook's arguments that it names."""
+        """Call the function with those arguments of the hook that it takes."""
         if self.keywords:
             return self.function(
                 *[arguments[name] for name in self.positional], **{name: arguments[name] for name in self.keywords}
@@ -76,15 +76,15 @@ def event_of(function: object) -> str | None:
 def check_handler(
     function: Callable[..., Any], hook: str, *, unbound: bool = False
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The positional and the keyword-only parameters that a handler takes from its hook.
+    """The positional and the keyword-only parameters of the hook that a handler takes.
 
     Args:
         function: the handler.
-        hook: the hook that it is for.
+        hook: its hook.
         unbound: whether a leading `self` or `cls` is still to be bound.
 
     Raises:
-        HandlerError: the function cannot be called by this hook; with file, line and what is accepted.
+        HandlerError: the hook cannot call the function; the message has file, line and the hook's parameters.
     """
     place = f"@{hook} handler {name_of(function)!r} ({place_of(function)})"
     _check_kind(_code_holder(function), hook, place)
@@ -103,7 +103,7 @@ def check_handler(
 
 
 def _check_kind(code: Any, hook: str, place: str) -> None:
-    """Refuse async functions, and generators where the hook takes none; insist on one where it does."""
+    """Refuse async functions, generators for other hooks than around hooks, and functions without yield for these."""
     if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
         raise HandlerError(f"{place} is async: the loop is synchronous; write 'def', and asyncio.run() inside it")
     yields, around = inspect.isgeneratorfunction(code), CONTRACTS[hook].kind == "around"
@@ -130,7 +130,7 @@ def _code_holder(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     if not inspect.isroutine(function) and not isinstance(function, type):
-        function = getattr(function, "__call__", function)  # noqa: B004  the method itself is wanted
+        function = getattr(function, "__call__", function)  # noqa: B004  the method itself is needed
     return inspect.unwrap(getattr(function, "__func__", function))
 
 
@@ -141,7 +141,7 @@ def where(function: Any) -> tuple[str, int]:
 
 
 def name_of(function: Any) -> str:
-    """The name by which a handler is told apart: its qualified name without `<locals>`."""
+    """A handler's name: the qualified name without `<locals>`."""
     holder = _code_holder(function)
     name = getattr(holder, "__qualname__", None) or type(function).__name__
     return str(name).rpartition("<locals>.")[2]
@@ -153,6 +153,6 @@ def place_of(function: Any) -> str:
 
 
 def who(handler: Handler) -> str:
-    """A handler as errors name it: hook, name, file and line."""
+    """A handler for errors: hook, name, file and line."""
     by = handler.by
     return f"{handler.hook} handler {by['handler']!r} ({by['file']}:{by['line']})"

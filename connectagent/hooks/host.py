@@ -1,7 +1,7 @@
-"""The host: which handlers there are, and in which order they run.
+"""The host: the handlers of an agent and their order.
 
-pluggy keeps the specs, the registrations and the order, and gives subsets, monitoring and tracing. What runs the
-handlers is an executor of our own, in the place where pluggy's monitoring puts its wrappers.
+Specs, registration, order, subsets, monitoring and tracing are pluggy's. Our executor runs the handlers; it stands
+where pluggy's monitoring puts its wrappers.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
 
 Over = Sequence[list[Any]]
-"""Handlers that are not to run again, as `[plugin, handler]`."""
+"""Handlers that have finished and do not run again, as `[plugin, handler]`."""
 
 
 class Host(pluggy.PluginManager):
     """The handlers of one agent.
 
-    A plugin that is registered later runs earlier, as pluggy has it. The lists of `Agent(...)` and `add` keep the
-    order in which handlers are listed. `tryfirst` and `trylast` override both.
+    A plugin that is registered later runs earlier, as in pluggy. Handlers listed in `Agent(...)` and `add` run in the
+    listed order. `tryfirst` and `trylast` override both.
 
     Args:
         boundary: runs each handler.
@@ -42,7 +42,7 @@ class Host(pluggy.PluginManager):
     def __init__(self, boundary: Boundary) -> None:
         super().__init__(PROJECT)
         self.boundary = boundary
-        # Here pluggy's own monitoring and tracing put their wrappers. The place has no public name: see the test of it.
+        # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
         self._inner_hookexec = self._executor = cast(Any, Executor(boundary))
         self.add_hookspecs(specs)
         self._arranging = threading.RLock()
@@ -61,7 +61,7 @@ class Host(pluggy.PluginManager):
         return [handler for hook in HOOKS for handler in self.handlers(hook)]
 
     def load(self, handlers: Iterable[Handler]) -> None:
-        """Register handlers, in place of those that were, so that they run in the order in which they are given.
+        """Register these handlers in place of all others, to run in the given order.
 
         Raises:
             PluginError: the same function is listed twice for one hook.
@@ -72,10 +72,10 @@ class Host(pluggy.PluginManager):
             self._arrange(listed, HOOKS)
 
     def add(self, *handlers: Handler) -> contextlib.ExitStack:
-        """Add handlers at the end of the list, and those of the package's own plugins at the end of these.
+        """Add handlers at the end; those of built-in plugins behind the other built-in ones.
 
         Returns:
-            What takes them away again: `with hooks.add(handler):`, or its `close()`.
+            A context manager that removes them: `with hooks.add(handler):`, or its `close()`.
 
         Raises:
             PluginError: the same function is there already for that hook.
@@ -93,10 +93,10 @@ class Host(pluggy.PluginManager):
         return undo
 
     def without(self, plugins: Iterable[str | Handler]) -> contextlib.ExitStack:
-        """Do without plugins, each given by its name, or without single handlers.
+        """Remove plugins, given by name, or single handlers.
 
         Returns:
-            What puts them back into their places: `with hooks.without(["approve"]):`, or its `close()`.
+            A context manager that puts them back in their places: `with hooks.without(["approve"]):`, or its `close()`.
         """
         given = list(plugins)
         names = {normalized(one) for one in given if isinstance(one, str)}
@@ -119,12 +119,12 @@ class Host(pluggy.PluginManager):
                 self._arrange(listed, [hook])
 
     def _arrange(self, listed: list[Handler], hooks: Iterable[str]) -> None:
-        """Register handlers in a new order; the old registrations go afterwards, so that no call misses a handler."""
+        """Register handlers in a new order; the old registrations go last, so that no call misses a handler."""
         old = [one for one in self._registrations() if one.handler.hook in hooks]
         _tell_apart(listed)
         for handler in reversed(listed):  # pluggy calls the last registered first
             self._register(handler)
-        for registration in reversed(old):  # so that what is left of them keeps the order
+        for registration in reversed(old):  # so that the rest keeps its order meanwhile
             super().unregister(registration)
 
     def _register(self, handler: Handler) -> None:
@@ -140,7 +140,7 @@ class Host(pluggy.PluginManager):
         return [plugin for _, plugin in self.list_name_plugin() if isinstance(plugin, Registration)]
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        """pluggy asks for each attribute of a plugin; ours are registrations, with one function each."""
+        """The options of a registration's only function; pluggy asks for every attribute of a plugin."""
         if name != "call" or not isinstance(plugin, Registration):
             return None
         return {**plugin.handler.opts, "specname": plugin.handler.hook, "wrapper": False}  # the executor drives those
@@ -148,14 +148,14 @@ class Host(pluggy.PluginManager):
     # -- plugins, as pluggy documents it ---------------------------------------------------------
 
     def register(self, plugin: Any, name: str | None = None) -> str | None:
-        """Register what `plugins=` takes: a marked function, an object, a module; it runs before those that are there.
+        """Register what `plugins=` takes: a marked function, an object, a module. It runs before earlier ones.
 
         Returns:
-            The plugin's name; None where that is blocked.
+            The plugin's name; None where it is blocked.
 
         Raises:
-            ValueError: the plugin is registered, or the name is taken.
-            PluginError: the plugin brings no handler.
+            ValueError: the plugin is registered already, or the name is taken.
+            PluginError: the plugin has no handler.
         """
         found = list(handlers_of(plugin, name))
         known_as = found[0].plugin if found else self.get_canonical_name(plugin)
@@ -171,7 +171,7 @@ class Host(pluggy.PluginManager):
         return known_as
 
     def unregister(self, plugin: Any = None, name: str | None = None) -> Any:
-        """Unregister a plugin with all of its handlers; one that runs in a call comes to its end.
+        """Unregister a plugin with all of its handlers; one that is running finishes.
 
         Returns:
             The plugin; None where there is none of that name.
@@ -191,7 +191,7 @@ class Host(pluggy.PluginManager):
         return found
 
     def get_canonical_name(self, plugin: Any) -> str:
-        """The name by which a plugin is known that is given none."""
+        """The name of a plugin that is registered without one."""
         return plugin_name(plugin)
 
     def get_plugin(self, name: str) -> Any:
@@ -225,14 +225,14 @@ class Host(pluggy.PluginManager):
     # -- calling a hook --------------------------------------------------------------------------
 
     def has_others(self, hook: str) -> bool:
-        """Whether a hook has handlers that are not the package's own, or something monitors calls."""
+        """Whether a hook has handlers of plugins that are not built in, or calls are monitored."""
         for one in getattr(self.hook, hook)._hookimpls:  # asked often: a generator would take longer than the answer
             if not one.plugin.handler.builtin:
                 return True
         return self._is_monitored
 
     def run(self, hook: str, call: HookCall, over: Over = ()) -> None:
-        """Call handlers by the hook's contract; those that are over are left out. What they did is in the call."""
+        """Call handlers by the hook's contract, without those in `over`; `call` has the results."""
         if not self.is_idle(hook):
             self._call(hook, call, self._named(hook, over) if over else ())
 
@@ -243,14 +243,14 @@ class Host(pluggy.PluginManager):
 
         Args:
             hook: the hook.
-            but: handlers that are left out: those of the trace are not told what they do themselves.
+            but: handlers to leave out: those of `on_trace` do not get the entries that they cause.
             ready: is called before each handler.
-            arguments: what the hook gives.
+            arguments: the hook's arguments.
         """
         if self.is_idle(hook):
             return
-        told = {id(by) for by in but}
-        gone = [one for one in self.handlers(hook) if id(one.by) in told] if told else ()
+        excluded = {id(by) for by in but}
+        gone = [one for one in self.handlers(hook) if id(one.by) in excluded] if excluded else ()
         self._call(hook, HookCall(arguments, None, ready), gone)
 
     def collect(self, hook: str, **arguments: Any) -> list[Any]:
@@ -265,16 +265,16 @@ class Host(pluggy.PluginManager):
         over: Over = (),
         **arguments: Any,
     ) -> Any:
-        """Run an operation inside the hook's handlers, the first of them outermost; some may be left out."""
+        """Run an operation inside the hook's handlers, the first one outermost, without those in `over`."""
         if self.is_idle(hook):
             return operation()
         gone = self._named(hook, over) if over else ()
         return self._call(hook, HookCall(arguments, convert, operation=operation), gone)
 
     def halves(self, hook: str, over: Over = ()) -> tuple[Any, list[Handler]]:
-        """What runs the two halves of around handlers, and those handlers; for what runs beside the thread of both.
+        """The executor and the around handlers, for running their two halves apart from the operation.
 
-        Where calls are monitored there are no halves, only whole calls: None.
+        The executor is None where calls are monitored: monitoring sees whole calls only.
         """
         gone = self._named(hook, over) if over else ()
         handlers = [one for one in self.handlers(hook) if one not in gone]
@@ -284,12 +284,12 @@ class Host(pluggy.PluginManager):
         return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in named]
 
     def is_last(self, hook: str, by: By) -> bool:
-        """Whether a handler is one of those that shall run behind the others (`trylast`)."""
+        """Whether a handler is marked `trylast`."""
         named = (one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] == [by["plugin"], by["handler"]])
         return any(one.opts.get("trylast") for one in named)
 
     def is_idle(self, hook: str) -> bool:
-        """Whether nobody would see a call: no handler, and nothing that monitors."""
+        """Whether a call would do nothing: no handler, and no monitoring."""
         return not getattr(self.hook, hook)._hookimpls and not self._is_monitored
 
     @property
@@ -297,7 +297,7 @@ class Host(pluggy.PluginManager):
         return self._inner_hookexec is not self._executor
 
     def _call(self, hook: str, call: HookCall, but: Sequence[Handler] = ()) -> Any:
-        """Run what pluggy has ordered, past its `call_extra`, which would look at each function's signature anew."""
+        """Run the implementations directly: `call_extra` would inspect each function's signature every time."""
         caller: pluggy.HookCaller = self.subset_hook_caller(hook, but) if but else getattr(self.hook, hook)
         return self._inner_hookexec(hook, caller.get_hookimpls(), call, CONTRACTS[hook].kind == "first")
 
@@ -305,7 +305,7 @@ class Host(pluggy.PluginManager):
         """Refuse a value that the hook takes in other cases only.
 
         Raises:
-            HookResultError: the value is none of the kinds.
+            HookResultError: the value has none of these types.
         """
         if not isinstance(decision.value, kinds):
             handler = next(one for one in self.handlers(decision.by["hook"]) if one.by is decision.by)
@@ -314,12 +314,12 @@ class Host(pluggy.PluginManager):
             raise self.boundary.blame(HookResultError(problem), handler)
 
     def ledger(self) -> list[dict[str, Any]]:
-        """What each handler that has run cost, the longest first."""
+        """The time and cost of each handler that has run, the slowest first."""
         return rows(self.loaded)
 
 
 def _place_of(handler: Handler, listed: list[Handler]) -> int:
-    """Where in a list a handler is added."""
+    """The index at which a handler is added to a list."""
     if not handler.builtin:
         return len(listed)
     plain = [one.builtin and not one.opts.get("tryfirst") and not one.opts.get("trylast") for one in listed]
@@ -327,14 +327,14 @@ def _place_of(handler: Handler, listed: list[Handler]) -> int:
 
 
 def _is_of(handler: Handler, plugin: Any) -> bool:
-    """Whether a handler is that one, or one of a plugin, which is given itself or by its name."""
+    """Whether a handler is `plugin`, or belongs to the plugin, given as an object or by name."""
     if isinstance(plugin, str):
         return handler.plugin == plugin
     return handler is plugin or handler.thing is plugin or (inspect.ismethod(plugin) and handler.thing == plugin)
 
 
 def _tell_apart(listed: list[Handler]) -> None:
-    """Number handlers of one name, such as those of two objects of a class: the log tells by names which has run."""
+    """Number handlers of the same name, such as methods of two objects: the log identifies handlers by name."""
     taken: set[tuple[str, str, str]] = set()
     for handler in listed:
         name, number = handler.by["handler"], 1

@@ -1,7 +1,7 @@
-"""The markers, and the check that a function can be the handler that its marker says.
+"""The markers: decorators that mark a function as a handler of a hook.
 
-A marker is pluggy's own with the hook's name filled in. It leaves the function as it is and checks it at
-once, so that a mistake is told where it is made.
+A marker is pluggy's own for one hook. It returns the function unchanged and checks its signature at once, so that an
+error points to the definition.
 """
 
 from __future__ import annotations
@@ -95,6 +95,6 @@ def marked_members(thing: object) -> Iterator[Callable[..., Any]]:
     for cls in reversed(type(thing).__mro__):
         members.update(vars(cls))
     members.update(getattr(thing, "__dict__", {}))
-    for name, member in members.items():  # as they are defined: no property is run to find handlers
+    for name, member in members.items():  # from the class: no property is run
         if marks_of(getattr(member, "__func__", member)):
             yield getattr(thing, name)

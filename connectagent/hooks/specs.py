@@ -1,7 +1,7 @@
-"""The hooks: each moment of a turn, and what its handlers are given and may answer.
+"""The hooks: when each fires, what its handlers are given, and what they may return.
 
-A hook is defined here and nowhere else: `connectagent hooks NAME` prints its docstring, the markers in
-`markers.py` carry its name, and the executor reads its contract.
+This is the only definition of a hook: `connectagent hooks NAME` prints its docstring, `markers.py` has a marker of
+its name, and the executor reads its contract.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Contract(NamedTuple):
     """How the executor runs a hook.
 
     Args:
-        kind: `first` (the first value ends the hook), `chain` (every handler runs and sees the value
-            that those before it left), `observe` (no value is taken), `around` (generators about an
-            operation), `collect` (all values, in a list).
-        takes: the types of value that a handler may return; empty for any.
-        chained: for `chain`, the parameter that carries the value.
+        kind: `first` (the first value ends the call), `chain` (every handler gets the value of the one before
+            it), `observe` (no values), `around` (generators around an operation), `collect` (a list of all
+            values).
+        takes: the types that a handler may return; empty for any.
+        chained: for `chain`, the parameter with the value.
     """
 
     kind: Kind
@@ -89,7 +89,7 @@ def before_llm(agent: AgentAPI, request: LLMRequest) -> LLMResponse | str | None
 def after_llm(agent: AgentAPI, request: LLMRequest, response: LLMResponse) -> LLMResponse | str | None:
     """The model has answered.
 
-    Fires: after every response, those that a handler supplied included.
+    Fires: after every response, including those that a handler supplied.
 
     Args:
         agent: the agent.
@@ -106,7 +106,7 @@ def after_llm(agent: AgentAPI, request: LLMRequest, response: LLMResponse) -> LL
 def before_tools(agent: AgentAPI, tool_calls: list[ToolCall]) -> None:
     """A tool round is about to begin.
 
-    Fires: once per tool round, the assistant's message being in `messages`.
+    Fires: once per tool round; the assistant's message is in `messages`.
 
     Args:
         agent: the agent.
@@ -124,7 +124,7 @@ def before_tools(agent: AgentAPI, tool_calls: list[ToolCall]) -> None:
 def before_each_tool(agent: AgentAPI, tool_call: ToolCall) -> Any:
     """One tool is about to be called.
 
-    Fires: for every tool call, those of unknown tools included.
+    Fires: for every tool call, including those of unknown tools.
 
     Args:
         agent: the agent.
@@ -143,16 +143,16 @@ def before_each_tool(agent: AgentAPI, tool_call: ToolCall) -> Any:
 def after_each_tool(agent: AgentAPI, tool_call: ToolCall, result: Any, entry: TraceEntry) -> Any:
     """One tool call has its result.
 
-    Fires: for every tool call, whatever became of it: `entry["status"]` tells.
+    Fires: for every tool call, whatever its outcome: see `entry["status"]`.
 
     Args:
         agent: the agent; the result is in `messages`, at its place.
         tool_call: the call.
         result: the result, as the handlers before this one left it.
-        entry: the call's trace entry, the last of the trace: entries that the handlers cause are appended later.
+        entry: the call's trace entry, the last of the trace: entries caused by handlers are appended later.
 
     Returns:
-        None: the result stays, as it does where a handler returns the very `result` that it was given.
+        None: the result stays, as it does where a handler returns the same `result` object.
         any other value: takes its place, in `messages` and in the trace.
     """
 
@@ -161,7 +161,7 @@ def after_each_tool(agent: AgentAPI, tool_call: ToolCall, result: Any, entry: Tr
 def after_tools(agent: AgentAPI, entries: list[TraceEntry]) -> None:
     """A tool round is over.
 
-    Fires: once per tool round, all results being in `messages`.
+    Fires: once per tool round; all results are in `messages`.
 
     Args:
         agent: the agent.
@@ -179,7 +179,7 @@ def on_error(
     """A tool or a model call failed.
 
     Fires: when a tool raised or was not found, or its arguments did not fit (`tool_call` is set), and
-    when a model call failed (`tool_call` is None), `agent.ask()` included. Not for errors of handlers.
+    when a model call failed (`tool_call` is None), including those of `agent.ask()`. Not for errors of handlers.
 
     Args:
         agent: the agent.
@@ -200,12 +200,12 @@ def on_error(
 def on_complete(agent: AgentAPI, result: str, outcome: str) -> str | Continue | None:
     """The turn has its result.
 
-    Fires: once per `input()` that returns; again, when a handler let the loop go on.
+    Fires: once per `input()` that returns; again after a `Continue`.
 
     Args:
         agent: the agent.
         result: what `input()` will return, as the handlers before this one left it.
-        outcome: `answered`, `truncated` where a limit of tokens has cut the answer, `ended`, `max_iterations`, or
+        outcome: `answered`, `truncated` where a token limit has cut the answer, `ended`, `max_iterations`, or
             `transferred` to another agent.
 
     Returns:
@@ -246,7 +246,7 @@ def around_llm(agent: AgentAPI, request: LLMRequest) -> Generator[None, Any, Any
 
     Args:
         agent: the agent.
-        request: `messages`, `tools`, `model`, `options`; what is changed before the `yield` is what is sent.
+        request: `messages`, `tools`, `model`, `options`; changes before the `yield` are sent.
 
     Yields:
         once; `yield` gives the LLMResponse, or raises what the call raised.
@@ -329,11 +329,10 @@ def on_agent_ready(agent: AgentAPI) -> None:
 
 @_spec("observe")
 def on_agent_closed(agent: AgentAPI) -> None:
-    """An agent's life is over.
+    """An agent was closed.
 
-    Fires: once, when the agent is closed: by `close()`, at the end of `with Agent(...)`, at the end of the process, or
-    after nobody has held the agent any more; after it fired for the agents below. Every handler runs, whatever
-    the others raise.
+    Fires: once: at `close()`, at the end of `with Agent(...)`, at the end of the process, or after the last reference
+    is gone; for the agents below first. Every handler runs, even if others raise.
 
     Args:
         agent: the agent, which takes no further turn.

@@ -1,7 +1,7 @@
-"""Records: written line by line, read as data, in short or while they grow, and found.
+"""Records: writing, reading, following, summing up and finding them.
 
 A record grows by whole lines (`records/write.py` writes them), so each reader takes whole lines only.
-Who writes a record loads no reader.
+Writing a record loads no reader.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Long texts of a record are files of their own: `.co/blobs/<sha256>`, each once.
+"""Long texts of records, as files of their own: `.co/blobs/<sha256>`, one for each text.
 
-In the record stands a text in their place that is read as it is, with head and tail, and from which
-`restored` makes the whole again.
+The record has a place holder with the text's head and tail. `restored` replaces it by the whole text.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-LARGEST = 32_768  # bytes of UTF-8 of a text that stands in the record itself
+LARGEST = 32_768  # bytes of UTF-8 of a text in the record itself
 SHOWN = 1_000  # characters of head, and of tail
 
 _MARK = "\n[... {bytes} bytes, sha256:{digest} ...]\n"
@@ -26,17 +25,17 @@ _WHOLE = re.compile(
 
 
 def is_long(text: str) -> bool:
-    """Whether a text is kept as a blob: one of over 32,768 bytes, or one that reads like a blob's place holder."""
+    """Whether a text is kept as a blob: it has over 32,768 bytes, or looks like a blob's place holder."""
     if len(text) <= LARGEST // 4:
         return len(text) >= 2 * SHOWN and _WHOLE.fullmatch(text) is not None
     return len(text) > LARGEST or len(_data(text)) > LARGEST
 
 
 def place_holder(text: str, *, kept: bool = True) -> str:
-    """What stands in the record for a long text: head, size and hash, tail.
+    """The place holder of a long text in the record: head, size and hash, tail.
 
     Args:
-        kept: whether its file is there; without it the hash is left out.
+        kept: whether its file was written; if not, the hash is left out.
     """
     data = _data(text)
     mark = (_MARK if kept else _NOT_KEPT).format(bytes=len(data), digest=_digest(data))
@@ -44,7 +43,7 @@ def place_holder(text: str, *, kept: bool = True) -> str:
 
 
 def store_blob(text: str, folder: Path, *, synced: bool = False) -> None:
-    """Write a text to its file, if it is not there.
+    """Write a text to its file, unless the file exists.
 
     Args:
         folder: `.co/blobs`, which must exist.
@@ -76,7 +75,7 @@ def store_blob(text: str, folder: Path, *, synced: bool = False) -> None:
 
 
 def blob_folder(record: str | os.PathLike[str]) -> Path:
-    """Where the blobs of a record are: the folder `blobs` beside the record's own."""
+    """The folder of a record's blobs: `blobs` beside the record's own folder."""
     return Path(os.path.abspath(record)).parent.parent / "blobs"
 
 
@@ -89,7 +88,7 @@ def load_blob(digest: str, folder: Path) -> str:
 
     Raises:
         OSError: there is no such file, or it cannot be read.
-        ValueError: it is no digest, or the file does not hold what was written.
+        ValueError: it is no digest, or the file was changed.
     """
     found = REFERENCE.search(digest)
     digest = found[2] if found else digest.removeprefix("sha256:")
@@ -97,17 +96,17 @@ def load_blob(digest: str, folder: Path) -> str:
         raise ValueError(f"{digest!r:.80} is no sha256 of a blob: 64 hexadecimal digits")
     data = (folder / digest).read_bytes()
     if _digest(data) != digest:
-        raise ValueError(f"{folder / digest}: the blob was changed: it does not have its hash any more")
+        raise ValueError(f"{folder / digest}: the blob was changed: its hash does not match")
     return data.decode("utf-8", "surrogatepass")
 
 
 def restored(value: Any, folder: Path) -> Any:
-    """A value of a record with its blobs in their places; what has none is the same object.
+    """A value of a record with its place holders replaced by their blobs; without any, the same object.
 
-    A blob that is missing or was changed stays as head and tail, with that note between them.
+    The place holder of a blob that is missing or was changed stays, and says so.
 
     Args:
-        value: anything that was read from a record: an entry, a turn, a list of messages, a text.
+        value: any value from a record: an entry, a turn, a list of messages, a text.
         folder: `blob_folder(record)`.
     """
     if isinstance(value, str):
@@ -137,6 +136,6 @@ def _data(text: str) -> bytes:
 
 
 def _digest(data: bytes) -> str:
-    from hashlib import sha256  # only long texts need it, and loading OpenSSL takes 3 ms
+    from hashlib import sha256  # needed for long texts only; loading OpenSSL takes 3 ms
 
     return sha256(data).hexdigest()

@@ -1,4 +1,4 @@
-"""What of a value goes into the record: no secrets, and no long texts, which are files of their own."""
+"""Values as lines of the record: secrets masked, long texts replaced by place holders of their blobs."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _STATE = ("delta", "appended", "removed")
 
 
 def without_texts(line: TraceEntry) -> TraceEntry:
-    """A line of an agent that is not to be recorded: what happened and what it cost, without texts and arguments.
+    """A line of an agent with `log=False`: what happened and what it cost, without texts and arguments.
 
-    What its turn changed in the state belongs to the agents around it too, and stays.
+    Its turn's changes to the state stay: they concern the agents around it too.
     """
     ends_turn = line.get("type") in ("agent_turn", TURN_ENDED)
     kept = _WITHOUT_TEXTS.union(_STATE) if ends_turn else _WITHOUT_TEXTS
@@ -39,8 +39,8 @@ class Encoder:
     """Makes the lines of one session's record.
 
     Args:
-        agent: who is told where a long text cannot be written.
-        record: the session's file, where it is there already.
+        agent: the agent, for a warning when a long text cannot be written.
+        record: the session's file, if it exists already.
     """
 
     def __init__(self, agent: Any, record: Path | None = None) -> None:
@@ -49,8 +49,8 @@ class Encoder:
         self._folder: Path | None = None
 
     def entry(self, entry: TraceEntry) -> str:
-        """An entry of the trace as one line; `masked` tells the places in it at which something was masked."""
-        return self._line(entry, yaml_lines.entry_line, told=True)
+        """An entry of the trace as one line; its key `masked` lists the places where something was masked."""
+        return self._line(entry, yaml_lines.entry_line, list_masked=True)
 
     def line(self, value: Any) -> str:
         """A value as one line."""
@@ -64,13 +64,13 @@ class Encoder:
         """Messages as one line: a text that is JSON."""
         return yaml_lines.json_line(self._line(messages, yaml_lines.json_text))
 
-    def _line(self, value: Any, encode: Any, told: bool = False) -> str:
-        """Most lines hold nothing secret and nothing long, which is told from the line itself at little cost."""
+    def _line(self, value: Any, encode: Any, list_masked: bool = False) -> str:
+        """A value as a line. Most have no secret and no long text: a cheap look at the encoded line shows it."""
         line: str = encode(value)
         try:
             if current().suspects(line):
                 given, value = value, current().value(value)
-                if told and value is not given:
+                if list_masked and value is not given:
                     value = {**value, "masked": sorted(set(_changed(given, value)))}
                 line = encode(value)
             if len(line) > LARGEST // 4:
@@ -82,7 +82,7 @@ class Encoder:
         return line
 
     def _short(self, value: Any, above: tuple[int, ...] = ()) -> Any:
-        """A value with place holders for its long texts; what contains itself is told."""
+        """A value with place holders for its long texts, and a note in place of a value that contains itself."""
         if isinstance(value, str):
             return self._blob(value) if is_long(value) else value
         if value is None or isinstance(value, (int, float)):
@@ -102,7 +102,7 @@ class Encoder:
     def _blob(self, text: str) -> str:
         try:
             if self._folder is None:
-                # Beside the record, wherever the program has gone since.
+                # Beside the record: the program may have changed its folder since.
                 evals = data_folder("evals") if self.record is None else self.record.parent
                 folder = evals.parent / "blobs"
                 folder.mkdir(mode=0o700, exist_ok=True)
@@ -115,7 +115,7 @@ class Encoder:
 
 
 def _changed(given: Any, masked: Any, place: str = "") -> list[str]:
-    """The places at which masking changed something, as `arguments.key` or `tool_calls.0.arguments.key`."""
+    """The places where masking changed something, as `arguments.key` or `tool_calls.0.arguments.key`."""
     if given is masked:
         return []
     pairs: Any = ()

@@ -1,4 +1,4 @@
-"""The file of a record: one process writes it, in whole lines, and no interruption tears them."""
+"""The file of a record: one process writes it, in whole lines, which interruptions do not tear."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ FORMAT = 1
 """The format of the records that this version writes."""
 
 BETWEEN_TURNS = "between_turns"
-"""The status of an item that holds what `execute_tool` did outside of turns."""
-
+"""The status of an item for what `execute_tool` did outside of turns."""
 
 INCOMPLETE = ".incomplete.yaml"
-"""How a record is named that lacks the end of its session, as the disk was full or failed."""
+"""The ending of a record's name whose session was not recorded to its end: the disk was full or failed."""
 
 
 def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:
-    """Open a record, which is a regular file: to wait for a pipe's other end would take for ever.
+    """Open a record to read, if it is a regular file: opening a pipe would wait for its other end.
 
     Raises:
         OSError: it cannot be opened.
@@ -42,10 +41,10 @@ def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:
 
 
 def open_to_append(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> int:
-    """Open a file that connectagent itself writes: no link, which may lead anywhere, and no pipe, which has to be read.
+    """Open a file to append to it. Links, which may lead anywhere, and pipes are refused.
 
     Raises:
-        OSError: it is one, or it cannot be opened.
+        OSError: it is a link or a pipe, or cannot be opened.
     """
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
@@ -64,20 +63,20 @@ def open_to_append(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> int:
 
 
 class RecordFile:
-    """A file of one session alone, appended to in whole lines.
+    """The file of one session, appended to in whole lines.
 
-    How much of a write has reached the file is told by the file's size, since Ctrl-C may come after any
-    step: what was interrupted is completed at once, or with the next write.
+    Ctrl-C may come after any step, so the file's size shows how much of a write has reached it. An interrupted write
+    is completed at once, or with the next one.
     """
 
     def __init__(self, path: Path, head: bytes, synced: bool) -> None:
         self.path = path
         self.process = os.getpid()
         self._synced = synced
-        self._pending = (0, head)  # where in the file it belongs, and what is not known to be there
+        self._pending = (0, head)  # the position, and the data that may not be in the file yet
         self._whole = bool(head)  # else the file's last line may be torn
         self._open_file: FileIO | None = None
-        self.kept = False  # whether it stays open, and so locked, between two writes: see `Held`
+        self.kept = False  # whether it stays open and locked between writes: see `Held`
 
     def append(self, data: bytes) -> None:
         if os.getpid() != self.process:
@@ -101,7 +100,7 @@ class RecordFile:
         Raises:
             OSError: another process has it, or has written to it since, or it cannot be opened.
         """
-        # No lock may be left behind by Ctrl-C: a FileIO is closed in one step, at the latest with its last reference.
+        # A FileIO is closed with its last reference: Ctrl-C leaves no lock behind.
         file = FileIO(self.path, "r+", opener=lambda path, flags: open_to_append(path))
         try:
             if not lock_to_write(file.fileno()):
@@ -117,7 +116,7 @@ class RecordFile:
             raise
 
     def _refuse_others(self, size: int) -> None:
-        """Refuse a file that is longer than this process has left it: its session goes on elsewhere."""
+        """Refuse a file that is longer than this process left it: another process has continued the session."""
         position, queued = self._pending
         if size > position + len(queued):
             raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
@@ -146,7 +145,7 @@ class RecordFile:
         self._pending = (position + len(data), b"")
 
     def give_up(self) -> None:
-        """Let the name tell that what follows is not there."""
+        """Rename the file: what follows is not recorded."""
         if self._open_file is not None and not self._open_file.closed and not self.path.name.endswith(INCOMPLETE):
             path = self.path.with_name(self.path.name.removesuffix(".yaml") + INCOMPLETE)
             with contextlib.suppress(OSError):
@@ -154,26 +153,26 @@ class RecordFile:
                 self.path = path
 
     def close(self) -> None:
-        """Give the descriptor back: thousands of agents may be alive between their turns."""
+        """Close the descriptor between turns: thousands of agents may be alive."""
         if self._open_file is not None and not self.kept:
             self._open_file.close()
 
 
 class Held:
-    """A record that this process alone writes, from before it is read."""
+    """A record that was locked before it was read, so that only this process writes it."""
 
     def __init__(self, file: RecordFile) -> None:
         self.file = file
         file.kept = True
 
     def close(self) -> None:
-        """Let others write it."""
+        """Release the lock."""
         self.file.kept = False
         self.file.close()
 
 
 def hold(path: Path) -> Held:
-    """Take the lock of a record.
+    """Lock a record.
 
     Raises:
         ConfigError: another process has it.
@@ -191,7 +190,7 @@ def hold(path: Path) -> Held:
 
 
 def _drop_torn_line(fd: int) -> None:
-    """Take away a last line that a kill has torn, so that the next one begins at a line's beginning."""
+    """Remove a last line that a kill has torn."""
     end = os.fstat(fd).st_size
     while end:
         start = max(0, end - 65536)

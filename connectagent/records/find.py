@@ -1,4 +1,4 @@
-"""Where records are, and which one somebody means."""
+"""Where records are, and how they are found."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _STAMP = re.compile(r"(.*)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\w+))?(?:\.incom
 
 
 def records_folder() -> Path:
-    """Where the records are; it need not exist."""
+    """The folder of the records; it need not exist."""
     return co_folder() / "evals"
 
 
 def all_records(folder: Path | None = None) -> list[Path]:
     """The records of a folder, the newest first, by the time in their names; none where there is no folder.
 
-    They are regular files: a link may lead anywhere, and a pipe keeps its reader waiting.
+    Only regular files count: a link may lead anywhere, and a pipe keeps its reader waiting.
     """
     paths = []
     try:
@@ -46,20 +46,20 @@ def _age(entry: os.DirEntry[str]) -> tuple[str, int, int]:
 
 
 def agent_in_name(path: Path) -> str:
-    """The part of a record's file name that was made from the agent's name."""
+    """The agent's name in a record's file name."""
     found = _STAMP.fullmatch(path.stem)
     return found[1] if found else path.stem
 
 
 def find_record(text: str | None = None) -> Path:
-    """The record that somebody means.
+    """Find a record.
 
     Args:
         text: a path; the name of a file in the records' folder, or the beginning of one; an agent's name,
             for its newest record; None or `last` for the newest of all.
 
     Raises:
-        ConfigError: there is none, or several begin like that; the message lists what is near.
+        ConfigError: there is none, or several begin like that; the message lists similar names.
     """
     known = all_records()
     if text and text != "last" and os.path.isfile(text):
@@ -71,7 +71,7 @@ def find_record(text: str | None = None) -> Path:
 
 
 def _called(text: str, known: list[Path]) -> Path:
-    """The record whose file or agent has this name, or the only one whose file's name begins like that.
+    """The record whose file or agent has this name, or the only one whose file name begins with it.
 
     Raises:
         ConfigError: there is none, or several begin like that.

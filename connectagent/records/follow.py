@@ -1,4 +1,4 @@
-"""Records while they grow."""
+"""Reads records while they grow."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from connectagent.records.read import ODD, is_shown
 
 
 class Follower:
-    """Reads the entries of a growing record, by whole lines.
+    """Reads the entries of a growing record, line by line.
 
     Args:
         path: the record.
 
     Attributes:
         path: the record.
-        turn: the number of the turn that the last entry is of.
-        item: the pairs of that turn's item as far as they were read; each item of the record is another dict.
+        turn: the number of the last entry's turn.
+        item: the pairs of that turn's item so far; a new dict for each item.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,16 +36,16 @@ class Follower:
         self._values = 0
 
     def entries(self) -> Iterator[dict[str, Any]]:
-        """What came since the last time: trace entries, and for a turn's end `{"type": "turn_ended", ...}`.
+        """The new entries: trace entries, and for a turn's end `{"type": "turn_ended", ...}` with its summary.
 
-        A turn's end has the keys of the turn's summary. What cannot be read is left out.
+        What cannot be read is left out.
 
         Raises:
-            OSError: the file cannot be read, for example as it was removed.
+            OSError: the file cannot be read, for example because it was removed.
             ConfigError: it is no record, or holds more than is read at once.
         """
         with open_to_read(self.path) as file:
-            # The writer takes back a line that it could not write whole, as on a disk that is full.
+            # The writer removes a line that it could not write whole, as on a full disk.
             self._offset = min(self._offset, os.fstat(file.fileno()).st_size)
             file.seek(self._offset)
             for line in file:
@@ -85,12 +85,12 @@ class Follower:
 def follow(
     newest: Callable[[], Path | None], every_s: float = 0.15, wait: Callable[[float], Any] = time.sleep
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Entries as they are written, by whichever process, with the record that each is of; it never ends.
+    """Yield entries as any process writes them, each with its record; it never ends.
 
     Args:
-        newest: the record to follow; asked again when its folder has changed, and followed where it is another.
+        newest: returns the record to follow; called again when its folder has changed.
         every_s: seconds between two looks.
-        wait: waits that long.
+        wait: sleeps that long.
     """
     follower: Follower | None = None
     seen: Any = None

@@ -1,4 +1,4 @@
-"""What a record begins with."""
+"""The head of a record: the lines above its turns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connectagent.records.file import FORMAT
 
 
 def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> str:
-    """The lines above a record's turns."""
+    """The head of a new record."""
     handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
     script = _script()
     return (
@@ -35,12 +35,12 @@ def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> 
 
 
 def _version() -> str:
-    """The package's version; the package itself stands above this room and is not imported."""
+    """The package's version; the package is above this room and is not imported."""
     return str(vars(sys.modules["connectagent"]).get("__version__"))
 
 
 def _script() -> str | None:
-    """The program that made the agent, as a file from which its agent can be made again."""
+    """The script that made the agent, as a file that can be run again; None without one."""
     for name in ("connectagent_script", "__main__"):
         file = str(getattr(sys.modules.get(name), "__file__", None) or "")
         if file.endswith(".py") and os.path.basename(file) != "__main__.py":
@@ -49,7 +49,7 @@ def _script() -> str | None:
 
 
 def _beginning(agent: Any, encoder: Encoder) -> str:
-    """What the session began with, where it did not begin here, or not with nothing."""
+    """What the session began with; "" for a session that began empty."""
     session: Any = agent.current_session
     begins = {key: session[key] for key in ("messages", "state")}
     begun = (entry.get("turn") for entry in reversed(session["trace"]) if entry.get("type") == "user_input")
@@ -62,7 +62,7 @@ def _beginning(agent: Any, encoder: Encoder) -> str:
 
 
 def forked(record: Path, id: str) -> bytes:
-    """What a fork begins with: the record that it was made from, which it names; its id is its own."""
+    """The beginning of a fork: a copy of the original record, with an id of its own and the original's path."""
     whole = record.read_bytes()
     head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
     head = head.partition(b"\nforked_from: ")[0]  # of a fork of a fork; it is the last line

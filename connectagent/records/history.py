@@ -1,4 +1,4 @@
-"""A session as its record tells it: the conversation of each agent in it, and the turn that is open."""
+"""A session as it was recorded: the conversation of each agent in it, and the open turn."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from connectagent.session.state import clone
 from connectagent.session.usage import duration_of, spent_in
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
-"""The statuses of a turn that may go on; None where the process died in it."""
+"""The statuses of turns that may go on; None where the process died."""
 
 
 @dataclass
 class Part:
-    """One turn of a record, or what came between two: an item, and those that went on with it.
+    """One turn of a record, or what came between two turns: an item, and the items that continue it.
 
     Args:
-        number: the turn's.
-        items: as the record has them.
-        lines: the lines of all items, without what was taken back.
+        number: the turn's number.
+        items: the items, as recorded.
+        lines: the lines of all items, without what was rewound.
     """
 
     number: Any
@@ -44,7 +44,7 @@ class Part:
 
     @property
     def is_turn(self) -> bool:
-        """Whether it is a turn, not what came between two."""
+        """Whether it is a turn."""
         return bool(self.last.get("status") != BETWEEN_TURNS)
 
     @property
@@ -54,7 +54,7 @@ class Part:
 
 
 def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[Part]:
-    """The turns of a record, each with the items that went on with it; what was taken back is left out.
+    """The turns of a record, each with the items that continue it, without what was rewound.
 
     Args:
         record: as `read_record` returns it.
@@ -72,7 +72,7 @@ def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[
 
 
 def _join(parts: list[Part], item: dict[str, Any]) -> None:
-    """Add an item to the turn with which it goes on, or as a turn of its own."""
+    """Add an item to the turn that it continues, or as a new turn."""
     before = next((part for part in reversed(parts) if part.is_turn), None)
     if item.get("resumed") and before is not None and before.number == item.get("turn"):
         before.items.append(item)
@@ -82,7 +82,7 @@ def _join(parts: list[Part], item: dict[str, Any]) -> None:
 
 
 def _before(parts: list[Part], turn: int, iteration: int) -> list[Part]:
-    """The turns up to one, or up to an iteration in it."""
+    """The turns before a turn, or before an iteration of it."""
     for number, part in enumerate(parts):
         if not part.is_turn or part.number != turn:
             continue
@@ -98,7 +98,7 @@ def _before(parts: list[Part], turn: int, iteration: int) -> list[Part]:
 
 
 def _places(parts: list[Part]) -> Iterator[tuple[Any, int]]:
-    """Turn and iteration of each place before which a record can be taken back; iteration 0 is a turn's beginning."""
+    """Turn and iteration of each place to which a record can be rewound; iteration 0 is a turn's beginning."""
     for part in parts:
         if part.is_turn:
             yield part.number, 0
@@ -108,13 +108,13 @@ def _places(parts: list[Part]) -> Iterator[tuple[Any, int]]:
 
 
 def read_history(record: dict[str, Any], blobs: Path | None = None) -> History:
-    """The conversation of the agent that a record is of, as `read_record` returns it.
+    """The conversation of a record's agent.
 
     A turn that was cut off leaves `answer` and `round` as they were then.
 
     Args:
-        record: the record.
-        blobs: the folder of the long texts that it refers to; None leaves the references.
+        record: as `read_record` returns it.
+        blobs: the folder of its long texts; None leaves their place holders.
     """
     whole = partial(restored, folder=blobs) if blobs is not None else clone
     history = _beginning(record, whole)
@@ -130,7 +130,7 @@ def _beginning(record: dict[str, Any], whole: Callable[[Any], Any]) -> History:
 
 
 def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any]) -> None:
-    """Apply a turn's entries, but those that count no more since the turn went on."""
+    """Apply a turn's entries that still count."""
     void = void_entries(part)
     entries = [whole(entry) for entry in own_entries(part.lines, agent) if id(entry) not in void]
     history.extend(entries, closed="status" in part.last or "messages" in part.last)
@@ -141,7 +141,7 @@ def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any
 
 
 def void_entries(part: Part) -> set[int]:
-    """The entries of a turn (by Python's id) that count no more: their operation began again, or went on."""
+    """The entries of a turn (by Python's id) that no longer count: their operation began again, or went on."""
     journal = Journal(part.lines)
     void = {id(journal.lines[number]) for number in journal.void}
     for item in part.items[:-1]:
@@ -150,9 +150,9 @@ def void_entries(part: Part) -> set[int]:
 
 
 def joined_turns(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The turns of a record for readers, each as one, without what counts no more since it went on.
+    """The turns of a record for readers, each turn as one item, without entries that no longer count.
 
-    An item that is `resumed` goes on with the one of the same number. `lines` of a turn are all its lines.
+    A `resumed` item continues the item of the same number. `lines` of a turn are all its lines.
     """
     parts: list[Part] = []
     for item in record["turns"]:
@@ -165,8 +165,8 @@ def _joined(part: Part) -> dict[str, Any]:
     trace = [entry for item in part.items for entry in item["trace"] if id(entry) not in void]
     turn = {**part.last, "input": first.get("input"), "trace": trace, "lines": part.lines}
     sums = [_sums_of(item) for item in part.items]
-    for key, told in zip(("tokens", "cost"), zip(*sums, strict=True), strict=True):
-        turn[key] = None if None in told else sum(told)
+    for key, values in zip(("tokens", "cost"), zip(*sums, strict=True), strict=True):
+        turn[key] = None if None in values else sum(values)
     turn["duration_ms"] = round(sum(map(duration_of, part.items)))
     if "tools_called" in part.last:
         turn["tools_called"] = [entry.get("tool_name") for entry in trace if entry.get("type") == "tool_execution"]
@@ -174,7 +174,7 @@ def _joined(part: Part) -> dict[str, Any]:
 
 
 def _sums_of(item: dict[str, Any]) -> tuple[Any, Any]:
-    """Tokens and cost of an item; of one that never ended, from its lines."""
+    """Tokens and cost of an item; for one that never ended, from its lines."""
     if "cost" in item:
         return item.get("tokens"), item["cost"]
     spent = spent_in(item["lines"])
@@ -182,7 +182,7 @@ def _sums_of(item: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def history_of(path: Path) -> History:
-    """The conversation of a record, with the long texts that are kept apart from it.
+    """The conversation of a record's agent, with its long texts.
 
     Raises:
         OSError: the file cannot be read.
@@ -193,11 +193,11 @@ def history_of(path: Path) -> History:
 
 @dataclass
 class Recorded:
-    """What one agent goes on with.
+    """What one agent is resumed with.
 
     Args:
-        history: its conversation, up to the turn that is open.
-        trace: its entries, those of the open turn too.
+        history: its conversation, up to the open turn.
+        trace: its entries, including those of the open turn.
     """
 
     history: History
@@ -206,19 +206,19 @@ class Recorded:
 
 @dataclass
 class RecordedSession:
-    """A record, so that its agent, and those inside it, can go on.
+    """A record as data for resuming its agent and the agents inside it.
 
     Args:
         head: the pairs above the turns.
-        own: of the agent that the record is of.
-        inside: of agents inside it, by branch.
+        own: of the record's agent.
+        inside: of inner agents, by branch.
         last: the newest item of the last turn; {} where there is none.
-        open: the turn that is to go on; None where it ended.
+        open: the turn that goes on; None where it ended.
         lines: the lines up to where it goes on.
-        paid: all lines, those too that count no more: what their model calls took was paid.
-        messages: how many messages the turns that have ended left.
-        rewound: the root's entries that come behind the place at which it ends.
-        unsummed: the items that were killed since the last sums, each with the lines of its turn before it.
+        paid: all lines, also those that no longer count: their model calls were paid.
+        messages: how many messages there were when the last finished turn ended.
+        rewound: all entries of the root, including those behind the place to go on from.
+        unsummed: the items of killed turns since the last sums, each with the earlier lines of its turn.
     """
 
     head: dict[str, Any]
@@ -238,7 +238,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
 
     Args:
         path: the record.
-        at: the turn and iteration before which it is to go on; None for its end.
+        at: the turn and iteration to go on before; None for the end.
 
     Raises:
         OSError: the file cannot be read.
@@ -250,7 +250,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     for item in record["turns"]:
         item["lines"] = [_line(line, whole) for line in item["lines"]]
     parts = parts_of(record, at)
-    items = record.pop("turns")  # what stays is the head
+    items = record.pop("turns")  # the rest is the head
     last = next((part for part in reversed(parts) if part.is_turn), None)
     opened = last if last is not None and last.is_open else None
     _refuse_incomplete(path, opened, at)
@@ -286,7 +286,7 @@ def _unsummed(items: list[dict[str, Any]]) -> list[tuple[list[TraceEntry], dict[
 
 
 def _refuse_incomplete(path: Path, opened: Part | None, at: tuple[int, int] | None) -> None:
-    """Refuse to go on with a turn of which the end was not recorded."""
+    """Refuse to go on with a turn that was not recorded to its end."""
     if opened is not None and at is None and path.name.endswith(INCOMPLETE):
         why = "is not recorded to its end, so what was done is not known"
         raise ConfigError(f"{path} {why}; go back: place={opened.number}")
@@ -304,7 +304,7 @@ def _line(line: TraceEntry, whole: Callable[[Any], Any]) -> TraceEntry:
 
 
 def amend(entries: list[TraceEntry]) -> None:
-    """Let entries of calls have what became of them in the end, as they had in the session."""
+    """Apply later changes to the entries of calls, so that they are as in the session."""
     calls: dict[Any, TraceEntry] = {}
     for entry in entries:
         kind, of, value = entry.get("type"), entry.get("of"), entry.get("value")
@@ -322,27 +322,27 @@ def amend(entries: list[TraceEntry]) -> None:
 
 
 def with_retries(entries: list[TraceEntry]) -> list[TraceEntry]:
-    """Entries for readers: a tool call that was made again tells what its last attempt came to, and lists them all."""
-    told = list(entries)
+    """Entries for readers: a retried tool call has the outcome of its last attempt, and lists all attempts."""
+    merged = list(entries)
     calls: dict[Any, int] = {}
-    for number, entry in enumerate(told):
+    for number, entry in enumerate(merged):
         if entry.get("type") == "tool_execution":
             calls[entry.get("call_id")] = number
         elif (value := retried(entry)) is not None and entry.get("call_id") in calls:
             at = calls[entry["call_id"]]
-            first = {key: one for key, one in told[at].items() if key not in ("error", "error_type")}
-            told[at] = {**first, **value}
-    return told
+            first = {key: one for key, one in merged[at].items() if key not in ("error", "error_type")}
+            merged[at] = {**first, **value}
+    return merged
 
 
 def retried(entry: TraceEntry) -> dict[str, Any] | None:
-    """What a further attempt at a tool call came to, where an entry tells of one."""
+    """The outcome of a retried tool call, if an entry is one."""
     value = entry.get("value") if entry.get("type") == "change" and entry.get("of") == "tool_execution" else None
     return value if isinstance(value, dict) and isinstance(value.get("attempts"), list) else None
 
 
 def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
-    """What agents inside have: the turns that have ended; what is open of theirs is looked up when it goes on."""
+    """The finished turns of inner agents; their open turns are looked up when they go on."""
     found: dict[str, Recorded] = {}
     for part in parts:
         lines = _with_texts(part.lines)
@@ -364,23 +364,23 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
 
 
 def _with_texts(lines: list[TraceEntry]) -> list[TraceEntry]:
-    """The lines without those of agents that are not recorded, which have nothing to go on with."""
+    """The lines without those of agents with `log=False`, which cannot be resumed."""
     return [line for line in lines if not line.get(WITHHELD)]
 
 
 def _begun(line: TraceEntry) -> History:
-    """The conversation with which an agent inside began."""
+    """The conversation that an inner agent began with."""
     begins = line.get("begins_with") or {}
     prompt, messages = str(line.get("system_prompt") or ""), clone(begins.get("messages"))
     return History(prompt, messages, begins.get("state"), int(begins.get("turn") or 0))
 
 
 def _of_ended_turns(entries: list[TraceEntry], journal: Journal, all_ended: bool) -> list[TraceEntry]:
-    """The entries of an agent inside that are of turns that have ended, and that nobody has abandoned.
+    """The entries of an inner agent's finished turns, without abandoned ones.
 
     Args:
         entries: the agent's own, in order.
-        journal: the lines that they stand among.
+        journal: of all lines among which they are.
         all_ended: whether every turn among these lines has ended.
     """
     found, turn = [], ""

@@ -1,7 +1,7 @@
-"""One line of a record as data: JSON and little more, which YAML 1.1 reads as the same.
+"""Parses lines of a record: JSON and a little more, which YAML 1.1 reads as the same values.
 
-A record may come from a stranger. Of YAML only what records are written in is read: no anchors, aliases, tags, merges,
-and no texts over several lines. How deep a value is and how many values a line holds are told before it is read.
+A record may come from a stranger. Only the YAML that records are written in is read: no anchors, aliases, tags,
+merges, or texts over several lines. Depth and number of values are checked before a line is parsed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from connectagent.records.yaml_lines import MAX_DEPTH
 
 MAX_VALUES = 3_000_000
-"""How many values a record may hold, those in its containers included, to be read at once."""
+"""How many values, including those in containers, a record may have to be read at once."""
 
-_FEW = 200  # of what may begin a value in a line: texts are not looked into for so few
-# What JSON may hold raw and YAML 1.1 refuses, or takes for the end of a line.
+_FEW = 200  # up to so many possible values, strings are counted as if they were data
+# What JSON may contain raw and YAML 1.1 refuses, or takes for the end of a line.
 _DOUBTFUL = re.compile("[^ -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
 _EXPONENT = re.compile(r"-?\d+\.\d+[eE][-+]\d+", re.ASCII)  # of a float that is one in YAML 1.1 too
@@ -33,7 +33,7 @@ def text_of(line: bytes) -> str:
     """A line without its end, as text.
 
     Raises:
-        ValueError: it is not UTF-8, or has characters that YAML reads in its own way.
+        ValueError: it is not UTF-8, or has characters that YAML reads differently.
     """
     text = line.removesuffix(b"\n").decode("utf-8")
     if not text.isprintable():
@@ -47,7 +47,7 @@ def entry_of(line: str) -> dict[str, Any]:
     """The trace entry of a line `  - {...}`.
 
     Raises:
-        ValueError: the line is none.
+        ValueError: it is no such line.
     """
     value = value_of(line[4:])
     if not isinstance(value, dict) or not line.endswith("}"):
@@ -59,7 +59,7 @@ def pair_of(text: str) -> tuple[str, Any]:
     """The key and the value of a line `key: value`.
 
     Raises:
-        ValueError: the line is none.
+        ValueError: it is no such line.
     """
     found = _PAIR.fullmatch(text)
     if found is None or found[2] is None or found[1] in _NOT_TEXT:
@@ -71,7 +71,7 @@ def value_of(text: str) -> Any:
     """A value: JSON, a time, or a word that needs no quotes.
 
     Raises:
-        ValueError: it is none, or is deeper or holds more than is read.
+        ValueError: it is no value, or is too deep or too large.
     """
     if text[0] in '{["':
         return _json(text)
@@ -108,7 +108,7 @@ def _json(text: str) -> Any:
 
 
 def _as_json(match: re.Match[str]) -> str:
-    """What the writer writes in YAML's own way: floats that are not finite, and long keys, after a `?`."""
+    """The JSON of what is written as YAML: floats that are not finite, and the `?` before long keys."""
     text = match[0]
     if text in ("NaN", "Infinity"):
         raise ValueError("holds a number that is text to YAML")
@@ -116,7 +116,7 @@ def _as_json(match: re.Match[str]) -> str:
 
 
 def _outside(text: str) -> str:
-    """A line without what stands in quotes."""
+    """A line without its quoted strings."""
     return "".join(text.replace("\\\\", "").replace('\\"', "").split('"')[::2])
 
 

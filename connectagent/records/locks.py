@@ -1,4 +1,4 @@
-"""Who writes a record: a process in a turn holds a lock on the file, which ends with the process."""
+"""Locks on records: a process in a turn holds one, which ends with the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def lock(fd: int, *, shared: bool = False) -> bool | None:
 
     Args:
         fd: an open file.
-        shared: for those who only ask whether another has it.
+        shared: for a process that only checks whether another has it.
 
     Returns:
         False where another has it; None where files cannot be locked (Windows, some network drives).
@@ -43,7 +43,7 @@ def is_running(path: str | os.PathLike[str]) -> bool:
 
 
 def lock_to_write(fd: int) -> bool:
-    """Take the writer's lock; readers that ask whether somebody writes hold it for a moment."""
+    """Take the writer's lock; a reader that checks it may hold it for a moment."""
     for _ in range(50):
         if lock(fd) is not False:
             return True

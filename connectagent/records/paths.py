@@ -1,4 +1,4 @@
-"""What all files under `.co` share: the folder, names, harmless text, and how a failure is told."""
+"""What all files under `.co` share: the folder, file names, and warnings about failures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connectagent.settings import co_folder, enabled
 
 
 def data_folder(name: str) -> Path:
-    """A folder in `.co`, or in what the setting `dir` names instead; it is made where it is missing.
+    """A folder in `.co`, or in the folder that the setting `dir` names; it is made if it is missing.
 
     Raises:
         OSError: it cannot be made.
@@ -34,14 +34,14 @@ def data_folder(name: str) -> Path:
 
 
 def safe_name(name: str) -> str:
-    """An agent's name as a part of a file's name: no separators, not hidden, at most 100 bytes."""
+    """An agent's name as part of a file name: no separators, not hidden, at most 100 bytes."""
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
     safe = "_" + safe[1:] if safe.startswith(".") else safe
     return safe.encode()[:100].decode("utf-8", "ignore") or "agent"
 
 
 def new_record(agent: str, started: time.struct_time) -> Path:
-    """Create the file of a new session, which no other thread or process has.
+    """Create the file of a new session, under a name that no other has.
 
     Raises:
         OSError: it cannot be created.
@@ -62,7 +62,7 @@ def new_record(agent: str, started: time.struct_time) -> Path:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Keep a power cut from taking a new file's name."""
+    """Write the folder to the disk, so that a new file survives a power cut."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -75,21 +75,21 @@ _OF_ONE_FILE = (errno.EAGAIN, errno.ESTALE, errno.ENOENT)  # another agent write
 
 
 def warn(agent: Any, what: str, error: Exception) -> None:
-    """Tell on stderr that a file cannot be written: once a session for one reason.
+    """Warn on stderr that a file cannot be written, once per session and reason.
 
-    What keeps the record from being written, as a full disk, ends all that the session writes into `.co`.
+    Where the record cannot be written, as on a full disk, nothing of the session is written into `.co` any more.
 
     Args:
-        agent: whose session it is.
+        agent: the agent.
         what: `record`, `text log` or `long text`.
         error: why.
     """
-    told, reason = _told(agent), getattr(error, "errno", None) or str(error)
-    is_known = not {(kind, reason) for kind in (what, "record")}.isdisjoint(told)
-    told.add((what, reason))
+    warned, reason = _warnings_of(agent), getattr(error, "errno", None) or str(error)
+    is_known = not {(kind, reason) for kind in (what, "record")}.isdisjoint(warned)
+    warned.add((what, reason))
     ends_all = what == "record" and reason not in _OF_ONE_FILE
     if ends_all:
-        told.add(agent)
+        warned.add(agent)
     if is_known or sys.stderr is None:
         return
     behind = "the agent goes on without it"
@@ -103,13 +103,13 @@ def warn(agent: Any, what: str, error: Exception) -> None:
 
 def is_given_up(agent: Any) -> bool:
     """Whether nothing of the agent's session is written into `.co` any more."""
-    return agent in _told(agent)
+    return agent in _warnings_of(agent)
 
 
-def _told(agent: Any) -> set[Any]:
-    """What was told of the agent's session: pairs of what and why."""
-    session, told = _warned.get(agent, (None, set()))
+def _warnings_of(agent: Any) -> set[Any]:
+    """The warnings about the agent's session, as pairs of `what` and reason."""
+    session, warned = _warned.get(agent, (None, set()))
     if session is not agent.current_session:
-        told = set()
-    _warned[agent] = (agent.current_session, told)
-    return told
+        warned = set()
+    _warned[agent] = (agent.current_session, warned)
+    return warned

@@ -1,4 +1,4 @@
-"""A record as data: all of it, or its turns one by one. It may come from a stranger: see `records.lines`."""
+"""Reads a record as data, whole or without its middle. It may come from a stranger: see `records.lines`."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from connectagent.session.journal import LINES
 
 _PIECE = 1 << 20  # bytes that are read of a line at once
 ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What the values of a record may raise where they are taken for what connectagent writes."""
+"""What code may raise on a record's values that connectagent would not have written."""
 
 
 @contextlib.contextmanager
-def odd_is_told(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Meanwhile what is made of a record may fail for what it holds.
+def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn the errors of a `with` block that come from odd values in a record into a `ConfigError`.
 
     Raises:
-        ConfigError: it did.
+        ConfigError: there was one.
     """
     try:
         yield
     except (ConnectAgentError, UnicodeError):
         raise
     except ODD as error:
-        raise ConfigError(f"{path}: it holds what no record holds: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"{path}: it has values that no record has: {type(error).__name__}: {error}") from error
 
 
 def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A record as data; a last line that was torn by a kill is left out.
 
     A turn without `status` was cut off. `messages` of a turn is JSON text. `lines` of a turn are all its lines, `trace`
-    is what people are shown of the agent that the record is of: see `shown_lines`.
+    those that people are shown: see `shown_lines`.
 
     Raises:
         OSError: the file cannot be read.
-        ConfigError: it is not a record, or holds more than is read at once.
+        ConfigError: it is not a record, or is too large to be read at once.
     """
     data = load_record(path)
-    with odd_is_told(path):
+    with refuse_odd(path):
         _tell_apart(data)
     return data
 
@@ -59,24 +59,24 @@ def _tell_apart(data: dict[str, Any]) -> None:
 
 
 def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A record as data, exactly as it stands there; `trace` of a turn are all its lines.
+    """A record as data, unchanged; `trace` of a turn are all its lines.
 
     Raises:
         OSError: the file cannot be read.
-        ConfigError: it is not a record, or holds more than is read at once.
+        ConfigError: it is not a record, or is too large to be read at once.
     """
     with open_to_read(path) as file:
         return _read(path, file)
 
 
 def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -> dict[str, Any]:
-    """A long record without its middle, as `read_record` gives one; its turns have no messages and no state.
+    """A long record without its middle, like `read_record`; its turns have no messages and no state.
 
     Args:
         path: the record.
-        turn: the number of the turn whose entries are wanted; None for those of all turns.
-        most: how many lines of `trace` are read at the beginning, and at the end. For those between them stands
-            `{"type": "left_out", "lines": 100}`, in each turn.
+        turn: the number of the turn whose entries are read; None for all turns.
+        most: how many lines of `trace` are read at the beginning, and at the end. `{"type": "left_out",
+            "lines": 100}` replaces those between them, in each turn.
 
     Raises:
         OSError: the file cannot be read.
@@ -86,13 +86,13 @@ def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -
         count = sum(1 for line, is_wanted in _with_turns(file, turn) if is_wanted and line.startswith(b"  - "))
         file.seek(0)
         data = _read(path, _ends(file, turn, most, count - most))
-    with odd_is_told(path):
+    with refuse_odd(path):
         _tell_apart(data)
     return data
 
 
 def _ends(file: BufferedReader, turn: int | None, first: int, last: int) -> Iterator[bytes]:
-    """The lines of a record, but those of the middle, of other turns, and the long ones of a turn's end."""
+    """The lines of a record without its middle, other turns, and the long lines of a turn's end."""
     number = left_out = 0
     for line, is_wanted in _with_turns(file, turn):
         if line.startswith(b"  - "):
@@ -153,21 +153,23 @@ def _checked(path: str | os.PathLike[str], data: dict[str, Any]) -> dict[str, An
 
 
 def require_agent(record: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Refuse a record with which nothing can go on.
+    """Refuse a record that does not name its agent.
 
     Raises:
-        ConfigError: it does not tell whose it is.
+        ConfigError: it does not.
     """
     if record.keys() <= {"format", "turns"}:
-        raise ConfigError(f"{path}: an empty record: its process was killed before it had written whose it is")
+        raise ConfigError(f"{path}: an empty record: its process was killed before it had written the head")
     if not isinstance(record.get("agent"), str):
         raise ConfigError(f"{path}: not a record: it has no 'agent:'")
+
+
 class _Reader:
-    """Makes data of lines, each of which is a pair or an entry.
+    """Reads a record line by line.
 
     Attributes:
         data: what was read.
-        number: of the line that was read last.
+        number: of the last line.
     """
 
     def __init__(self) -> None:
@@ -181,7 +183,7 @@ class _Reader:
         """Read a line.
 
         Raises:
-            ValueError: it is not written as records are, or is one more than is read at once.
+            ValueError: it is not written as records are, or the record is too large.
         """
         self.number += 1
         text = text_of(line)
@@ -212,28 +214,28 @@ def own_entries(lines: list[dict[str, Any]], agent: Any, branch: str | None = No
     """The entries of one agent's trace among the lines of a record.
 
     Args:
-        lines: what stands under `trace:`.
+        lines: the lines under `trace:`.
         agent: the agent's name.
-        branch: where it stands, for an agent inside the one that the record is of.
+        branch: its branch, for an inner agent.
     """
     mine = (branch,) if branch is not None else (None, agent)
     return [line for line in lines if line.get("type") not in LINES and is_own(line, agent, mine)]
 
 
 def is_own(line: dict[str, Any], agent: Any, branches: tuple[Any, ...]) -> bool:
-    """Whether an entry is of an agent's own trace."""
-    if line.get("type") == "agent_turn":  # it tells the branch of the agent that was asked
+    """Whether an entry is in an agent's own trace."""
+    if line.get("type") == "agent_turn":  # its `branch` is that of the agent that was asked
         return line.get("author") in (None, agent)
     return line.get("branch") in branches
 
 
 def shown_lines(lines: list[dict[str, Any]], agent: Any) -> list[dict[str, Any]]:
-    """What people are shown of the agent that a record is of: its trace, and the tools that it began to run."""
+    """The lines that people are shown: the trace of the record's agent, and the tools that it began to run."""
     return [line for line in lines if is_shown(line, agent)]
 
 
 def is_shown(line: dict[str, Any], agent: Any) -> bool:
-    """Whether people are shown a line: see `shown_lines`."""
+    """Whether a line is among `shown_lines`."""
     if line.get("type") in LINES:
         return line.get("type") == "began" and "call_id" in line and "/turn:" not in str(line.get("id"))
     return is_own(line, agent, (None, agent))

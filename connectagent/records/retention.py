@@ -1,4 +1,4 @@
-"""How much is kept under `.co`: the oldest records go, and the blobs that only they needed."""
+"""Limits what is kept under `.co`: removes the oldest records, and the blobs that only they needed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from connectagent.settings import setting
 
 MAX_RECORDS = 1_000
 MAX_RECORD_BYTES = 1 << 30
-_ROOM = 0.02  # of what is kept goes as well, once something must; and so many sessions begin between two looks
-_YOUNG_S = 86_400  # what was written to since is not removed unasked: a batch that runs may need it
+# How much of the limits is freed at once, and how many sessions begin between two looks, as part of the records.
+_ROOM = 0.02
+_YOUNG_S = 86_400  # younger files are not removed unasked: a running batch may need them
 _MOST_TAIL = 1 << 23
 _HEAD = re.compile(rb"format: \d+\nagent: [^\n]+\nmodel: ")
 _STATUS = re.compile(rb"^  status: (\w+)\n", re.MULTILINE)
 _DIGEST = re.compile(rb"sha256:([0-9a-f]{64})(?![0-9a-f])")
 _SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # follow no link, wait for no pipe
-_told: set[Path] = set()  # the folders of which this process has told that records were removed
+_announced: set[Path] = set()  # folders for which this process has printed that records were removed
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class _RecordFile:
 
 @dataclass(slots=True)
 class _Limits:
-    """How many files and bytes may stay; None for any number."""
+    """How many files and bytes are kept; None for any number."""
 
     files: int | None
     size: int | None
@@ -55,30 +56,30 @@ class _Limits:
 
 
 def keep_limits(new: Path) -> None:
-    """Keep to the settings `max_records` and `max_record_bytes`, as a session begins.
+    """Apply the settings `max_records` and `max_record_bytes` when a session begins.
 
-    Not each session looks: with 100,000 records a look takes a second. What was removed is told once a process.
+    Only some sessions look: with 100,000 records a look takes a second. Removals are printed once per process.
 
     Args:
         new: the session's own record, which stays.
     """
     folder, sessions = new.parent, new.parent.parent / ".sessions"
-    # The folder was removed, or may not be read; or a setting was changed to what is none: nothing to keep to.
+    # The folder was removed or cannot be read, or a setting was changed to an invalid one: no limits apply.
     with contextlib.suppress(OSError, ConfigError):
         if any(map(os.path.islink, (folder, folder.parent, blob_folder(new)))) or not _is_due(sessions):
             return
         files, size = limit("max_records", MAX_RECORDS), limit("max_record_bytes", MAX_RECORD_BYTES)
         removed = remove_oldest(folder, files, size, new=new, room=_ROOM, written_before=time.time() - _YOUNG_S)
         _set_due(sessions, int(len(os.listdir(folder)) * _ROOM))
-        if removed and folder not in _told and sys.stderr is not None:
-            _told.add(folder)
+        if removed and folder not in _announced and sys.stderr is not None:
+            _announced.add(folder)
             count = f"{len(removed)} old record{'' if len(removed) == 1 else 's'}"
-            text = f"{count} of {folder} went, {removed[0].name} the oldest: max_records and max_record_bytes"
-            print(f"connectagent: {clean(text)} tell how much is kept", file=sys.stderr)
+            text = f"removed {count} from {folder}, the oldest {removed[0].name}; see max_records and max_record_bytes"
+            print(f"connectagent: {clean(text)}", file=sys.stderr)
 
 
 def _is_due(sessions: Path) -> bool:
-    """Count a session; whether it is time to look. The file has the number for that, and a byte for each session."""
+    """Count a session; whether it is time to look. The file has how many sessions that takes, and a byte for each."""
     fd = os.open(sessions, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
     try:
         number, _, begun = os.pread(fd, 1 << 20, 0).partition(b"\n")
@@ -97,17 +98,17 @@ def _set_due(sessions: Path, count: int) -> None:
 
 
 def check_limits() -> None:
-    """Raise where one of the two settings is no number.
+    """Check both settings.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: one is no whole number.
     """
     limit("max_records", MAX_RECORDS)
     limit("max_record_bytes", MAX_RECORD_BYTES)
 
 
 def limit(name: str, default: int) -> int | None:
-    """A limit as the settings give it; None where `0` lifts it.
+    """A limit from the settings; None where `0` lifts it.
 
     Raises:
         ConfigError: it is no whole number.
@@ -131,16 +132,16 @@ def remove_oldest(
 ) -> list[Path]:
     """Remove the records that were written to longest ago, until the rest is within the limits.
 
-    A record whose last turn is paused stays, and one that a turn is being written to, and `new`; all of them
-    count. Other YAML files do not count, and stay. Blobs that no other record needs go with theirs, and count as well.
+    Records with a paused or running turn, and `new`, stay but count. Other YAML files stay and do not count. Blobs
+    count too, and are removed with the last record that needs them.
 
     Args:
         folder: `.co/evals`.
         keep_files: how many records may stay; None for any number.
         keep_bytes: how many bytes records and blobs may take; None for any number.
         new: a record that stays.
-        room: what part of the limits is made free, once something must be removed: 0 to 1.
-        written_before: a time; what was written to since stays, and counts.
+        room: the part of the limits to free once something must be removed: 0 to 1.
+        written_before: a time; records written to since then stay, and count.
         dry_run: whether nothing is removed.
 
     Returns:
@@ -178,11 +179,11 @@ def _sum(records: list[_RecordFile], blobs: dict[str, tuple[int, float, Path]]) 
 
 
 def remove(folder: Path, paths: Collection[Path], *, dry_run: bool = False) -> tuple[list[Path], int]:
-    """Remove records, as far as `remove_oldest` would, and the blobs that no other record needs.
+    """Remove records, unless `remove_oldest` would keep them, and the blobs that no other record needs.
 
     Args:
         folder: `.co/evals`.
-        paths: which of its records.
+        paths: the records.
         dry_run: whether nothing is removed.
 
     Returns:
@@ -200,7 +201,7 @@ def remove(folder: Path, paths: Collection[Path], *, dry_run: bool = False) -> t
 
 
 def is_paused(path: Path) -> bool:
-    """Whether a record's last turn waits to be gone on with, or may: its end is far up in a long file."""
+    """Whether a record's last turn is paused; also True where its status is too far up in a long file."""
     with open_to_read(path) as file:
         size, length = file.seek(0, os.SEEK_END), 1 << 16
         while True:
@@ -212,7 +213,7 @@ def is_paused(path: Path) -> bool:
 
 
 def _is_record(path: Path) -> bool:
-    """Whether a file is a record that connectagent wrote, by its head."""
+    """Whether a file has the head of a record."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | _SAFELY)
         try:
@@ -248,11 +249,11 @@ def _blobs(folder: Path) -> dict[str, tuple[int, float, Path]]:
 
 
 def _users(records: list[_RecordFile], blobs: dict[str, tuple[int, float, Path]]) -> Counter[str]:
-    """How many records need each blob; the records are read where there are any."""
+    """How many records need each blob; without blobs no record is read."""
     for record in records if blobs else ():
         try:
             record.blobs = _digests(record.path)
-        except PermissionError:  # it may refer to any of them
+        except PermissionError:  # it may need any of them
             record.blobs = set(blobs)
     return Counter(digest for record in records for digest in record.blobs)
 
@@ -294,7 +295,7 @@ def _removed(path: Path, dry_run: bool) -> bool:
 def _remove_blobs(
     removed: list[_RecordFile], users: Counter[str], blobs: dict[str, tuple[int, float, Path]], dry_run: bool
 ) -> int:
-    """Remove what only removed records needed, and count it; what another session has just begun to use stays."""
+    """Remove blobs that only removed records needed; how many. One that a session has just begun to use stays."""
     gone = 0
     for digest in {digest for record in removed for digest in record.blobs}:
         if users[digest] or digest not in blobs:

@@ -1,4 +1,4 @@
-"""What one line tells of a record, from its head and its tail."""
+"""Summaries of records, from their head and tail."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from connectagent.session.usage import Totals, spent_in
 
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
-_MOST_TAIL = 1 << 23  # bytes behind the last sums
+_MOST_TAIL = 1 << 23  # bytes after the last sums
 _ITEM = re.compile(rb"^(?:- |  )(turn|session|status): ([^\n]*)\n", re.MULTILINE)
 _CALL = re.compile(rb'^  - [^\n]*?"type": ?"(?:llm_call|began|closed)"[^\n]*', re.MULTILINE)
 _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
@@ -29,20 +29,20 @@ _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
 
 @dataclass(slots=True)
 class Summary:
-    """One record in short.
+    """The summary of one record.
 
     Args:
         path: the file.
         agent: the agent's name.
         model: the model that the session began with.
         started: when the session began (UTC), or None.
-        script: the script that made the agent, where the record tells.
+        script: the script that made the agent, or None.
         status: of the last turn: `answered`, `ended`, `max_iterations`, `error`, `interrupted`, `paused`; `running`
-            where a process is writing it, `crashed` where none is and it never ended (`unfinished` where the system
-            cannot tell the two apart); `not recorded from turn 3` where the disk was full; `between_turns` and `empty`
+            while a process is writing it, `crashed` where the process is gone (`unfinished` where the system has no
+            locks to distinguish them); `not recorded from turn 3` where the disk was full; `between_turns` and `empty`
             of a session without a turn.
-        turns: turns that have begun; None where the head and the tail do not tell.
-        totals: the sums of the turns that have ended; None where the tail does not tell.
+        turns: how many turns have begun; None where head and tail do not show it.
+        totals: the sums of finished turns; None where the tail does not have them.
         first_words: of the first input.
         size: bytes.
     """
@@ -59,7 +59,7 @@ class Summary:
     size: int
 
     def data(self) -> dict[str, Any]:
-        """The summary as JSON takes it."""
+        """The summary as data for JSON."""
         sums = (self.totals or Totals(tokens=None, cost=None)).data() | {"turns": self.turns}
         if self.totals is None:
             sums |= {"iterations": None, "tools": None}
@@ -77,11 +77,11 @@ class Summary:
 
 
 def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
-    """A record in short; only its head and its tail are read, some kilobytes.
+    """Summarise a record; only its head and tail are read, some kilobytes.
 
     Args:
         path: the record.
-        held: whether the caller is the one process that may write it.
+        held: whether the caller holds the record's lock.
 
     Raises:
         OSError: the file cannot be read.
@@ -113,7 +113,7 @@ def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
 
 
 def _unended(fd: int, tail: _Tail) -> tuple[str, _Tail]:
-    """What has become of a turn that has no status: its writer holds a lock on the file."""
+    """The status of a turn that has none in the record: a running writer holds a lock on the file."""
     free = lock(fd, shared=True)
     if not free:
         return "unfinished" if free is None else "running", tail
@@ -141,7 +141,7 @@ def _pairs(text: str) -> tuple[dict[str, Any], str | None]:
     for number, line in enumerate(lines):
         if line.startswith("  input: "):
             return head, _words(line[9:])
-        if line.startswith("  trace:"):  # of an item that came before the first turn
+        if line.startswith("  trace:"):  # of an item before the first turn
             continue
         if number == len(lines) - 1:  # the last one may go on
             break
@@ -167,7 +167,7 @@ def _words(raw: str, most: int = 200) -> str:
 
 
 class _Tail(NamedTuple):
-    """What the end of a record tells; the keys are those of `Summary`, and `status` is None of a turn that is open."""
+    """The end of a record; the names are those of `Summary`, and `status` is None for an open turn."""
 
     size: int
     status: str | None
@@ -176,7 +176,7 @@ class _Tail(NamedTuple):
     calls: list[dict[str, Any]]  # the lines of model calls that follow the sums
 
     def all_totals(self, running: bool) -> Totals | None:
-        """The sums, with what model calls took since they were written."""
+        """The sums, with the model calls after them."""
         spent = spent_in(self.calls, running)
         if self.totals is not None and spent.calls:
             self.totals.spend(spent.tokens, spent.cost)
@@ -184,7 +184,7 @@ class _Tail(NamedTuple):
 
 
 def _tail(fd: int) -> _Tail:
-    """What the last sums tell, and the items behind them."""
+    """The last sums of a record, and the items after them."""
     size = os.fstat(fd).st_size
     end, is_whole = _end(fd, size)
     lines = [(key.decode(), value.decode("utf-8", "replace")) for key, value in _ITEM.findall(end)]
@@ -194,7 +194,7 @@ def _tail(fd: int) -> _Tail:
     turns = [item for item in items if item[1] != BETWEEN_TURNS]
     if not turns:
         return _Tail(size, BETWEEN_TURNS if items else "empty", 0, totals, _calls(end))
-    if not summed and (not is_whole or any(status for _, status in turns)):  # nobody has summed up what they came to
+    if not summed and (not is_whole or any(status for _, status in turns)):  # without sums for them
         totals = None
     return _Tail(size, turns[-1][1], _last_number(turns, totals), totals, _calls(end))
 
@@ -216,7 +216,7 @@ def _last_number(turns: list[list[str | None]], totals: Totals | None) -> int | 
 
 
 def _sums(raw: str) -> Totals | None:
-    """The sums of a line `session: {...}`; None where it does not hold them."""
+    """The sums of a line `session: {...}`; None where it has none."""
     with contextlib.suppress(ValueError):
         sums = value_of(raw)
         names = [field.name for field in dataclasses.fields(Totals)]
@@ -238,9 +238,9 @@ def _calls(end: bytes) -> list[dict[str, Any]]:
 
 
 def _end(fd: int, size: int) -> tuple[bytes, bool]:
-    """The whole lines from the last `session:` line on, and whether they are all that follow it.
+    """The whole lines from the last `session:` line on, and whether the lines are complete.
 
-    Where there is no such line, they are all lines; of a long file they are the last ones.
+    Without such a line they are all lines, or the last ones of a long file, which are not complete.
     """
     start, data, at, block = size, b"", -1, _BLOCK
     while start and at < 0 and size - start < _MOST_TAIL:

@@ -1,8 +1,8 @@
-"""The log of a session: in memory while a turn is open, and as one YAML file that grows by whole lines only.
+"""The log of a session: in memory while a turn is open, and one YAML file that grows by whole lines.
 
-Every write leaves a valid document behind: a trace entry is one line of JSON, which is YAML, and the
-lines of a turn's end are one write. So a turn costs the same however long the session is, and a process
-that is killed leaves at most one torn line, which has no newline.
+Every write leaves a valid document: a trace entry is one line of JSON, which is YAML, and the lines of a turn's end
+are one write. So the cost of a turn does not grow with the session, and a killed process leaves at most one torn
+line, without a newline.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def new_log(recording: bool) -> MemoryLog:
 
 
 class MemoryLog:
-    """A log without a file: it has the lines of the turn that is open, as they were before anything was masked."""
+    """A log without a file: the unmasked lines of the open turn."""
 
     recording = False
 
@@ -69,24 +69,24 @@ class MemoryLog:
         return None
 
     def lines(self) -> list[TraceEntry]:
-        """The lines of the turn that is open, or that stopped last."""
+        """The lines of the open turn, or of the one that stopped last."""
         return list(self._lines)
 
     def follow(self, agent: Any) -> None:
-        """Go over to the session that the agent has now."""
+        """Change to the agent's current session."""
 
     def leave(self) -> None:
-        """The session is over."""
+        """Leave the session."""
         self._lines = []
 
     def go_on(self, origin: ResumedFrom) -> None:
-        """Go on with the session of a record, which the agent has now."""
+        """Go on with the record of the agent's current session."""
 
     def withhold(self, turn: str) -> None:
-        """Write the lines of a turn inside, of an agent that is not to be recorded, without texts and arguments."""
+        """Write the lines of an inner turn without texts and arguments: its agent has `log=False`."""
 
     def begin(self, turn: Any) -> None:
-        """A root turn begins, or goes on."""
+        """Begin or resume a root turn."""
         with self._lock:
             lines, self._lines = self._lines, []
             if turn.past is not None:
@@ -94,12 +94,12 @@ class MemoryLog:
                 self._lines += lines[-1:] if lines and lines[-1].get("type") == "resumed" else []
 
     def append(self, line: TraceEntry) -> None:
-        """Take one line over as it is now: what becomes of its entry in the session is told by later lines."""
+        """Add a copy of one line; later changes of its entry are lines of their own."""
         with self._lock:
             self._lines.append(dict(line))
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
-        """A root turn is over, or has stopped; one that is over is not looked up again."""
+        """End or stop a root turn; the lines of a finished one are dropped."""
         with self._lock:
             if error is None:
                 self._lines = []
@@ -108,8 +108,8 @@ class MemoryLog:
 class RecordLog(MemoryLog):
     """Writes what happens to `.co/evals/<agent>_<started>.yaml` while it happens.
 
-    Entries of the trace that come between turns, as `agent.execute_tool()` makes them, stand under
-    `turns` as well, as an item whose `status` is `between_turns`.
+    Entries between turns, as from `agent.execute_tool()`, are an item under `turns` too, with the `status`
+    `between_turns`.
     """
 
     recording = True
@@ -119,16 +119,16 @@ class RecordLog(MemoryLog):
         self._session: Any = {}
         self._agent: Any = None
         self._file: RecordFile | None = None
-        self._encoder: Any = None  # makes the lines of this session
+        self._encoder: Any = None  # of this session
         self._failed = False
-        self._withheld: set[str] = set()  # the turns that are written without texts
+        self._withheld: set[str] = set()  # turns that are written without texts
         self._turn: _Turn | None = None
-        self._origin: ResumedFrom | None = None  # the record that the session was resumed from
-        self._place: list[int] | None = None  # where the session was taken back to before the next turn
-        self._between = False  # whether the file ends with an item for what came between turns
-        self._waiting: list[str] = []  # lines that came between turns and have no item yet
-        self._totals = Totals()  # of the turns that have ended, for those who read the file's tail alone
-        self._messages = 0  # how many of the session's messages are in the file already
+        self._origin: ResumedFrom | None = None  # of a resumed session
+        self._place: list[int] | None = None  # where the session was rewound to before the next turn
+        self._between = False  # whether the file ends with an item `between_turns`
+        self._waiting: list[str] = []  # lines between turns that have no item yet
+        self._totals = Totals()  # of finished turns, for readers of the tail
+        self._messages = 0  # how many of the session's messages are in the file
 
     @property
     def path(self) -> Path | None:
@@ -138,7 +138,7 @@ class RecordLog(MemoryLog):
         with self._lock:
             refresh()
             self.follow(turn.agent)
-            if turn.past is None and self._lines:  # nobody goes on with what the turn before this one has left open
+            if turn.past is None and self._lines:  # nobody goes on with open turns of the last turn
                 for id in Journal(self._lines).open_turns():
                     self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
             self._withheld.clear()
@@ -152,7 +152,7 @@ class RecordLog(MemoryLog):
             if self._place is not None:
                 head, self._place = f"{head}  from: {self._place}\n", None
             head += "  trace:\n"
-            # In this order Ctrl-C between two lines leaves no entry without an item above it.
+            # In this order no Ctrl-C leaves an entry without an item above it.
             lines, self._waiting, self._between = [head, *self._waiting], [], False
             self._write("".join(lines))
             self._turn = written
@@ -177,7 +177,7 @@ class RecordLog(MemoryLog):
             text = f"  - {self._encoder.entry(line)}\n"
             if self._turn is not None:
                 self._turn.count(self._agent, line)
-            elif (spent := spent_in([line], running=True)).calls:  # of a tool that the program ran
+            elif (spent := spent_in([line], running=True)).calls:  # in a tool that the program executed
                 self._totals.spend(spent.tokens, spent.cost)
             if self._turn is not None or self._between:
                 self._write(text)
@@ -208,7 +208,7 @@ class RecordLog(MemoryLog):
         self._origin = None
 
     def follow(self, agent: Any) -> None:
-        """Leave the file of another session behind: of the one before a reset, or of the process that forked."""
+        """Change to the agent's session, after a reset, a resume or a fork of the process."""
         forked = self._turn is None and self._file is not None and self._file.process != os.getpid()
         if self._session is agent.current_session and not forked:
             return
@@ -234,7 +234,7 @@ class RecordLog(MemoryLog):
             self._encoder.record = origin.record
 
     def _write(self, text: str) -> None:
-        """Append whole lines. A failure is told once and ends the session's record, never the turn."""
+        """Append whole lines. A failure is reported once and ends the session's record, never the turn."""
         if self._failed:
             return
         try:
@@ -261,17 +261,17 @@ def _make_room(new: Path) -> None:
 
 
 class ResumedFrom:
-    """The record that a session goes on with.
+    """The record that a session was resumed from.
 
     Args:
-        session: `agent.current_session`, by which it is told from others.
+        session: the resumed `agent.current_session`.
         record: the file.
-        fork: whether what follows goes into a record of its own.
-        place: the turn and iteration before which it goes on; None for the end.
+        fork: whether what follows is written to a new record.
+        place: the turn and iteration to go on before; None for the end.
         messages: how many of the session's messages the record has.
         id: the session's id.
-        held: the file, locked already.
-        unsummed: the items of turns that were killed since the last sums, each with the lines of its turn before it.
+        held: the locked file.
+        unsummed: the items of killed turns since the last sums, each with the earlier lines of its turn.
     """
 
     def __init__(
@@ -290,8 +290,8 @@ class ResumedFrom:
 
 
 def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
-    """What the turns of a record came to, those too that were killed and never summed up."""
-    from connectagent.records.summary import summarise  # only who goes on with a record reads one
+    """The sums of a record's turns, including killed ones without sums."""
+    from connectagent.records.summary import summarise  # only resuming reads records
 
     totals = summarise(origin.record, held=True).totals or Totals()
     for before, item in origin.unsummed:
@@ -304,20 +304,20 @@ def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
 
 
 class _Turn:
-    """What one turn's summary is made of, gathered while the turn runs."""
+    """Collects the summary of one turn while it runs."""
 
     def __init__(self, first_message: int) -> None:
         self.started = time.perf_counter()
         self.first_message = first_message
         self.resumed = False  # whether it began in another process
-        self.anchor: Any = None  # the message at that place, by which it is found again
+        self.anchor: Any = None  # the message at that place, to find the place again
         self.tools: list[Any] = []
         self.iterations: set[str] = set()
-        self.iterations_before: set[str] = set()  # those that have been counted
-        self.stopped_before = 0  # calls that the last stop left behind, which are taken up again
+        self.iterations_before: set[str] = set()  # counted already
+        self.stopped_before = 0  # calls that the last stop interrupted, which are made again
 
     def resume(self, agent: Any, lines: list[TraceEntry]) -> None:
-        """Go on with a turn of which these lines are there already."""
+        """Go on with a turn that has these lines already."""
         self.resumed, self.iterations_before = True, _iterations_in(agent, lines)
         for line in reversed(lines):
             if line.get("type") == "resumed":
@@ -325,7 +325,7 @@ class _Turn:
             self.stopped_before += line.get("branch") in (None, agent.name) and only_says_stopped(line)
 
     def count(self, agent: Any, entry: TraceEntry) -> None:
-        """Count an entry of the root's own; those of agents inside count where their costs do."""
+        """Count an entry of the root agent; entries of inner agents are not counted here."""
         kind = entry.get("type")
         if entry.get("branch") not in (None, agent.name):
             return
@@ -338,7 +338,7 @@ class _Turn:
             self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
 
     def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
-        """Add the turn to the session's sums: once, however often it went on."""
+        """Add the turn to the session's sums: once, however often it was resumed."""
         iterations = len(self.iterations - self.iterations_before)
         totals.add(not self.resumed, iterations, len(self.tools) - self.stopped_before, tokens, cost)
 
@@ -361,7 +361,7 @@ class _Turn:
             "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
             "messages": encoder.messages(self._own(session["messages"])),
             **({"handlers": encoder.line(long)} if long else {}),
-            "session": encoder.line(totals.data()),  # behind all that may be long: who lists records reads tails
+            "session": encoder.line(totals.data()),  # after everything long: listing records reads the tail only
         }
         if error is not None:
             status = "error" if isinstance(error, Exception) else "interrupted"
@@ -371,7 +371,7 @@ class _Turn:
         return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
 
     def _own(self, messages: list[Any]) -> list[Any]:
-        """The turn's messages, though handlers may have changed how many are before them."""
+        """The turn's messages; handlers may have changed how many come before them."""
         first = min(self.first_message, len(messages))
         if self.anchor is not None and (first == len(messages) or messages[first] is not self.anchor):
             found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
@@ -380,7 +380,7 @@ class _Turn:
 
 
 def _iterations_in(agent: Any, lines: list[TraceEntry]) -> set[str]:
-    """The iterations of an agent's own turn among its lines."""
+    """The iterations of an agent's own turn in its lines."""
     counted = _Turn(0)
     for line in lines:
         if line.get("type") == "llm_call":

@@ -18,13 +18,13 @@ MAX_KEY = 1000  # characters, escapes included: YAML takes a longer one only aft
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
 _quote = json.encoder.encode_basestring
-# What JSON may hold raw and YAML 1.1 may not, or takes for the end of a line.
+# What JSON may contain raw and YAML 1.1 may not, or takes for the end of a line.
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
 _BARE = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[a-z_][\w./-]*\Z", re.IGNORECASE | re.ASCII)
 
 
 def entry_line(entry: TraceEntry) -> str:
-    """An entry of the trace as one line, without keys of the state that live for one turn."""
+    """An entry of the trace as one line, without keys of the state that last for one turn."""
     delta = entry.get("delta")
     if isinstance(delta, dict):
         entry = {**entry, "delta": lasting(delta)}
@@ -32,9 +32,9 @@ def entry_line(entry: TraceEntry) -> str:
 
 
 def json_line(value: Any) -> str:
-    """A value as one line of JSON that YAML 1.1 reads as the same value; what is not data is told by its repr.
+    """A value as one line of JSON that YAML 1.1 reads as the same value; what is not data becomes its repr.
 
-    A float that is not finite, and a key of over 1,000 characters, are written in YAML's own way.
+    Floats that are not finite, and keys of over 1,000 characters, are written as YAML.
     """
     try:
         text = _encode(value) if _is_simple(value, MAX_DEPTH) else _yaml(value, MAX_DEPTH, ())

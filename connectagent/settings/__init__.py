@@ -1,4 +1,4 @@
-"""Settings of a process and of a project, and what of a project's file needs the person's word."""
+"""Settings of the process and the project, and the check of those that the person must allow."""
 
 from connectagent.settings.values import (
     SETTINGS,

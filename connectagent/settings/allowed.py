@@ -1,7 +1,7 @@
-"""What a project's file asks for beyond its own folder, and the word that the person gave for it.
+"""What a project's file asks for beyond its own folder, and what the person has allowed.
 
-The word is for one folder and one content, as with direnv: a changed address, or changed code, needs a new one. It is
-kept in the user's own state folder, one file for each project, which nobody else may write.
+The person's word is for one folder and one content, as with direnv: a changed address, or changed code, needs a new
+one. The user's state folder has one file for each project, which nobody else may write.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Asked(NamedTuple):
 
     Args:
         key: the setting, or the table of a plugin's options.
-        text: how the person is told of it; a key's value is not in it.
-        content: what the person's word is for: the value, and for code a hash of the file.
+        text: the description for the person, without the value of a key.
+        content: what is allowed: the value, and for code a hash of the file.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 
 def asked_for(table: dict[str, Any], folder: Path) -> list[Asked]:
-    """What `[tool.connectagent]` asks for that needs the person's word.
+    """What `[tool.connectagent]` asks for that the person must allow.
 
     Addresses, keys, code, files outside of the project's folder, and `mask = "off"`.
 
@@ -62,13 +62,13 @@ def _asked_by(key: str, value: Any, folder: Path) -> list[Asked]:
 
 
 def _files(names: Any) -> list[str]:
-    """The files of code among the plugins that are named."""
+    """The files of code among the named plugins."""
     listed = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
     return [name.removeprefix("shadow:").strip() for name in listed if _is_code(name) and not name.startswith("no:")]
 
 
 def digest(asked: list[Asked]) -> str:
-    """The hash over all that is asked for."""
+    """The hash of everything that is asked for."""
     return hashlib.sha256(json.dumps(sorted(asked)).encode()).hexdigest()
 
 
@@ -79,7 +79,7 @@ def _asked(key: str, name: str, value: str, folder: Path) -> Asked:
 
 
 def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """The texts inside an option's value, each with its place."""
+    """The strings in an option's value, each with its place."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _texts(inner, f"{name}.{key}" if name else str(key))
@@ -111,7 +111,7 @@ def _hash_of(path: Path) -> str:
 
 
 def store() -> Path:
-    """The folder in which the words of this user are.
+    """The folder of this user's words.
 
     Raises:
         RuntimeError: the user has no home.
@@ -137,7 +137,7 @@ def words() -> list[dict[str, Any]]:
 
 
 def allow(folder: Path, asked: list[Asked]) -> None:
-    """Keep the person's word for a folder, for what it asks for now.
+    """Store the person's word for what a folder asks for now.
 
     Raises:
         OSError: it cannot be written.
@@ -148,7 +148,7 @@ def allow(folder: Path, asked: list[Asked]) -> None:
     word = {"folder": str(folder.resolve()), "digest": digest(asked), "asked": [one.text for one in asked]}
     word["when"] = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     new = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):  # of a process that was killed and had the same number
+    with contextlib.suppress(FileNotFoundError):  # of a killed process with the same number
         new.unlink()
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         json.dump(word, file)
@@ -156,7 +156,7 @@ def allow(folder: Path, asked: list[Asked]) -> None:
 
 
 def revoke(folder: Path) -> bool:
-    """Take the word for a folder back; whether there was one.
+    """Remove the word for a folder; whether there was one.
 
     Raises:
         OSError: it cannot be removed.
@@ -174,7 +174,7 @@ def _file(folder: Path) -> Path:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """A word from its file. One that somebody else could have written, or that git could have brought, is none."""
+    """A word from its file; None for a file that somebody else, or git, may have written."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:

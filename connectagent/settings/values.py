@@ -1,7 +1,7 @@
-"""Settings of a process and of a project: environment variables, then `[tool.connectagent]`.
+"""Settings of the process and the project: environment variables, then `[tool.connectagent]`.
 
-An argument of `Agent(...)` wins over both, and the command line over all. The table `SETTINGS` is the
-whole list; docs/settings.md is made from it.
+An argument of `Agent(...)` overrides both, and the command line overrides everything. `SETTINGS` is the whole list;
+docs/settings.md is generated from it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SETTINGS: dict[str, str] = {
     "gateway_key": "the key for that gateway",
 }
 
-# What the command line said: `model`, `quiet` and `plugins` for every agent of this process. A plain dict:
-# a context variable would not reach the agents that a script makes in threads of its own.
+# From the command line: `model`, `quiet` and `plugins` for every agent of this process. No context variable: it
+# would not reach agents that a script makes in threads of its own.
 overrides: dict[str, Any] = {}
 
-# The settings that need the person's word where they come from a project's file: `settings/allowed.py` tells when.
+# The settings in a project's file that the person must allow: `settings/allowed.py` has the rules.
 _NEED_A_WORD = ("gateway_url", "gateway_key", "dir", "mask")
 
 
@@ -47,8 +47,8 @@ def setting(name: str, overridden: bool = True) -> Any:
         overridden: whether the command line's value wins.
 
     Raises:
-        ConfigError: the project's pyproject.toml cannot be read, names a setting that there is none, or asks for
-            what the person has not allowed.
+        ConfigError: the project's pyproject.toml cannot be read, has an unknown setting, or asks for
+            something that the person has not allowed.
     """
     if overridden and name in overrides:
         return overrides[name]
@@ -62,12 +62,12 @@ def setting(name: str, overridden: bool = True) -> Any:
 
 
 def enabled(name: str) -> bool:
-    """Whether a setting that is on or off is on: `1`, `true`, `yes` or `on`."""
+    """Whether a setting is on: `1`, `true`, `yes` or `on`."""
     return str(setting(name) or "").lower() in ("1", "true", "yes", "on")
 
 
 def co_folder() -> Path:
-    """Where records and logs are: `.co`, or what the setting `dir` names. It need not exist."""
+    """The folder of records and logs: `.co`, or the setting `dir`. It need not exist."""
     return Path(os.path.abspath(os.path.expanduser(str(setting("dir") or ".co"))))
 
 
@@ -81,9 +81,9 @@ def project_settings() -> dict[str, Any]:
 
 
 def project_file(start: Path | None = None) -> Path | None:
-    """The nearest pyproject.toml, from the current folder, or another one, up to the repository's root.
+    """The nearest pyproject.toml, from `start` or the current folder up to the repository's root.
 
-    A stranger's is not read: it must be the user's or root's, as the folders of `_own_folders` are.
+    A stranger's is not read: the file and its folder must belong to the user or root.
     """
     for folder in _own_folders(start):
         path = folder / "pyproject.toml"
@@ -101,12 +101,12 @@ def project_folder() -> Path:
 
 
 def _own_folders(start: Path | None = None) -> list[Path]:
-    """The current folder, or another one, and those above, up to the repository's root, as far as they have one owner.
+    """`start`, or the current folder, and those above up to the repository's root, as long as the owner is the same.
 
-    None where that owner is neither the user nor root.
+    No folder where that owner is neither the user nor root.
     """
     found: list[Path] = []
-    with contextlib.suppress(OSError):  # the current folder was removed, or one above may not be looked into
+    with contextlib.suppress(OSError):  # the current folder was removed, or one above is not readable
         folder = start or Path.cwd()
         owner = folder.stat().st_uid
         for parent in (folder, *folder.parents) if owner in _trusted() else ():
@@ -119,7 +119,7 @@ def _own_folders(start: Path | None = None) -> list[Path]:
 
 
 def _trusted() -> tuple[int, int]:
-    """The owners whose files count: the user and root; on Windows each owner is 0."""
+    """The trusted owners: the user and root; on Windows each owner is 0."""
     return getattr(os, "geteuid", lambda: 0)(), 0
 
 
@@ -133,17 +133,17 @@ def check_allowed(key: str) -> None:
         key: a setting, or the name of a plugin's table of options.
 
     Raises:
-        ConfigError: it needs the person's word, and there is none for what the file asks for now.
+        ConfigError: the person has not allowed what the file asks for now.
     """
-    told = refusal(key)
-    if told is not None:
-        raise ConfigError(told)
+    message = refusal(key)
+    if message is not None:
+        raise ConfigError(message)
 
 
 def check_file(file: str, place: str) -> None:
     """Refuse a file of code that the project's file names.
 
-    A program that lies in the project itself may load it: whoever runs that program runs code of the folder.
+    A program inside the project may load it: whoever runs that program runs the folder's code anyway.
 
     Args:
         file: the file of code.
@@ -158,7 +158,7 @@ def check_file(file: str, place: str) -> None:
 
 
 def asked_by(file: Path) -> list[Asked]:
-    """What a project's file asks for that needs the person's word.
+    """What a project's file asks for that the person must allow.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -169,10 +169,10 @@ def asked_by(file: Path) -> list[Asked]:
 
 
 def refusal(key: str | None = None) -> str | None:
-    """What is said where the project's file asks for something that is not allowed; None where all is.
+    """The error message where the project's file asks for something that is not allowed; None where all is.
 
     Args:
-        key: as `check_allowed` takes it; without it, all that the file asks for.
+        key: as for `check_allowed`; None for everything in the file.
     """
     path = project_file()
     if path is None or not project_settings():
@@ -193,7 +193,7 @@ def refusal(key: str | None = None) -> str | None:
 
 
 def _runs_program_of(folder: Path) -> bool:
-    """Whether the script that the person runs lies in a folder, and not in this Python's own environment."""
+    """Whether the running script is in a folder, and not in this Python's environment."""
     named = overrides.get("program", getattr(sys.modules.get("__main__"), "__file__", None))
     if not named:
         return False
@@ -202,7 +202,7 @@ def _runs_program_of(folder: Path) -> bool:
 
 
 def named_plugins() -> list[tuple[str, str]]:
-    """The plugins that the project and the environment name for every agent, each with where it is named.
+    """The plugins that the project and the environment name for every agent, each with its place.
 
     Raises:
         ConfigError: the project's `plugins` is no list of names.

@@ -1,7 +1,7 @@
-"""`connectagent log`: what agents did, read from the records in `.co/evals`.
+"""`connectagent log`: shows what agents did, from the records in `.co/evals`.
 
-No command loads a plugin. What a record holds was written by users, models and tools: it is shown with
-the characters that a terminal would obey as escapes.
+No command loads a plugin. The texts in a record come from users, models and tools: control characters are shown as
+escapes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMMANDS = {
 
 
 class _Group(click.Group):
-    """Commands that are loaded when they are asked for, each from a module of its own."""
+    """Loads each command from its module when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -40,5 +40,5 @@ def log() -> None:
     """List, show, follow, compare and search the records of sessions.
 
     RECORD is a path, the name of a file in .co/evals or the beginning of one, an agent's name for its newest
-    record, or `last`: the newest of all, which is also meant where no record is given.
+    record, or `last` for the newest of all, which is the default.
     """

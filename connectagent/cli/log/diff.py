@@ -1,4 +1,4 @@
-"""`connectagent log diff`: in what two sessions differ, step by step."""
+"""`connectagent log diff`: compares two sessions step by step."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import odd_is_told, read_record
+from connectagent.records.read import read_record, refuse_odd
 
 _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
 
 
 @dataclass(slots=True)
 class _Step:
-    """One thing that happened.
+    """One step of a session.
 
     Args:
         place: where, for example `turn 1, iteration 2`.
-        what: the model, or which tool or kind of entry; steps of two records are paired by it.
-        values: what is compared, by name.
+        what: the model, tool or kind of entry; steps of two records are paired by it.
+        values: the values to compare, by name.
     """
 
     place: str
@@ -37,11 +37,11 @@ class _Step:
 
     @property
     def text(self) -> str:
-        """The step as text that is equal for equal steps."""
+        """The step as text, equal for equal steps."""
         return json.dumps([self.what, self.values], sort_keys=True, default=str)
 
 
-@click.command("diff", short_help="In what two sessions differ; exit code 1 if they do.")
+@click.command("diff", short_help="How two sessions differ; exit code 1 if they do.")
 @click.argument("one", metavar="A")
 @click.argument("two", metavar="B")
 def command(one: str, two: str) -> None:
@@ -51,7 +51,7 @@ def command(one: str, two: str) -> None:
     """
     paths = [find_record(one), find_record(two)]
     records = [read_record(path) for path in paths]
-    with odd_is_told(f"{paths[0]} or {paths[1]}"):
+    with refuse_odd(f"{paths[0]} or {paths[1]}"):
         lines = list(differences(records[0], records[1]))
     if not lines:
         return
@@ -64,7 +64,7 @@ def command(one: str, two: str) -> None:
 
 
 def differences(one: dict[str, Any], two: dict[str, Any]) -> Iterator[str]:
-    """What differs between two records, as lines: the place, and below it `-` for the first, `+` for the second."""
+    """The differences of two records as lines: the place, below it `-` for the first and `+` for the second."""
     head = [_Step("session", "head", {key: record.get(key) for key in _HEAD}) for record in (one, two)]
     yield from _compared(head[:1], head[1:])
     turns = [_by_place(joined_turns(record)) for record in (one, two)]
@@ -127,7 +127,7 @@ def _same_each_time(value: Any) -> Any:
 
 
 def _compared(one: list[_Step], two: list[_Step]) -> Iterator[str]:
-    """Equal steps are left out; of what stands between them, steps of the same kind are paired."""
+    """Pair the steps of the same kind between equal steps, which are left out."""
     texts = ([step.text for step in one], [step.text for step in two])
     if texts[0] == texts[1]:
         return

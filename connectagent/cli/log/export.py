@@ -1,4 +1,4 @@
-"""`connectagent log export`: a record as a document or a page for people, or as lines for other programs."""
+"""`connectagent log export`: a record as a document or a page, or as lines for other programs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import odd_is_told, read_record
+from connectagent.records.read import read_record, refuse_odd
 
 
 def markdown(record: dict[str, Any]) -> str:
@@ -59,7 +59,7 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
 
 
 def _one(value: Any) -> str:
-    """A value in one line, its Markdown and HTML shown and not obeyed."""
+    """A value on one line, with Markdown and HTML escaped."""
     return re.sub(r"([\\`*_\[\]<>#|])", r"\\\1", " ".join(str(value).split()))
 
 
@@ -80,19 +80,19 @@ def json_lines(record: dict[str, Any]) -> str:
 
 
 EXPORTERS: dict[str, Callable[[dict[str, Any]], str]] = {"md": markdown, "jsonl": json_lines, "html": page_of}
-"""What a record can be exported to: from the name of a form to a function of the record, as `read_record` gives it."""
+"""The forms of export by name: functions of a record, as `read_record` returns it."""
 
 
 @click.command("export", short_help="A record as Markdown, as lines of JSON or as a page.")
 @click.argument("record", required=False, metavar="[RECORD]")
 @click.option("--to", "form", type=click.Choice(list(EXPORTERS)), default="md", show_default=True, help="The form.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="Where to; else standard output.")
-@click.option("--whole", is_flag=True, help="With the long texts that are files of their own, not their head and tail.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), metavar="FILE", help="The file; else standard output.")
+@click.option("--whole", is_flag=True, help="Include long texts whole, not their head and tail.")
 def command(record: str | None, form: str, output: str | None, whole: bool) -> None:
-    """Print a record in another form, or write it into FILE."""
+    """Print a record in another form, or write it to FILE."""
     path = find_record(record)
     data = read_record(path)
-    with odd_is_told(path):
+    with refuse_odd(path):
         text = EXPORTERS[form](restored(data, blob_folder(path)) if whole else data)
     if output is None:
         click.echo(text, nl=False)

@@ -1,4 +1,4 @@
-"""`connectagent log grep`: where a text is in all records."""
+"""`connectagent log grep`: searches all records for a text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from connectagent.records.read import read_record
 _AROUND = 100  # characters that are shown on both sides of a match in a long line
 
 
-@click.command("grep", short_help="Where a text is, in all records.")
+@click.command("grep", short_help="Search all records for a text.")
 @click.argument("pattern")
-@click.option("-i", "--ignore-case", is_flag=True, help="Take capital and small letters for the same.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore the difference of capital and small letters.")
 @agent_option
 def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
-    """Print each line that PATTERN, a regular expression, matches, of prompts, answers, arguments, results, errors.
+    """Print each line of prompts, answers, arguments, results and errors that matches PATTERN, a regular expression.
 
-    Before it stand the record, the turn and the type of the trace entry. The exit code is 1 where nothing matches.
+    It is preceded by the record, the turn and the type of the trace entry. The exit code is 1 where nothing matches.
     """
     try:
         sought = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
@@ -44,7 +44,7 @@ def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
 
 
 def _matches(record: dict[str, Any], sought: re.Pattern[str]) -> Iterator[tuple[str, str, re.Match[str]]]:
-    """Each line with its place and the match in it; a line that a turn has several times comes once."""
+    """Each line with its place and the match in it; a line that repeats within a turn comes once."""
     groups: list[tuple[str, list[tuple[str, Any]]]] = [("head", [("system_prompt", record.get("system_prompt"))])]
     for turn in record["turns"]:
         entries: list[tuple[str, Any]] = [("input", turn.get("input"))]

@@ -26,16 +26,16 @@ _STYLES |= {"running": "cyan", "paused": "cyan"}
 
 
 @click.command("list", short_help="One line for each session, the newest first.")
-@click.option("--limit", default=20, show_default=True, metavar="N", help="How many at most; 0 for all.")
+@click.option("--limit", default=20, show_default=True, metavar="N", help="The most to list; 0 for all.")
 @click.option("--status", metavar="STATUS", help="Only sessions whose last turn is: answered, error, crashed, ...")
 @agent_option
 @json_option
 def command(limit: int, status: str | None, agent: str | None, as_json: bool) -> None:
     """Print one line for each session, the newest first.
 
-    The column turns is turns/iterations; sums are of the turns that have ended; ? is unknown. The status is that of the
-    last turn: answered, ended, max_iterations, error, interrupted, paused, running, crashed, where the turn never
-    ended and no process is writing the record, or not recorded from a turn on, as where the disk was full.
+    The column turns is turns/iterations; sums are of finished turns; ? is unknown. The status is the last turn's:
+    answered, ended, max_iterations, error, interrupted, paused, running, crashed (it did not end, and no process is
+    writing the record), or not recorded from a turn on (as on a full disk).
     """
     known = (summary for _, summary in each(summarise, agent))
     found = (one for one in known if status is None or one.status == status or one.status.startswith(f"{status} from"))

@@ -1,4 +1,4 @@
-"""`connectagent log prune`: remove the oldest records, and the blobs that only they refer to."""
+"""`connectagent log prune`: removes the oldest records, and the blobs that only they refer to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def _seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """A time span as `30d`, in seconds."""
+    """A time span such as `30d`, in seconds."""
     found = re.fullmatch(r"(\d{1,6})([mhdw])", value or "", re.ASCII)
     if value is not None and found is None:
         raise click.BadParameter(f"{value!r} is no age: write a number and m, h, d or w, as 30d", context, parameter)
@@ -29,7 +29,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 @click.command("prune", short_help="Remove the oldest records.")
 @click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N.")
 @click.option("--older-than", callback=_seconds, metavar="AGE", help="Only those not written to for 30d, 12h, ...")
-@click.option("--dry-run", is_flag=True, help="Only tell what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def command(keep: int | None, older_than: float | None, dry_run: bool) -> None:
     """Remove the oldest records, and the blobs that no other record refers to.
 

@@ -1,4 +1,4 @@
-"""What the commands share: which records they read, and how values are shown."""
+"""What the commands share: reading records, and showing values and tables."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from connectagent.output.rows import Row, price, rows_of, tokens
 from connectagent.output.terminal import Terminal
 from connectagent.output.text import clean, visible
 from connectagent.records.find import agent_in_name, all_records, records_folder
-from connectagent.records.read import odd_is_told
+from connectagent.records.read import refuse_odd
 
 Read = TypeVar("Read")
 
 
 def each(read: Callable[[Path], Read], agent: str | None = None) -> Iterator[tuple[Path, Read]]:
-    """What `read` makes of each record, the newest first; one that cannot be read is named on stderr.
+    """The value of `read` for each record, the newest first; one that cannot be read is named on stderr.
 
     Args:
         read: a function of the path.
-        agent: only records of this agent, by the name in the file's name.
+        agent: only records of this agent, by their file names.
     """
     from connectagent.records.paths import safe_name
 
@@ -37,7 +37,7 @@ def each(read: Callable[[Path], Read], agent: str | None = None) -> Iterator[tup
         if agent is not None and agent_in_name(path) != safe_name(agent):
             continue
         try:
-            with odd_is_told(path):
+            with refuse_odd(path):
                 value = read(path)
         except (OSError, ConfigError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error).removeprefix(f"{path}: ")
@@ -47,34 +47,34 @@ def each(read: Callable[[Path], Read], agent: str | None = None) -> Iterator[tup
 
 
 def terminal() -> Terminal:
-    """Standard output, as something to show rows and tables on."""
+    """Standard output, for rows and tables."""
     return Terminal(sys.stdout)
 
 
 def echo_json(value: Any) -> None:
-    """Print a value as JSON in ASCII: a terminal obeys none of it."""
+    """Print a value as JSON in ASCII, without control characters."""
     click.echo(json.dumps(value, indent=2, default=plain_value))
 
 
 def echo(text: object) -> None:
-    """Print a text of several lines without what a terminal would obey."""
+    """Print a text of several lines without control characters."""
     click.echo(clean(str(text)))
 
 
 def plain_value(value: Any) -> str:
-    """What JSON does not know, as text: a time as the record has it."""
+    """A value that JSON does not have, as text; a time as in the record."""
     if isinstance(value, datetime.datetime):
         return value.isoformat().replace("+00:00", "Z")
     return str(value)
 
 
 def data_text(value: Any, indent: int | None = None) -> str:
-    """A value of an entry as text, whole: text as it is, all else as JSON."""
+    """A value of an entry as whole text: a text unchanged, others as JSON."""
     if isinstance(value, str):
         return value
     try:
         return json.dumps(value, indent=indent, ensure_ascii=False, default=plain_value)
-    except (TypeError, ValueError, RecursionError):  # what YAML may hold and JSON may not: keys that are lists
+    except (TypeError, ValueError, RecursionError):  # what YAML has and JSON has not: keys that are lists
         return str(value)
 
 
@@ -83,8 +83,8 @@ class Column(NamedTuple):
 
     Args:
         name: its heading.
-        most: cells that it may take.
-        right: whether its cells stand at its right edge.
+        most: its width in cells, at most.
+        right: whether its cells are aligned right.
     """
 
     name: str
@@ -95,9 +95,9 @@ class Column(NamedTuple):
 def show_table(
     columns: list[Column], cells: list[list[str]], style: Callable[[list[str]], str] = lambda cells: ""
 ) -> None:
-    """Print a table of one line for each row; the last column takes what is left of the terminal's width.
+    """Print a table of one line for each row; the last column takes the rest of the terminal's width.
 
-    rich's own tables take a second for a thousand rows, and shrink the short columns for the sake of a long one.
+    rich's own tables take a second for a thousand rows, and shrink short columns in favour of a long one.
     """
     from rich.cells import cell_len, set_cell_size
     from rich.text import Text
@@ -131,22 +131,22 @@ def rows(entry: dict[str, Any]) -> list[Row]:
 
 
 def sum_text(count: int | None) -> str:
-    """A number of tokens in short, `?` where it is not known."""
+    """A number of tokens, shortened; `?` for None."""
     return "?" if count is None else tokens(count)
 
 
 def cost_text(cost: float | None) -> str:
-    """US dollars in short, `?` where they are not known."""
+    """US dollars, shortened; `?` for None."""
     return "?" if cost is None else price(cost)
 
 
 def local_time(when: Any, pattern: str = "%Y-%m-%d %H:%M") -> str:
-    """A time as the user's own clock shows it, `?` for what is none."""
+    """A time in the user's time zone; `?` for anything else."""
     return when.astimezone().strftime(pattern) if isinstance(when, datetime.datetime) else "?"
 
 
 def number_of(value: Any) -> float | None:
-    """A finite number that was read, or None for anything else that may stand in its place: JSON has no other ones."""
+    """A finite number from a record; None for anything else."""
     real = isinstance(value, int | float) and not isinstance(value, bool)
     return value if real and abs(value) < 1e300 else None
 

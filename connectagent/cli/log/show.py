@@ -25,7 +25,7 @@ from connectagent.output.text import actor_with_place, clean, visible
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns, with_retries
-from connectagent.records.read import odd_is_told, read_ends, read_record
+from connectagent.records.read import read_ends, read_record, refuse_odd
 from connectagent.records.summary import summarise
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ _BAD = ("error", "crashed", "interrupted")
 def command(record: str | None, number: int | None, full: bool, as_json: bool) -> None:
     """Print a session as a tree: turns, iterations, model calls, tools, and who changed what.
 
-    Of a record of over 8 MB, 500 entries at each end are shown, or of the turn that --turn names; --full shows all.
+    A record of over 8 MB is cut to 500 entries at each end, or to those of the turn in --turn; --full shows all.
     """
     path = find_record(record)
-    with odd_is_told(path):
+    with refuse_odd(path):
         _show(path, number, full, as_json)
 
 
@@ -74,14 +74,14 @@ def _show(path: Path, number: int | None, full: bool, as_json: bool) -> None:
 
 def _head(path: Path, data: dict[str, Any]) -> Text:
     dot = terminal().glyphs.dot
-    if "agent" not in data:  # a kill came before its head was written
+    if "agent" not in data:  # killed before its head was written
         return _text(((path.name, "bold"), (f" {dot} empty", "")))
     head = f"{data['agent']} {dot} {data.get('model')} {dot} "
     return _text(((head, "bold"), (local_time(data.get("started"), "%Y-%m-%d %H:%M:%S"), "")))
 
 
 def _add_given(root: Tree, data: dict[str, Any], full: bool) -> None:
-    """Put what the session began with above its turns: plugins and system prompt."""
+    """Add the beginning of the session above its turns: plugins and system prompt."""
     plugins = data.get("plugins")
     if isinstance(plugins, dict) and plugins:
         named = ", ".join(f"{name} {version}" if version else str(name) for name, version in plugins.items())
@@ -113,7 +113,7 @@ def _add_turn(root: Tree, turn: dict[str, Any], unended: str, full: bool) -> Non
 
 
 def _add_entries(turn: Tree, trace: list[Any], full: bool) -> None:
-    """Put the entries below their iteration; the first ones belong to the turn itself."""
+    """Add the entries below their iterations; the first ones belong to the turn itself."""
     ended = {entry.get("call_id") for entry in trace if _kind(entry) == "tool_execution"}
     node, iteration = turn, None
     for entry in trace:
@@ -169,7 +169,7 @@ def _cut(value: Any, full: bool) -> str:
 
 
 def _text(parts: tuple[tuple[str, str], ...], whole: bool = False) -> Text:
-    """Styled text; lines stay lines, and what a terminal would obey is shown as escapes."""
+    """Styled text; lines stay lines, other control characters are shown as escapes."""
     from rich.text import Text
 
     made = Text()

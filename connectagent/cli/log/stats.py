@@ -32,7 +32,7 @@ _FAILED = ("error", "not_found", "interrupted")
 
 @dataclass(slots=True)
 class _Sums:
-    """What one agent, model or tool came to."""
+    """The sums of one agent, model or tool."""
 
     sessions: int = 0
     count: int = 0
@@ -47,7 +47,7 @@ class _Sums:
             self.times_ms.append(ms)
 
     def percentile(self, part: float) -> float | None:
-        """The time that this part of all took at most, in ms."""
+        """A percentile of the times, in ms."""
         times = sorted(self.times_ms)
         return times[max(0, -int(-part * len(times) // 1) - 1)] if times else None
 
@@ -82,7 +82,7 @@ def command(agent: str | None, as_json: bool) -> None:
 
 
 def _countable(path: Path) -> tuple[dict[str, Any], bool]:
-    """A record, and whether its last turn is running; what cannot be counted is told before anything of it is."""
+    """A record, and whether its last turn is running; one that cannot be counted fails before any of it is."""
     record = read_record(path)
     running = bool(record["turns"]) and "status" not in record["turns"][-1] and summarise(path).status == "running"
     _count(record, running, {}, {}, {})
@@ -96,7 +96,7 @@ def _count(
     models: dict[str, _Sums],
     tools: dict[str, _Sums],
 ) -> None:
-    if "agent" not in record:  # a kill came before its head was written
+    if "agent" not in record:  # killed before its head was written
         return
     own = agents.setdefault(str(record["agent"]), _Sums())
     own.sessions += 1
@@ -109,7 +109,7 @@ def _count(
             own.statuses[status] += 1
             own.failed += status in ("error", "unfinished")
             own.took(turn.get("duration_ms"))
-        calls = [line for line in turn["lines"] if line.get("type") == "llm_call"]  # of agents inside too
+        calls = [line for line in turn["lines"] if line.get("type") == "llm_call"]  # of inner agents too
         ran = [entry for entry in with_retries(turn["trace"]) if entry.get("type") == "tool_execution"]
         for entry in [*calls, *ran]:
             sums = _count_entry(entry, models, tools)

@@ -1,4 +1,4 @@
-"""`connectagent log tail`: the end of a session, and, with `-f`, what comes."""
+"""`connectagent log tail`: the end of a session, and with `-f` new entries."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from connectagent.records.find import all_records, find_record
 from connectagent.records.follow import Follower, follow
 
 
-@click.command("tail", short_help="The end of a session; with -f, what comes.")
+@click.command("tail", short_help="The end of a session; with -f, new entries.")
 @record_argument
 @click.option("-n", "number", default=10, show_default=True, metavar="N", help="How many entries; 0 for all.")
-@click.option("-f", "--follow", "following", is_flag=True, help="Go on as the record grows, until Ctrl-C.")
+@click.option("-f", "--follow", "following", is_flag=True, help="Print new entries until Ctrl-C.")
 def command(record: str | None, number: int, following: bool) -> None:
     """Print the last entries of a session.
 
-    With -f and without RECORD the newest session is followed, a later one as soon as it begins.
+    With -f and without RECORD, follow the newest session, and each later one as soon as it begins.
     """
     fixed = find_record(record) if record not in (None, "last") or not following else None
     if not following:
@@ -57,7 +57,7 @@ def _wait(seconds: float) -> None:
 
 
 def _end_without_reader() -> None:
-    """End where nobody reads any more, as behind `| head -1`: what is shown would go nowhere, for ever."""
+    """End when the output has no reader any more, as in `| head -1`."""
     if hasattr(select, "poll") and stdout_is_gone():
         raise SystemExit(0)
 

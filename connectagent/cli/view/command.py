@@ -18,7 +18,7 @@ from connectagent.records.find import find_record
 @click.command(short_help="Sessions as a page in the browser, while they run.")
 @click.argument("record", required=False, metavar="[RECORD]")
 @click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The port; else a free one.")
-@click.option("--open/--no-open", "opened", default=None, help="A browser too; else only at a desktop's terminal.")
+@click.option("--open/--no-open", "opened", default=None, help="Open a browser; by default only on a desktop.")
 def view(record: str | None, port: int, opened: bool | None) -> None:
     """Serve a page with the sessions, to this machine alone, until Ctrl-C.
 
@@ -37,7 +37,7 @@ def view(record: str | None, port: int, opened: bool | None) -> None:
         if opened or (opened is None and sys.stdout.isatty() and _has_desktop()):
             opened_by.enter_context(_in_browser(server.url))
         server.serve()
-    except KeyboardInterrupt:  # the way to end it: nothing has failed
+    except KeyboardInterrupt:  # the usual way to end it
         click.echo(err=True)
     finally:
         opened_by.close()
@@ -46,10 +46,10 @@ def view(record: str | None, port: int, opened: bool | None) -> None:
 
 @contextlib.contextmanager
 def _in_browser(url: str) -> Iterator[None]:
-    """Open a browser with a file that leads to the page.
+    """Open a browser with a file that redirects to the page.
 
-    Any user can read a browser's command line. The address, which has a secret part, stands in the file, which is the
-    user's alone.
+    Any user can read a browser's command line. The address has a secret part, so it is in a file that only this user
+    can read.
     """
     import tempfile
     import webbrowser
@@ -64,5 +64,5 @@ def _in_browser(url: str) -> Iterator[None]:
 
 
 def _has_desktop() -> bool:
-    """Whether a browser has a window to show; one in the terminal would take it over."""
+    """Whether a graphical browser can be opened; one in the terminal would take it over."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -1,4 +1,4 @@
-"""The conversation as the page shows it: each message with who made it and who changed it."""
+"""The conversation for the page: each message, who made it and who changed it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MOST_IN_MESSAGE = 1_500  # characters of a message, before "more" is asked for
 def history_by_number(record: dict[str, Any]) -> History:
     """The history of a record, each entry with its `number` in the record, from 0.
 
-    A session that was rewound to an earlier place numbers its entries again; the record does not.
+    A rewound session numbers its entries again; the record does not.
 
     Args:
-        record: as `read_record` returns it; its entries receive their numbers.
+        record: as `read_record` returns it; its entries get their numbers.
     """
     number = 0
     for turn in record["turns"]:
@@ -29,7 +29,7 @@ def history_by_number(record: dict[str, Any]) -> History:
 
 
 def conversation_of(history: History, most: int | None = MOST_IN_MESSAGE) -> list[dict[str, Any]]:
-    """The messages with what was done to each, the removed ones last.
+    """The messages with their changes, the removed ones last.
 
     Args:
         history: of `history_by_number`.
@@ -40,7 +40,7 @@ def conversation_of(history: History, most: int | None = MOST_IN_MESSAGE) -> lis
 
 
 def content_text(message: Any) -> str:
-    """The content of a message as text; "" of none."""
+    """The content of a message as text; "" for none."""
     content = (message or {}).get("content")
     return "" if content is None else text_of(content) if isinstance(content, str | list) else data_text(content, 2)
 

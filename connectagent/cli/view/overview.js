@@ -95,13 +95,13 @@ function lane(name, marks, segments, total) {
   svg.append(...marks.map((mark) => rect(mark, total)));
   const ms = marks.reduce((sum, mark) => sum + (mark.mark ? 0 : (mark.ms ?? 0)), 0);
   const changes = marks.filter((mark) => mark.mark).length;
-  const told = changes && !ms ? count(changes, "mark") : duration(ms);
+  const label = changes && !ms ? count(changes, "mark") : duration(ms);
   return el(
     "div",
     {class: "lane"},
     el("span", {class: "lane-name", title: name}, name),
     svg,
-    el("span", {class: "lane-sum"}, told),
+    el("span", {class: "lane-sum"}, label),
   );
 }
 

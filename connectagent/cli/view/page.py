@@ -1,4 +1,4 @@
-"""The page's own files, and the page as one file with a record in it."""
+"""The files of the page, and the page as one file with a record in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LINKS = '<link rel="stylesheet" href="page.css"><script src="page.js" defer></s
 
 
 def page() -> str:
-    """The page as it is served; it asks for style, script and data itself."""
+    """The page as it is served; it loads style, script and data."""
     return _file("page.html").replace("<!-- head -->", _LINKS)
 
 
@@ -40,10 +40,10 @@ def script() -> str:
 
 
 def page_of(record: dict[str, Any]) -> str:
-    """A record as a page in one file that asks for nothing else.
+    """A record as a page in one file that loads nothing else.
 
     Args:
-        record: as `read_record` returns it. Long texts in files of their own are as it has them: head and tail.
+        record: as `read_record` returns it. Its long texts stay head and tail.
     """
     listing = listing_of(record)
     shown = {"rows": listing.rows, "items": listing.items, "summary": _summary(record)}
@@ -59,7 +59,7 @@ def page_of(record: dict[str, Any]) -> str:
 
 
 def _summary(record: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows above a record."""
+    """The header of the page for a record."""
     turns = [turn for turn in record["turns"] if turn.get("status") != BETWEEN_TURNS]
     status = str(turns[-1].get("status") or "unfinished") if turns else "empty"
     pairs = {key: data_text(record[key]) for key in ("agent", "model", "script") if record.get(key) is not None}

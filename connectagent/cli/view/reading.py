@@ -1,4 +1,4 @@
-"""One record as the page asks for it: rows as they come, an entry opened, a whole text, the conversation."""
+"""One record for the page: rows as they come, an opened entry, a whole text, the conversation."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _OF_AN_END = ("status", "duration_ms", "tokens", "cost", "result", "error")
 
 
 class Listing:
-    """The rows and the turns of a record, as far as it was read.
+    """The rows and turns of a record, as far as it was read.
 
     Attributes:
-        entries: the entries, as they were read.
+        entries: the entries.
         rows: a row for each.
-        items: the turns as the record has them: one that was paused and resumed is two.
+        items: the items of the record: a turn that was paused and resumed is two.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Listing:
         self._started: dict[str, int] = {}  # calls that have no end yet, each with the number of its entry
 
     def begin(self, item: dict[str, Any]) -> None:
-        """Begin a turn; `item` holds its pairs."""
+        """Begin a turn; `item` has its pairs."""
         given = excerpt(data_text(item.get("input", "")), 300)["text"]
         self.items.append({"turn": data_text(item.get("turn")), "input": given, "first": len(self.entries)})
         self.items[-1] |= {key: data_text(item[key]) for key in ("from", "resumed") if key in item}
@@ -70,13 +70,13 @@ class Listing:
         self.rows[number] = {**kept, **row_of(entry, number)}
 
     def end(self, item: dict[str, Any]) -> None:
-        """End the newest turn; `item` holds its summary."""
+        """End the newest turn; `item` has its summary."""
         end: dict[str, Any] = {key: item[key] for key in _OF_AN_END if item.get(key) is not None}
         for key, value in end.items():
             number = key in ("duration_ms", "tokens", "cost")
             end[key] = number_of(value) if number else excerpt(data_text(value), 600)["text"]
         if "cost" in item and item["cost"] is None:
-            end["cost"] = None  # not known, which is not nothing
+            end["cost"] = None  # unknown, not zero
         handlers = item.get("handlers")
         if isinstance(handlers, list):
             end["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]
@@ -84,7 +84,7 @@ class Listing:
 
 
 def _bar(value: Any) -> dict[str, Any] | None:
-    """A handler's call that took long, as a bar of the page; None for what is none."""
+    """A handler's slow call as a bar of the page; None for anything else."""
     if not isinstance(value, list) or len(value) != 4:
         return None
     start, ms = number_of(value[2]), number_of(value[3])
@@ -114,12 +114,12 @@ class Reading:
         self.path = path
         self._listing = Listing()
         self._follower = Follower(path)
-        self._item: Any = None  # of the follower, that the newest turn of the listing was made of
+        self._item: Any = None  # the follower's item of the newest turn
         self._lock = threading.Lock()
         self._history: tuple[int, History] | None = None  # with the size of the record that it was read from
 
     def news(self, row: int = 0, item: int = 0) -> dict[str, Any]:
-        """What came since: `rows` from that number on, `items` (the turns) from that one on, and `summary`.
+        """What is new: `rows` and `items` (the turns) from these numbers on, and `summary`.
 
         Raises:
             OSError: the file cannot be read.
@@ -133,7 +133,7 @@ class Reading:
             return {"rows": rows, "items": [dict(item) for item in items], "summary": summary}
 
     def entry(self, number: int) -> dict[str, Any]:
-        """An entry opened: `fields`, each a text that may be shortened.
+        """An opened entry: `fields`, each a text that may be shortened.
 
         Raises:
             LookupError: there is none.
@@ -141,7 +141,7 @@ class Reading:
         return {"fields": fields_of(self._entry(number))}
 
     def field(self, number: int, key: str) -> str:
-        """One value of an entry as a whole text, with what is in a file of its own.
+        """One value of an entry as a whole text, with its blobs.
 
         Raises:
             LookupError: there is none.
@@ -149,11 +149,11 @@ class Reading:
         return data_text(restored(self._entry(number)[key], blob_folder(self.path)), 2)
 
     def conversation(self) -> list[dict[str, Any]]:
-        """The messages with what was done to each, the removed ones last; long texts are shortened."""
+        """The messages with their changes, the removed ones last; long texts are shortened."""
         return conversation_of(self._whole_history())
 
     def message(self, line: int, change: int) -> str:
-        """The text of a message as it was after one of its changes, whole.
+        """The whole text of a message after one of its changes.
 
         Args:
             line: its place in `conversation()`.
@@ -169,7 +169,7 @@ class Reading:
         return str(restored(content_text(lines[line].changes[change].message), blob_folder(self.path)))
 
     def find(self, text: str) -> list[int]:
-        """The numbers of the entries that hold a text, capital and small letters being the same."""
+        """The numbers of the entries that contain a text, ignoring case."""
         sought = text.lower()
         return [number for number, entry in enumerate(self._listing.entries) if _holds(entry, sought)]
 

@@ -1,4 +1,4 @@
-"""A trace entry as the page lists it: one short row; and opened: its values as texts, shortened."""
+"""A trace entry for the page: one short row, and its values as shortened texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from connectagent.output.text import actor
 from connectagent.records.blobs import REFERENCE
 
 MOST_IN_ROW = 240  # characters of a text in a row
-MOST_IN_DETAIL = 4_000  # characters of a text that is opened, before "more" is asked for
+MOST_IN_DETAIL = 4_000  # characters of an opened text, before "more" is asked for
 
 _FAILED = ("error", "not_found", "interrupted")
 _WEAK = ("rejected", "recovered", "skipped", "stand_in", "ended", "max_iterations", "truncated", "paused")
@@ -19,15 +19,15 @@ _OWN_KEYS = ("type", "by", "timestamp", "status", "call_id", "iteration", "turn"
 
 
 def row_of(entry: dict[str, Any], number: int) -> dict[str, Any]:
-    """The row of an entry; an entry that a handler wrote may hold anything, and is a row all the same.
+    """The row of an entry; also of a handler's entry, which may have any values.
 
     Args:
-        entry: the entry as the record has it.
-        number: its place among the record's entries, from 0.
+        entry: the recorded entry.
+        number: its number in the record, from 0.
 
     Returns:
         `n`, `kind` (`input`, `model`, `tool`, `started`, `handler`, `other`), `type`, `name`, `text`; where known
-        `start` (Unix seconds), `ms`, `status`, `bad` (2: failed, 1: not as asked), and what the type adds.
+        `start` (Unix seconds), `ms`, `status`, `bad` (2: failed, 1: not as asked), and keys of the type.
     """
     row: dict[str, Any] = {"n": number, "type": _short(entry.get("type"), 40), "kind": "other", "name": "", "text": ""}
     start, status = number_of(entry.get("timestamp")), entry.get("status")
@@ -129,7 +129,7 @@ def _failure(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _error(entry: dict[str, Any]) -> str:
-    """What an error says, without its type."""
+    """The message of an error, without its type."""
     return _line(entry.get("error")).removeprefix("Error: ").removeprefix(f"{entry.get('error_type')}: ")
 
 
@@ -138,7 +138,7 @@ def _handler(entry: dict[str, Any], did: str, text: str) -> dict[str, Any]:
 
 
 def _other(entry: dict[str, Any]) -> dict[str, Any]:
-    """An entry of another type: as the console shows it, or its values."""
+    """The row of another type: as on the console, or its values."""
     made = rows_of(entry, UNICODE)
     rest = {key: value for key, value in entry.items() if key not in _OWN_KEYS}
     text = "; ".join("".join(part for part, _ in row.parts) for row in made) or (data_text(rest) if rest else "")
@@ -175,7 +175,7 @@ def fields_of(entry: dict[str, Any], most: int | None = MOST_IN_DETAIL) -> list[
 
 
 def excerpt(text: str, most: int | None) -> dict[str, Any]:
-    """A text: `text`, and `length` where there is more of it: in characters, or in bytes of a text in its own file."""
+    """A text: `text`, and its `length` if it was shortened: in characters, or in bytes for a blob."""
     stored = REFERENCE.search(text) if len(text) < 1 << 20 else None
     if most is None or len(text) <= most:
         return {"text": text, "length": int(stored[1])} if stored else {"text": text}

@@ -33,26 +33,26 @@ _HEADERS = {
     "X-Frame-Options": "DENY",
 }
 _PLAIN = "text/plain; charset=utf-8"
-_MOST_READINGS = 3  # records that are held in memory
+_MOST_READINGS = 3  # records that are kept in memory
 _MOST_SESSIONS = 200  # of one answer
 
 
 class _Refused(Exception):
-    """An answer that is no success: a status and a reason."""
+    """A failed answer: a status and a reason."""
 
 
 class Server:
     """The page on 127.0.0.1.
 
     Args:
-        record: the record that the page opens with; the list is of its folder. None: of the records' folder.
-        port: where to listen; 0 for a free port.
+        record: the record to open; its folder is listed. None: the records' folder is listed.
+        port: the port; 0 for a free one.
 
     Attributes:
-        url: where the page is.
+        url: the page's address.
 
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: the port cannot be used.
     """
 
     def __init__(self, record: Path | None = None, port: int = 0) -> None:
@@ -72,12 +72,12 @@ class Server:
         self.url = f"http://127.0.0.1:{self.port}/{self._secret}/{place}"
 
     def serve(self) -> None:
-        """Answer until `close()` is called from another thread, or an exception comes, as Ctrl-C."""
+        """Answer until `close()` is called from another thread, or Ctrl-C."""
         self._served = True
         self._http.serve_forever(poll_interval=0.1)
 
     def close(self) -> None:
-        """End `serve()` and give the port back."""
+        """End `serve()` and close the port."""
         if self._served:
             self._http.shutdown()
         self._http.server_close()
@@ -121,7 +121,7 @@ class Server:
         return {"sessions": sessions, "count": len(paths)}
 
     def _reading(self, given: dict[str, str]) -> tuple[str, Reading]:
-        """The reading of a record that is in the list; a name is never made into a path."""
+        """The reading of a listed record; names are never turned into paths."""
         path = next((path for path in self._paths() if path.name == given["record"]), None)
         if path is None:
             raise LookupError(f"no record {given['record']!r}")
@@ -136,7 +136,7 @@ class Server:
 
     def _news(self, given: dict[str, str]) -> Any:
         file, reading = self._reading(given)
-        same = given.get("file", file) == file  # else the record was made anew, and all of it is news
+        same = given.get("file", file) == file  # else the file was replaced, and all of it is new
         row, item = (int(given.get(key, 0)) if same else 0 for key in ("row", "item"))
         return {"file": file, **reading.news(row, item)}
 
@@ -155,7 +155,7 @@ class Server:
         return self._read(given).find(given["text"])
 
     def _read(self, given: dict[str, str]) -> Reading:
-        """The reading with all entries that are there, though another one was read meanwhile."""
+        """The reading with all entries so far, though another record was read meanwhile."""
         reading = self._reading(given)[1]
         reading.news(1 << 62, 1 << 62)
         return reading
@@ -186,7 +186,7 @@ class _Http(ThreadingHTTPServer):
     hosts: set[str]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of a browser that has gone."""
+        """Ignore a browser that has gone."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -196,9 +196,9 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "connectagent", ""
 
     def do_GET(self) -> None:
-        # Another site's name may be made to lead to 127.0.0.1 (DNS rebinding); it then stands in Host.
+        # Another site's name may resolve to 127.0.0.1 (DNS rebinding); Host then has that name.
         if self.headers.get("Host", "") not in self.server.hosts:
-            return self._send(403, _PLAIN, b"this address is not served: use the one that was printed")
+            return self._send(403, _PLAIN, b"this address is not served: use the printed one")
         try:
             kind, body = self.server.answer(self.path)
         except _Refused as refused:
@@ -226,4 +226,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the terminal shows the address alone."""
+        """Log nothing: the terminal shows the address only."""

@@ -42,16 +42,16 @@ function use(row) {
   return parts.join("  ");
 }
 
-function told(row) {
-  const told = el("span", {class: "told"});
-  if (row.status && row.status !== "success") told.append(el("b", {class: "state"}, row.status.replace("_", " ")), " ");
-  if (row.kind === "tool" && row.who) told.append(el("span", {class: "by"}, `by ${row.who} `));
-  if (row.did) told.append(el("span", {class: "did"}, row.did), " ");
-  if (row.args) told.append(el("code", {dir: "auto"}, row.args), " ");
-  if (row.error && !row.text?.includes(row.error)) told.append(el("b", {class: "error-type"}, row.error), " ");
-  if (row.text) told.append(el("bdi", {class: "said"}, row.text), " ");
-  if (row.calls) told.append(el("code", {class: "calls"}, `→ ${row.calls}`));
-  return told;
+function rowDetails(row) {
+  const details = el("span", {class: "details"});
+  if (row.status && row.status !== "success") details.append(el("b", {class: "state"}, row.status.replace("_", " ")), " ");
+  if (row.kind === "tool" && row.who) details.append(el("span", {class: "by"}, `by ${row.who} `));
+  if (row.did) details.append(el("span", {class: "did"}, row.did), " ");
+  if (row.args) details.append(el("code", {dir: "auto"}, row.args), " ");
+  if (row.error && !row.text?.includes(row.error)) details.append(el("b", {class: "error-type"}, row.error), " ");
+  if (row.text) details.append(el("bdi", {class: "said"}, row.text), " ");
+  if (row.calls) details.append(el("code", {class: "calls"}, `→ ${row.calls}`));
+  return details;
 }
 
 function rowNode(row, turn, open) {
@@ -78,7 +78,7 @@ function rowNode(row, turn, open) {
       ),
       el("span", {class: "kind"}, KINDS[row.kind]),
       el("span", {class: "name", title: row.name}, row.name),
-      told(row),
+      rowDetails(row),
       bar,
       el("span", {class: "ms"}, running ? "started" : row.ms === undefined ? "" : duration(row.ms)),
       el("span", {class: "use"}, use(row)),
