@@ -168,7 +168,7 @@ class Turn(Operations):
         wrong = self.output.problem(response, self.agent.llm)
         if wrong is None:
             return True
-        if self.closing(f"{self.place}/model1") is None:  # an answer of an earlier process took none of these chances
+        if not self.is_known(f"{self.place}/model1"):  # an answer of an earlier process took none of these chances
             self.misfits += 1
         if self.misfits > self.agent.output_retries:
             raise self.output.misfit(self.agent.llm, wrong, response.content or "")
