@@ -316,9 +316,6 @@ class Plan:
         kinds = ("ok", "ok", "state", "error", "reject", "stand_in", "retry", "timeout", "pause", "left")
         weights = (5, 3, 5, 3, 2, 2, 3, 1, 2, 1)
         self.kinds = chance.choices(kinds, weights, k=chance.randint(2, 7))
-        if "retry" in self.kinds:  # a second resume loses what handlers around a second attempt change
-            later = [at for at, kind in enumerate(self.kinds) if kind == "pause"][1:]
-            self.kinds = ["ok" if at in later else kind for at, kind in enumerate(self.kinds)]
         self.naps = [chance.random() * 0.004 for _ in self.kinds]
         self.around = chance.random() < 0.6
         self.log: dict[str, list[Any]] = {}

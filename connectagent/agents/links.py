@@ -251,7 +251,7 @@ class Links(Node):
         return bool(self.boundary.pending)
 
     def announce_pending(self) -> None:
-        """Trace those."""
+        """Trace the entries that wait for the next one of the loop."""
         self.boundary.announce_pending()
 
     def all_running(self) -> list[By | None]:

@@ -250,7 +250,7 @@ class _Batch:
         stack.join()
         if stack.error is None and turn.host.has_others("around_tool"):
             by = {"hook": "around_tool", "tool": run.call.name}
-            left = state_change(before, turn.state)
+            left = state_change(before, turn.state) if body.over else {}  # else no line stands before what they changed
             run.keep([*changes, {"by": by, **left}] if left else changes)
 
     def _cut(self, runs: list[ToolRun]) -> None:

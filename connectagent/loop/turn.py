@@ -168,7 +168,7 @@ class Turn(Operations):
         wrong = self.output.problem(response, self.agent.llm)
         if wrong is None:
             return True
-        if self.closing(f"{self.place}/model1") is None:  # answers of an earlier process do not count
+        if not self.is_known(f"{self.place}/model1"):  # answers of an earlier process do not count
             self.misfits += 1
         if self.misfits > self.agent.output_retries:
             raise self.output.misfit(self.agent.llm, wrong, response.content or "")

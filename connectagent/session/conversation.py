@@ -19,6 +19,7 @@ from connectagent.session.state import (
     is_temporary,
     lasting,
     merge_change,
+    mergeable,
     same,
     state_delta,
 )
@@ -225,10 +226,7 @@ class Conversation:
             elif kind == "mended":
                 self.mend(silently=True)
             elif kind == "state_delta":
-                for key, value in (entry.get("delta") or {}).items():
-                    gone = key in (entry.get("removed") or ())
-                    self.session["state"].pop(key, None) if gone else self.session["state"].update({key: clone(value)})
-                snapshot.copy["state"] = copy_of(self.session["state"])
+                self.merge(mergeable(entry))
             elif kind == "agent_turn":
                 self.merge(entry)
             elif kind == "session_delta":

@@ -113,7 +113,10 @@ class Journal:
         self.seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
         self._opened: dict[str, set[str]] = {}  # by turn: its operations that continue or begin again
         for number, line in enumerate(self.lines):
+            if line.get("type") == "resumed":
+                self._goes_on_from(number)
             self._take(number, line)
+        self._goes_on_from(len(self.lines))
 
     def _take(self, number: int, line: TraceEntry) -> None:
         kind, id = line.get("type"), line.get("id")
@@ -169,6 +172,14 @@ class Journal:
                 for place in [place for place in table if is_inside(place, outer)]:
                     del table[place]
             self.void |= {at for at, line in enumerate(self.lines[:number]) if is_inside(place_of(line), outer)}
+
+    def _goes_on_from(self, number: int) -> None:
+        """What bodies of calls that are not settled had changed is void: their lines tell it, in the calls' order."""
+        for place, over in self.bodies.items():
+            if self.lines[self.closed.get(place, over)].get("type") == TOOL_ENDED:
+                for at, line in enumerate(self.lines[over + 1 : number], over + 1):
+                    if line.get("type") == "state_delta" and is_inside(str(line.get("at")), place):
+                        self.void.add(at)
 
     # -- looking up ----------------------------------------------------------------------------
 
@@ -275,33 +286,20 @@ class Journal:
         ]
 
     def changes(self, place: str, turn: str, branch: str | None) -> list[TraceEntry]:
-        """The changes made at a place or inside it, and those of inner agents that were asked there.
-
-        For an unsettled call, this excludes the state changes of its parallel body. The line of the body repeats them,
-        to apply them in the order of the calls.
-        """
-        found, repeated = [], self._repeated_by_body(place)
+        """The changes made at a place or inside it, and those of inner agents that were asked there."""
+        closing = self.lines[self.closed[place]] if place in self.closed else {}  # a body has its own list of them
+        found, told = [], [change.get("turn") for change in closing.get("changes") or ()]
         for number, line in enumerate(self.lines):
-            if number in self.void or number in repeated:
+            if number in self.void:
                 continue
             if line.get("type") == "agent_turn":
                 id = str(line.get("id"))
                 own = "/turn:" not in id[len(turn) : id.rindex("/turn:")] if is_inside(id, place) else False
-                if own and not line.get("open"):
+                if own and not line.get("open") and id not in told:
                     found.append(line)
             elif is_inside(str(line.get("at", "")), place) and line.get("branch") == branch:
                 found.append(line)
         return found
-
-    def _repeated_by_body(self, place: str) -> set[int]:
-        """The lines whose state changes are repeated by the line of a body, in an unsettled call."""
-        closing = self.lines[self.closed[place]] if place in self.closed else {}
-        if closing.get("type") != TOOL_ENDED:
-            return set()
-        turns = {change.get("turn", "") for change in closing.get("changes", ())}
-        behind = range(self.bodies[place] + 1, len(self.lines))
-        found = {number for number in behind if self.lines[number].get("type") == "state_delta"}
-        return found | {number for number, line in enumerate(self.lines) if line.get("id") in turns}
 
     # -- what handlers and tools asked for -------------------------------------------------------
 

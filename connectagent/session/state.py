@@ -113,9 +113,11 @@ def state_delta(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
 
     Returns:
         `delta`: the top-level keys that changed, with their new values; None for a removed key.
+        `added`: for lists that only grew, the number of new items at their end, if any.
         `removed`: the removed keys, if any.
     """
     delta: dict[Any, Any] = {}
+    added: dict[Any, int] = {}
     removed = []
     for key in {**old, **new}:
         if is_temporary(key) or (key in old and key in new and same(old[key], new[key])):
@@ -125,15 +127,33 @@ def state_delta(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
             removed.append(key)
         if key not in old or key not in new or not same(lasting(old[key]), value):
             delta[key] = copy_of(value)
-    return ({"delta": delta} | ({"removed": removed} if removed else {})) if delta else {}
+            if key in new and (grown := _grown(old.get(key, []), new[key])) is not None:
+                added[key] = grown
+    told = {"delta": delta, "added": added, "removed": removed}
+    return {name: value for name, value in told.items() if value} if delta else {}
+
+
+def _grown(before: Any, value: Any) -> int | None:
+    """How many items a list has behind those that it had; None where it is another one."""
+    if type(value) is not list or type(before) is not list or not same(value[: len(before)], before):
+        return None
+    return len(value) - len(before)
 
 
 def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Two successive changes of the state as one, in the form of `state_delta`."""
+    """Two successive changes of the state as one, in the form of `state_delta` without `added`."""
     later = second.get("delta", {})
     removed = [key for key in first.get("removed", ()) if key not in later] + second.get("removed", [])
     delta = {**first.get("delta", {}), **later}
     return ({"delta": delta} | ({"removed": removed} if removed else {})) if delta else {}
+
+
+def mergeable(change: dict[str, Any]) -> dict[str, Any]:
+    """A `state_delta` in the form of `state_change`, to repeat it where others have changed the state too."""
+    added, removed, delta = change.get("added") or {}, change.get("removed") or (), change.get("delta") or {}
+    appended = {key: delta[key][len(delta[key]) - count :] for key, count in added.items()}
+    delta = {key: value for key, value in delta.items() if key not in added and key not in removed}
+    return {"delta": delta, "appended": appended, "removed": removed}
 
 
 def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
@@ -149,10 +169,9 @@ def state_change(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
         before = old.get(key)
         if key in old and same(before, value):
             continue
-        if type(value) is list and key not in old:
-            appended[key] = copy_of(value)  # a parallel agent may begin the same list
-        elif type(value) is list and type(before) is list and same(value[: len(before)], before):
-            appended[key] = copy_of(value[len(before) :])
+        grown = _grown(before if key in old else [], value)  # a parallel agent may begin the same list
+        if grown is not None:
+            appended[key] = copy_of(value[len(value) - grown :])
         else:
             delta[key] = copy_of(value)
     removed = [key for key in old if key not in new]

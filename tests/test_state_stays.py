@@ -1,0 +1,196 @@
+"""What the calls of a round change in the state stays, whichever of them is decided first, in any process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from connectagent import Agent, Pause, Paused, Retry, around_llm, around_tool, before_each_tool, on_error, tool
+from connectagent.testing import ScriptedLLM, call
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Scripted:
+    """A model that answers by what there is of the turn, so that another process goes on with it."""
+
+    model = "scripted"
+
+    def __init__(self, *calls: Any) -> None:
+        self.calls = list(calls)
+
+    def complete(self, messages: Any, tools: Any = None) -> Any:
+        since = max(number for number, message in enumerate(messages) if message["role"] == "user")
+        answered = any(message["role"] == "tool" for message in messages[since:])
+        return ScriptedLLM("Done." if answered else self.calls).complete(messages, tools)
+
+
+def pay(agent: Agent, what: str) -> str:
+    """Pay."""
+    agent.state["log"] = [*agent.state.get("log", ()), what]
+    agent.state.setdefault(f"log {agent.name}", []).append(what)
+    return f"paid {what}"
+
+
+@before_each_tool
+def ask_a_person(tool_call: Any) -> None:
+    if tool_call.arguments.get("what", "").startswith("asked"):
+        raise Pause(tool_call.arguments["what"])
+
+
+@before_each_tool(trylast=True)
+def note(agent: Agent, tool_call: Any) -> None:
+    if tool_call.name == "pay":
+        agent.state.setdefault("noted", []).append(tool_call.arguments["what"])
+
+
+def decided(made: Callable[[], Agent], same: bool) -> tuple[Agent, int]:
+    """Approve one call after the other, in this process or each time as another one would; how many there were."""
+    agent, pauses = made(), 0
+    with pytest.raises(Paused) as caught:
+        agent.input("Go")
+    paused: Paused | None = caught.value
+    while paused is not None:
+        record, wait, pauses = agent.record, paused.waiting[0], pauses + 1
+        agent = agent if same else made()
+        try:
+            assert agent.resume(record, approve=wait.id) == "Done."
+            paused = None
+        except Paused as again:
+            paused = again
+    return agent, pauses
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same process", "another"])
+def test_a_call_that_is_decided_while_an_agent_waits_beside_it_keeps_what_it_changed(same: bool) -> None:
+    def made() -> Agent:
+        inner = Scripted(call("pay", what="first"), call("pay", what="asked inside"))
+        child = Agent("child", [pay], llm=inner, on_events=[ask_a_person], quiet=True)
+        calls = [call("pay", what="asked"), call("child", prompt="one"), call("child", prompt="two")]
+        return Agent("root", [pay, child], llm=Scripted(*calls), on_events=[ask_a_person], quiet=True)
+
+    agent, pauses = decided(made, same)
+    assert pauses == 3
+    assert agent.state["log"] == ["asked", *["first", "asked inside"] * 2]
+    assert agent.state["log root"] == ["asked"] and agent.state["log child"] == ["first", "asked inside"] * 2
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same process", "another"])
+@pytest.mark.parametrize("n", [1, 4])
+def test_what_handlers_and_tools_add_for_a_call_that_waits_stands_before_that_of_the_calls_behind_it(
+    n: int, same: bool
+) -> None:
+    def made() -> Agent:
+        names = ("asked 1", "second", "asked 3", "fourth")
+        asked = [Agent(name, llm=Scripted(), quiet=True) for name in "xy"]  # so that all calls are taken in any case
+        calls = [*(call("pay", what=name) for name in names), *(call(agent.name, prompt="Go") for agent in asked)]
+        options: dict[str, Any] = {"on_events": [ask_a_person, note], "parallel_tools": n, "quiet": True}
+        return Agent("root", [pay, *asked], llm=Scripted(*calls), **options)
+
+    agent, pauses = decided(made, same)
+    assert pauses == 2
+    assert agent.state["log"] == agent.state["noted"] == ["asked 1", "second", "asked 3", "fourth"]
+
+
+@pytest.mark.parametrize("log", [None, False], ids=["recorded", "in memory"])
+@pytest.mark.parametrize("n", [1, 4])
+def test_what_handlers_around_a_second_attempt_changed_stays_when_the_turn_is_resumed_twice(
+    n: int, log: bool | None
+) -> None:
+    tries: list[str] = []
+
+    def work(what: str) -> str:
+        """Work."""
+        tries.append(what)
+        if tries == ["first"]:
+            raise ValueError("not yet")
+        return f"did {what}"
+
+    @around_tool
+    def around(agent: Agent, tool_call: Any) -> Any:
+        what = tool_call.arguments["what"]
+        agent.state.setdefault("in", []).append(what)
+        value = yield
+        agent.state.setdefault("out", []).append(what)
+        agent.state[f"out {what}"] = True
+        return value
+
+    @on_error
+    def again() -> Retry:
+        return Retry()
+
+    def made() -> Agent:
+        calls = [call("work", what=what) for what in ("first", "asked 2", "asked 3")]
+        events = [ask_a_person, around, again]
+        options: dict[str, Any] = {"on_events": events, "parallel_tools": n, "log": log, "quiet": True}
+        return Agent("root", [work], llm=Scripted(*calls), **options)
+
+    agent, pauses = decided(made, same=log is False)
+    assert pauses == 2 and sorted(tries) == ["asked 2", "asked 3", "first", "first"]
+    assert sorted(agent.state["in"]) == ["asked 2", "asked 3", "first", "first"]
+    assert sorted(agent.state["out"]) == ["asked 2", "asked 3", "first"]
+    assert all(agent.state[f"out {what}"] for what in agent.state["out"])
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same process", "another"])
+def test_what_handlers_around_a_tool_that_took_too_long_changed_is_there_once(same: bool) -> None:
+    released = threading.Event()
+
+    @tool(timeout_s=0.05)
+    def slow(agent: Agent, what: str) -> str:
+        """Take too long."""
+        agent.state["slow"] = True
+        released.wait(10)
+        return "late"
+
+    @around_tool
+    def around(agent: Agent, tool_call: Any) -> Any:
+        agent.state.setdefault("in", []).append(tool_call.arguments["what"])
+        try:
+            return (yield)
+        finally:
+            agent.state.setdefault("out", []).append(tool_call.arguments["what"])
+
+    def made() -> Agent:
+        names = {"asked 1": "pay", "slow": "slow", "quick": "pay", "asked 4": "pay"}
+        calls = [call(names[what], what=what) for what in names]
+        return Agent("root", [pay, slow], llm=Scripted(*calls), on_events=[ask_a_person, around], **options)
+
+    options: dict[str, Any] = {"parallel_tools": 4, "quiet": True}
+    agent, pauses = decided(made, same)
+    released.set()
+    assert pauses == 2 and "slow" not in agent.state and agent.state["log"] == ["asked 1", "quick", "asked 4"]
+    for key in ("in", "out"):
+        assert sorted(agent.state[key]) == ["asked 1", "asked 4", "quick", "slow"]
+
+
+def test_what_handlers_changed_around_an_answer_that_was_sent_back_is_there_once() -> None:
+    class Answer(BaseModel):
+        text: str
+
+    @around_llm
+    def count(agent: Agent) -> Any:
+        response = yield
+        agent.state.setdefault("answers", []).append(response.content)
+        return response
+
+    script = ["no JSON", [call("pay", what="asked")], '{"text": "Done."}']
+
+    def made(*answers: Any) -> Agent:
+        return Agent("root", [pay], llm=ScriptedLLM(*answers), on_events=[count, ask_a_person], quiet=True)
+
+    first = made(*script)
+    with pytest.raises(Paused):
+        first.input("Go", output=Answer)
+    other = made(*script[2:])
+    assert other.resume(first.record, approve=True, output=Answer) == Answer(text="Done.")
+    assert other.state["answers"] == ["no JSON", None, '{"text": "Done."}']
