@@ -36,8 +36,9 @@ def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
 
 def decisions_about(run: Any) -> Decisions | None:
     """The decisions about a call; None if no handler could decide or change it."""
-    idle = run.turn.host.is_idle
-    return None if idle("before_each_tool") and idle("around_tool") and idle("on_error") else Decisions(run)
+    host = run.turn.host
+    may_change = host.has_others("around_tool") or host.has_others("before_each_tool") or host.has_others("on_error")
+    return Decisions(run, may_change) if may_change or not host.is_idle("before_each_tool") else None
 
 
 class Decisions:
@@ -45,16 +46,16 @@ class Decisions:
 
     Args:
         run: the `ToolRun` of the call; its turn is a `Remote` if the call runs in parallel.
+        may_change: whether handlers of plugins may change the call after it was decided.
     """
 
-    def __init__(self, run: Any) -> None:
+    def __init__(self, run: Any, may_change: bool) -> None:
         self._run, self._place = run, run.place
         self._call: ToolCall = run.call
+        self._may_change = may_change
         self._about: Any = None  # the call as it was decided
         self._editors: list[list[Any]] = []  # the handlers that changed it
         self._is_last = partial(run.turn.host.is_last, "before_each_tool")
-        has_others = run.turn.host.has_others
-        self._may_change = has_others("before_each_tool") or has_others("around_tool") or has_others("on_error")
 
     def take(self) -> HandlerValue | None:
         """Let handlers edit, stand in for or reject the call.
