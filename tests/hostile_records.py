@@ -316,7 +316,8 @@ if __name__ == "__main__":
     checks = check(int(sys.argv[1]), int(sys.argv[2]))
     if Path("pwned").exists():
         checks.wrong.append("a record's code ran")
-    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    megabytes = usage / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1 << 10)
+    if sys.platform == "linux":  # where that counts the process too from which this one was started
+        megabytes = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
     told = {"asked": checks.asked, "codes": checks.codes, "slowest": checks.slowest, "mb": megabytes}
     print(json.dumps({"wrong": checks.wrong, **told}))

@@ -15,7 +15,7 @@ ENDED = NOT_RUN.format(reason="the turn was ended")
 OF_ATTEMPT = (
     *("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing"),
     *("tool_name", "arguments", "original_tool_name", "original_arguments"),
-    *("attempt", "attempts", "started", "ended", "handoff"),
+    *("attempt", "attempts", "started", "ended", "handoff", "by"),
 )
 """The keys of the entry that a later attempt replaces."""
 FAILED = ("error", "not_found", "recovered")

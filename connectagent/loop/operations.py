@@ -88,11 +88,12 @@ class Operations:
         """Whether an operation began before the turn stopped."""
         return self.past is not None and id in self.past.began
 
-    def reapply(self, id: str, by: Callable[[By], bool] | None = None) -> list[TraceEntry]:
-        """Apply the changes of a finished operation again; `by`: only those of some handlers."""
+    def reapply(self, id: str, passed: list[list[Any]] | None = None) -> list[TraceEntry]:
+        """Apply the changes of a finished operation again; `passed`: only those of these handlers, of a hook."""
         assert self.past is not None
         changes = self.past.changes(id, self.id, self.branch)
-        changes = [one for one in changes if by is None or one.get("at") != id or by(one.get("by") or {})]
+        if passed is not None:  # the others begin again, and look up what they asked for
+            changes = [one for one in changes if _is_of(one, id, passed)]
         self.conversation.reapply(changes)
         return changes
 
@@ -324,7 +325,7 @@ class Operations:
         run.passed = [list(one) for one in part.get("over") or ()]
         run.over = [*run.over, *run.passed]
         run.known = len(run.passed)
-        run.edit_again(self.reapply(id, lambda by: [by.get("plugin"), by.get("handler")] in run.passed))
+        run.edit_again(self.reapply(id, run.passed))
         self._take(run, part)
         return part["type"] == WAIT and self._decided(run, part)
 
@@ -377,3 +378,11 @@ class Operations:
 
 
 id_of = id
+
+
+def _is_of(entry: TraceEntry, hook: str, handlers: list[list[Any]]) -> bool:
+    """Whether one of the handlers of a hook made a change, itself or in an operation that it asked for."""
+    place, by = str(entry.get("at") or entry.get("id")), entry.get("by") or {}
+    if place == hook:
+        return [by.get("plugin"), by.get("handler")] in handlers
+    return any(place.startswith(f"{hook}/{plugin}.{handler}/") for plugin, handler in handlers)
