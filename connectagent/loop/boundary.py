@@ -22,7 +22,6 @@ from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same
 from connectagent.session.state import merge_change
 from connectagent.session.trace import OUTSIDE
-from connectagent.tools.signature import origin
 from connectagent.tools.tool import Tool
 
 # The number of threads besides the main one. `threading.active_count` takes a lock, which is too slow here.
@@ -310,7 +309,7 @@ class Boundary:
 
 def by_of(tool: Tool) -> By:
     """The `by` of a tool."""
-    file, _, line = origin(tool.function).rpartition(":")
+    file, _, line = tool.origin.rpartition(":")
     return {"tool": tool.name, "file": file, "line": line}
 
 

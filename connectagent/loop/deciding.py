@@ -34,13 +34,6 @@ def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
     return {"status": "rejected", "result": f"rejected: {rejected}", "by": by}
 
 
-def decisions_about(run: Any) -> Decisions | None:
-    """The decisions about a call; None if no handler could decide or change it."""
-    host = run.turn.host
-    may_change = host.has_others("around_tool") or host.has_others("before_each_tool") or host.has_others("on_error")
-    return Decisions(run, may_change) if may_change or not host.is_idle("before_each_tool") else None
-
-
 class Decisions:
     """The decisions of `before_each_tool` handlers about one call, and about changed forms of it.
 

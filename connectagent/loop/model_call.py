@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +12,7 @@ from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Ret
 from connectagent.errors import ProviderError, TurnEnded
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.boundary import threads
 from connectagent.loop.described import describe_answer, describe_error, outlined, shown_call
 from connectagent.loop.stored import stored_response, with_changes
 from connectagent.loop.turn import Turn
@@ -237,10 +237,12 @@ class Attempt:
         if turn.ended is not self.call.ended:
             raise TurnEnded
         if conversation is not None:
-            if threading.active_count() > 1:  # a thread that a handler left behind may have changed the request
+            if threads() > 0:  # a thread that a handler left behind may have changed the request
                 turn.boundary.settle()
             conversation.mend(self.request)  # here, as handlers of this call may have changed the messages
-            self.announced, self.tools = conversation.announced, [name_of(tool) or "?" for tool in self.request.tools]
+            own, tools = turn.agent.tools, self.request.tools
+            self.tools = own.names() if tools == own.schemas() else [name_of(tool) or "?" for tool in tools]
+            self.announced = conversation.announced
         try:
             response = as_response(self._send())
         except BaseException as error:

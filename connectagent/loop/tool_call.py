@@ -12,7 +12,7 @@ from connectagent.data import Retry, ToolCall, TraceEntry, Wait
 from connectagent.errors import Diverged, Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.beside import RUNS_ON, Body
 from connectagent.loop.call_entry import DATA, ENDED, FAILED, IN_DOUBT, LACKS, LOST, OF_ATTEMPT, as_result, attempt_of
-from connectagent.loop.deciding import decisions_about, refused
+from connectagent.loop.deciding import refused
 from connectagent.loop.described import outlined, shown_call
 from connectagent.loop.divergence import finish
 from connectagent.loop.model_call import MAX_RETRIES
@@ -48,7 +48,7 @@ class ToolRun:
         self.entry = turn.new_entry(call)
         self.error: Exception | None = None
         self.decided = False
-        self._decisions = decisions_about(self)
+        self._decisions = turn.decisions_about(self)
         self._known = self._traced = False  # whether the log, and the trace, have the first attempt
 
     def whole(self) -> TraceEntry:

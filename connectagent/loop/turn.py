@@ -12,6 +12,7 @@ from connectagent.data import LLMResponse, Log, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.deciding import Decisions
 from connectagent.loop.ending import Ending, Given
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
@@ -299,6 +300,12 @@ class Turn(Operations):
     def is_known(self, id: str) -> bool:
         """Whether the log has the end of an operation."""
         return self.past is not None and id in self.past.closed and not self.past.is_open(id)
+
+    def decisions_about(self, run: Any) -> Decisions | None:
+        """The decisions about a call; None if no handler could decide or change it."""
+        others, idle = self.host.has_others, self.host.is_idle
+        may_change = others("around_tool") or others("before_each_tool") or others("on_error")
+        return Decisions(run, may_change) if may_change or not idle("before_each_tool") else None
 
     def new_entry(self, call: ToolCall) -> TraceEntry:
         """The trace entry of an undecided tool call."""

@@ -98,7 +98,8 @@ class Conversation:
         self.session.update(pending_tool=None, pending_tools=None)
         self.snapshot.sync()
         self.take_changes()
-        self.announce(*self.snapshot.traced.begin_round())
+        for restored in self.snapshot.traced.begin_round():
+            self.announce(restored)
 
     def take_changes(self, by: By = PROGRAM) -> None:
         """Trace what the program changed; raises as `take_over` does."""
@@ -353,7 +354,8 @@ class Conversation:
 
     def begin_round(self, calls: list[dict[str, Any]]) -> None:
         """Begin a round of calls."""
-        self.announce(*self.snapshot.traced.begin_round())
+        for restored in self.snapshot.traced.begin_round():
+            self.announce(restored)
         self.session["pending_tools"] = calls
 
     def close_round(self, calls: list[ToolCall], result: str) -> None:

@@ -47,6 +47,7 @@ class Tool:
     Attributes:
         schema: `{"type": "function", "function": {"name", "description", "parameters"}}`; do not change it.
         takes_agent: whether the function is given the agent.
+        origin: where its function is defined, as `file:line`.
 
     Raises:
         ToolDefinitionError: a name or schema that providers refuse.
@@ -64,10 +65,12 @@ class Tool:
     known: InitVar[Interface | None] = None
     schema: dict[str, Any] = field(init=False, repr=False)
     takes_agent: bool = field(init=False, repr=False)
+    origin: str = field(init=False, repr=False)
     _check: Check = field(init=False, repr=False)
 
     def __post_init__(self, known: Interface | None) -> None:
-        check_name(self.name, origin(self.function) if callable(self.function) else "Tool(...)")
+        self.origin = origin(self.function) if callable(self.function) else "Tool(...)"
+        check_name(self.name, self.origin)
         if not isinstance(self.description, str | None):
             given = described(self.description)
             raise ToolDefinitionError(f"tool {self.name!r}: description must be text, got {given}.")
@@ -111,11 +114,6 @@ class Tool:
             timeout_s=options.timeout_s if options is not None else None,
             known=known,
         )
-
-    @property
-    def origin(self) -> str:
-        """Where its function is defined, as `file:line`."""
-        return origin(self.function)
 
     def bind(self, arguments: dict[str, Any], agent: object = None) -> dict[str, Any]:
         """Validate and coerce the model's arguments into the keyword arguments of the call.
