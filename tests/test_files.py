@@ -79,12 +79,16 @@ def test_a_text_is_a_document_elsewhere() -> None:
     ],
 )
 def test_what_a_provider_cannot_take_is_refused_before_anything_is_sent(provider: str, file: Any, words: str) -> None:
-    with WireServer(chat("ok")) as server:
+    with WireServer(ANSWERS.get(provider, chat("ok"))) as server:
         agent = Agent("a", llm=llm_at(server, provider), log=False, quiet=True)
         with pytest.raises(ProviderError) as caught:
             agent.input(["Read this.", file])
         assert server.requests == []
+        assert agent.input("Go on without it.") == "ok"  # the conversation has it still, the requests do not
     assert caught.value.kind == "bad_request" and words in str(caught.value)
+    (body,) = server.requests
+    assert "[a file is left out: " in str(body["messages"][0]["content"])
+    assert any(part["type"] == "file" for part in agent.session["messages"][0]["content"])
 
 
 def test_responses_takes_any_document() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,7 +23,30 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class CannotSend(ValueError):
-    """A message has something that the provider does not take."""
+    """A message has something that the provider does not take.
+
+    Args:
+        text: what, and why.
+        part: the part of the message.
+    """
+
+    def __init__(self, text: str, part: Part) -> None:
+        super().__init__(text)
+        self.part = part
+
+
+def without_older(messages: Sequence[Any], part: Part, note: str) -> list[Any] | None:
+    """Messages with a text in the place of a part, if that stands before the newest message of the user; else None.
+
+    A file that was refused once stays in the conversation, and must not make every later request fail.
+    """
+    newest = max((at for at, message in enumerate(messages) if message.get("role") == "user"), default=0)
+    made = list(messages)
+    for at, message in enumerate(messages[:newest]):
+        if isinstance(content := message.get("content"), list) and part in content:
+            kept = [{"type": "text", "text": note} if one == part else one for one in content]
+            made[at] = {**message, "content": kept}
+    return None if made == list(messages) else made
 
 
 def parts_of(content: object) -> list[Part]:

@@ -26,6 +26,7 @@ class _Inline(NamedTuple):
     name: str
     media_type: str
     data: str
+    part: Part
 
     @property
     def is_text(self) -> bool:
@@ -35,7 +36,8 @@ class _Inline(NamedTuple):
         try:
             return base64.b64decode(self.data).decode("utf-8-sig")
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise CannotSend(f"the file {self.name!r} is {self.media_type}, but no UTF-8 text: {error}") from None
+            what = f"the file {self.name!r} is {self.media_type}, but no UTF-8 text: {error}"
+            raise CannotSend(what, self.part) from None
 
 
 def left_out(part: Part) -> str | None:
@@ -59,7 +61,7 @@ def _inline(part: Part) -> _Inline | None:
     found = _DATA_URL.match(data)
     if found is None:
         return None
-    return _Inline(str(file.get("filename") or "file"), found.group(1).lower(), data[found.end() :])
+    return _Inline(str(file.get("filename") or "file"), found.group(1).lower(), data[found.end() :], part)
 
 
 def for_chat(part: Part, provider: str) -> Part:
@@ -75,12 +77,12 @@ def for_chat(part: Part, provider: str) -> Part:
         return {"type": "text", "text": f'<file name="{file.name}">\n{file.text()}\n</file>'}
     name = file.name if file else _told(part).get("filename") or _told(part).get("file_id") or "?"
     if provider in _NO_FILES:
-        raise CannotSend(f"{provider} takes no files but texts, and this one cannot be sent: {name!r}")
+        raise CannotSend(f"{provider} takes no files but texts, and this one cannot be sent: {name!r}", part)
     if file is None:
         return part
     if file.media_type != PDF and provider not in _ANY_DOCUMENT:
         hint = "; 'openai-responses/<model>' takes more" if provider == "openai" else ""
-        raise CannotSend(f"{provider} takes PDFs and texts as files, not {file.media_type}: {name!r}{hint}")
+        raise CannotSend(f"{provider} takes PDFs and texts as files, not {file.media_type}: {name!r}{hint}", part)
     if provider == "mistral":
         url = f"data:{file.media_type};base64,{file.data}"
         return {"type": "document_url", "document_url": url, "document_name": file.name}
@@ -119,5 +121,5 @@ def for_anthropic(part: Part) -> Part:
     elif file.media_type == PDF:
         source = {"type": "base64", "media_type": PDF, "data": file.data}
     else:
-        raise CannotSend(f"anthropic takes PDFs and texts as files, not {file.media_type}: {file.name!r}")
+        raise CannotSend(f"anthropic takes PDFs and texts as files, not {file.media_type}: {file.name!r}", part)
     return {"type": "document", "source": source, **({"title": file.name} if told.get("filename") else {})}

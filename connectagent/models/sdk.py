@@ -220,12 +220,16 @@ class WireLLM(ABC):
         return response
 
     def _checked_body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
-        from connectagent.models.content import CannotSend
+        from connectagent.models.content import CannotSend, without_older
 
-        try:
-            return self._body(messages, tools, output)
-        except CannotSend as error:
-            raise self._failure(str(error), "bad_request") from None
+        while True:
+            try:
+                return self._body(messages, tools, output)
+            except CannotSend as error:
+                mended = without_older(messages, error.part, f"[a file is left out: {error}]")
+                if mended is None:
+                    raise self._failure(str(error), "bad_request") from None
+                messages = mended
 
     @property
     def base_url(self) -> str:
