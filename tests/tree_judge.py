@@ -69,7 +69,7 @@ def problems_of(cell: str, told: dict[str, Any], plan: dict[str, Any]) -> list[s
     found += [f"no model read {read!r}" for read in sorted(planned - reads)]
     found += end["problems"] + _about_sums(cell, told) + _about_hooks(told, plan, lost)
     ends = [end, plan["end"]]
-    if tree_of(cell).case.at_once and decisions(plan):  # a call that waits no longer runs before those beside it:
+    if cell.startswith("random:") and decisions(plan):  # a call that waits no longer runs before those beside it:
         ends = [{**one, "state": {**one["state"], "count": None}} for one in ends]  # a key that both set is the later's
     for key in ("result", "outcome", "state"):
         is_, should_be = (_without(one[key], lost) for one in ends)
