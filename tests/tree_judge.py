@@ -73,6 +73,8 @@ def problems_of(cell: str, told: dict[str, Any], plan: dict[str, Any]) -> list[s
         ends = [{**one, "state": {**one["state"], "count": None}} for one in ends]  # a key that both set is the later's
     for key in ("result", "outcome", "state"):
         is_, should_be = (_without(one[key], lost) for one in ends)
+        if key == "state":
+            should_be = _unasked(is_, should_be, lost)
         if is_ != should_be:
             found.append(f"another {key}: {_difference(is_, should_be)}")
     return found
@@ -155,6 +157,21 @@ def _without(value: Any, lost: set[str]) -> Any:
     for label in lost:
         value = re.sub(rf"(did|stood in|recovered) {label}(?= \||\)|$)", "lost", value)
     return re.sub(r"(rejected: )?(in doubt: |'token' is masked)[^|()]*?(?= \||\)|$)", "lost", value)
+
+
+def _unasked(is_: dict[str, Any], should_be: dict[str, Any], lost: set[str]) -> dict[str, Any]:
+    """The state that should be, without what handlers asked a model about calls that were lost before that."""
+    known = dict(should_be)
+    for key, asked in should_be.items():
+        if key.startswith("judged:"):
+            of_agent = (label.split() for label in lost)
+            may_lack = Counter(f"yes to Well, {name}?" for name, agent, _ in of_agent if key == f"judged:{agent}")
+            rest = iter(asked)
+            in_order = all(answer in rest for answer in is_.get(key, ()))
+            if in_order and not Counter(asked) - Counter(is_.get(key, ())) - may_lack:
+                known.pop(key)
+                known |= {key: is_[key]} if key in is_ else {}
+    return known
 
 
 def _difference(is_: Any, should_be: Any) -> str:
