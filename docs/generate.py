@@ -99,7 +99,7 @@ def contracts() -> str:
     return "\n\n".join(parts)
 
 
-INTERNAL = ("by", "call_options", "ended")
+INTERNAL = ("answer", "by", "call_options", "ended")
 """What `Agent` has without an underscore for other modules of the package, and not for users."""
 
 INHERITED = ("ask", "session", "state", "plugin", "close", "find", "root", "branch")

@@ -47,16 +47,16 @@ class Attempts:
         self._made.append({"status": None, "began": time.perf_counter()})
 
     def answered(self, status: int, headers: Mapping[str, str]) -> None:
-        """The attempt has an answer; whoever runs here is told if the SDK waits now, to try again."""
+        """Note the answer of an attempt; the running turn traces that the SDK waits to try again."""
         if not self._made:
             return
-        told = {"status": status, "retry_after_s": retry_after(headers)}
-        self._made[-1].update(told)
+        answer = {"status": status, "retry_after_s": retry_after(headers)}
+        self._made[-1].update(answer)
         here = frame.current()
-        if here is None or here.turn.over or not self._will_retry(status, told["retry_after_s"], headers):
+        if here is None or here.turn.over or not self._will_retry(status, answer["retry_after_s"], headers):
             return
         try:
-            here.turn.retrying({"model": self.model, **told, "attempt": len(self._made)})
+            here.turn.retrying({"model": self.model, **answer, "attempt": len(self._made)})
         except Exception as error:
             raise Raised(error) from None
 

@@ -84,8 +84,8 @@ def _kind_of_status(status: int | None) -> str | None:
 
 def _codes(body: object) -> list[str]:
     """The `type` and `code` of an error body, and of the error in it."""
-    told = [body, body.get("error")] if isinstance(body, dict) else []
-    return [str(one.get(key) or "") for one in told if isinstance(one, dict) for key in ("type", "code")]
+    levels = [body, body.get("error")] if isinstance(body, dict) else []
+    return [str(one.get(key) or "") for one in levels if isinstance(one, dict) for key in ("type", "code")]
 
 
 def error_text(body: object) -> str:

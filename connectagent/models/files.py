@@ -42,21 +42,21 @@ class _Inline(NamedTuple):
 
 def left_out(part: Part) -> str | None:
     """What stands for a `file` part that says of no file what is in it or where it is; None for one that does."""
-    file = _told(part)
+    file = _file_of(part)
     given = file.get("file_data")
     if file.get("file_id") or (isinstance(given, str) and given.startswith(("data:", "https://", "http://"))):
         return None
     return f"[a file that is given by no data, id or URL is left out: {file.get('filename') or '?'}]"
 
 
-def _told(part: Part) -> dict[str, Any]:
+def _file_of(part: Part) -> dict[str, Any]:
     file = part.get("file")
     return file if isinstance(file, dict) else {}
 
 
 def _inline(part: Part) -> _Inline | None:
     """The file of a `file` part; None where it is named by an id or a URL."""
-    file = _told(part)
+    file = _file_of(part)
     data = str(file.get("file_data") or "")
     found = _DATA_URL.match(data)
     if found is None:
@@ -75,7 +75,7 @@ def for_chat(part: Part, provider: str) -> Part:
     file = _inline(part)
     if file is not None and file.is_text:
         return {"type": "text", "text": f'<file name="{file.name}">\n{file.text()}\n</file>'}
-    name = file.name if file else _told(part).get("filename") or _told(part).get("file_id") or "?"
+    name = file.name if file else _file_of(part).get("filename") or _file_of(part).get("file_id") or "?"
     if provider in _NO_FILES:
         raise CannotSend(f"{provider} takes no files but texts, and this one cannot be sent: {name!r}", part)
     if file is None:
@@ -95,8 +95,8 @@ def for_responses(part: Part) -> Part:
     """A `file` part as the Responses API takes it: of any type."""
     if (note := left_out(part)) is not None:
         return {"type": "input_text", "text": note}
-    told = _told(part)
-    sent = {key: told[key] for key in ("file_id", "filename", "file_data") if told.get(key)}
+    file = _file_of(part)
+    sent = {key: file[key] for key in ("file_id", "filename", "file_data") if file.get(key)}
     if str(sent.get("file_data")).startswith(("https://", "http://")):
         sent = {"file_url": sent["file_data"]}  # which may have no name
     return {"type": "input_file", **sent}
@@ -110,16 +110,16 @@ def for_anthropic(part: Part) -> Part:
     """
     if (note := left_out(part)) is not None:
         return {"type": "text", "text": note}
-    file, told = _inline(part), _told(part)
-    if file is None:
-        url = str(told.get("file_data") or "")
+    inline, file = _inline(part), _file_of(part)
+    if inline is None:
+        url = str(file.get("file_data") or "")
         if url.startswith(("https://", "http://")):
             return {"type": "document", "source": {"type": "url", "url": url}}
-        return {"type": "document", "source": {"type": "file", "file_id": told.get("file_id")}}
-    if file.is_text:
-        source = {"type": "text", "media_type": "text/plain", "data": file.text() or "(empty)"}
-    elif file.media_type == PDF:
-        source = {"type": "base64", "media_type": PDF, "data": file.data}
+        return {"type": "document", "source": {"type": "file", "file_id": file.get("file_id")}}
+    if inline.is_text:
+        source = {"type": "text", "media_type": "text/plain", "data": inline.text() or "(empty)"}
+    elif inline.media_type == PDF:
+        source = {"type": "base64", "media_type": PDF, "data": inline.data}
     else:
-        raise CannotSend(f"anthropic takes PDFs and texts as files, not {file.media_type}: {file.name!r}", part)
-    return {"type": "document", "source": source, **({"title": file.name} if told.get("filename") else {})}
+        raise CannotSend(f"anthropic takes PDFs and texts as files, not {inline.media_type}: {inline.name!r}", part)
+    return {"type": "document", "source": source, **({"title": inline.name} if file.get("filename") else {})}

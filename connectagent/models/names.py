@@ -93,7 +93,7 @@ def _unknown_model(name: str, prefix: str | None) -> str:
     if prefix is None:
         beginnings = [start for provider in PROVIDERS.values() for start in provider.models]
         return (
-            f"unknown model {name!r}: its provider cannot be told from its name.\n"
+            f"unknown model {name!r}: its name does not say its provider.\n"
             f"Write 'provider/model', for example 'openai/{name or 'gpt-5-mini'}', or a name that begins with "
             f"{', '.join(beginnings)}.\nProviders: {', '.join(PROVIDERS)}"
         )

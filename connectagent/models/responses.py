@@ -172,7 +172,7 @@ class ResponsesLLM(WireLLM):
         )
 
     def _collected(self, stream: Any, on_text: OnText, received: Received) -> dict[str, Any]:
-        """The answer with which a stream ends. Some servers leave its items out there: those told before count."""
+        """The answer with which a stream ends. Some servers leave its items out there: earlier ones count."""
         items: dict[Any, Any] = {}
         for event in self._events(stream):
             kind = event.get("type")

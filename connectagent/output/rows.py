@@ -285,7 +285,7 @@ def _log(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 
 def _retrying(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
-    """What the model call above waits for, told at the time."""
+    """What the model call above waits for, at the time."""
     status, wait = entry.get("status"), entry.get("retry_after_s")
     reason = "the rate limit is reached" if status == 429 else "the request failed"
     waits = f"waits {duration(wait * 1000)} and tries again" if wait else "tries again"

@@ -288,14 +288,14 @@ class Journal:
     def changes(self, place: str, turn: str, branch: str | None) -> list[TraceEntry]:
         """The changes made at a place or inside it, and those of inner agents that were asked there."""
         closing = self.lines[self.closed[place]] if place in self.closed else {}  # a body has its own list of them
-        found, told = [], [change.get("turn") for change in closing.get("changes") or ()]
+        found, of_body = [], [change.get("turn") for change in closing.get("changes") or ()]
         for number, line in enumerate(self.lines):
             if number in self.void:
                 continue
             if line.get("type") == "agent_turn":
                 id = str(line.get("id"))
                 own = "/turn:" not in id[len(turn) : id.rindex("/turn:")] if is_inside(id, place) else False
-                if own and not line.get("open") and id not in told:
+                if own and not line.get("open") and id not in of_body:
                     found.append(line)
             elif is_inside(str(line.get("at", "")), place) and line.get("branch") == branch:
                 found.append(line)

@@ -129,8 +129,8 @@ def state_delta(old: dict[Any, Any], new: dict[Any, Any]) -> dict[str, Any]:
             delta[key] = copy_of(value)
             if key in new and (grown := _grown(old.get(key, []), new[key])) is not None:
                 added[key] = grown
-    told = {"delta": delta, "added": added, "removed": removed}
-    return {name: value for name, value in told.items() if value} if delta else {}
+    change = {"delta": delta, "added": added, "removed": removed}
+    return {name: value for name, value in change.items() if value} if delta else {}
 
 
 def _grown(before: Any, value: Any) -> int | None:
