@@ -21,10 +21,11 @@ class Frame:
         account: is charged for model calls made here; None if no account is kept.
         body: the parallel body that runs here, in a thread of its own and with a copy of the state; None on the turn's
             own thread.
+        call: the tool call that runs here, if it is one of this turn.
         place: the operation to which changes made here belong; by default `id`.
     """
 
-    __slots__ = ("account", "body", "by", "id", "place", "turn")
+    __slots__ = ("account", "body", "by", "call", "id", "place", "turn")
 
     def __init__(
         self,
@@ -33,15 +34,20 @@ class Frame:
         by: dict[str, Any] | None = None,
         account: Any = None,
         body: Any = None,
+        call: Any = None,
         place: str | None = None,
     ) -> None:
-        self.turn, self.id, self.by, self.account, self.body = turn, id, by, account, body
+        self.turn, self.id, self.by, self.account, self.body, self.call = turn, id, by, account, body, call
         self.place = id if place is None else place
 
     def of_handler(self, by: dict[str, Any], account: Any) -> Frame:
         """The frame of one handler that runs here."""
         id = f"{self.id}/{by.get('plugin')}.{by.get('handler')}"
-        return Frame(self.turn, id, by, account, self.body, self.place)
+        return Frame(self.turn, id, by, account, self.body, self.call, self.place)
+
+    def in_body(self, body: Any) -> Frame:
+        """The same frame in a parallel body; None: on the turn's own thread."""
+        return Frame(self.turn, self.id, self.by, self.account, body, self.call, self.place)
 
     def __repr__(self) -> str:
         return f"Frame({self.id!r})"

@@ -18,12 +18,10 @@ COMPLEX = {
     17: "Encoder._short",
 }
 LONG = {
-    64: "Agent.__init__",
+    61: "Agent.__init__",
     45: "_inner_turn",
-    41: "Boundary.watched",
-    40: "ToolRun._attempt",
+    37: "Boundary.watched",
     35: "Conversation.__init__",
-    34: "Turn.__init__",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

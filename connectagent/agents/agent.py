@@ -141,15 +141,20 @@ class Agent(Closable):
         chosen = [plugins, on_events]
         handlers, self.switched_off = find_handlers(own, chosen, named or model, asked_for, provider_of=parse_model)
         self.hooks.load(handlers)
+        self.shows_calls = not is_left_out("xray", chosen)
         self.log: Log = new_log(log is not False and not is_left_out("record", chosen, asked_for))
-        if run is not None and llm is None and model is None:
-            self.llm: LLM = NoModel(name)
-        else:
-            asked = named or (default_model() if model is None else model)
-            self.llm = llm if llm is not None and not named else self.create_llm(asked)
+        self.llm: LLM = self._choose_llm(llm, model, named)
         self.hooks.observe("on_agent_ready", agent=self)
         self.take_in()
         watch(self)
+
+    def _choose_llm(self, llm: LLM | None, model: str | None, named: str | None) -> LLM:
+        """The model of a new agent; `named`: the one that the person at the command line named."""
+        if self.body is not None and llm is None and model is None:
+            return NoModel(self.name)
+        if llm is not None and not named:
+            return llm
+        return self.create_llm(named or (default_model() if model is None else model))
 
     # -- turns ---------------------------------------------------------------------------------
 

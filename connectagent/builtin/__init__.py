@@ -34,9 +34,6 @@ def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[
         from connectagent.builtin.console import Console
 
         plugins["console"] = Console()
-    from connectagent.builtin.xray import XrayContext
-
-    plugins["xray"] = XrayContext()
     if trust is not None:
         from connectagent.builtin.trust import Trust
 

@@ -1,4 +1,4 @@
-"""`xray`: what a tool sees of the agent that runs it, and the plugin that sets it."""
+"""`xray`: what a tool sees of the agent that runs it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import functools
 import inspect
 import json
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
+from connectagent import frame
 from connectagent.data import Message, ToolCall, TraceEntry
-from connectagent.hooks.markers import around_tool
 from connectagent.output.masking import current
 from connectagent.output.text import describe
 from connectagent.settings import enabled
@@ -29,23 +27,21 @@ _NOT_RUN = ("not_found", "rejected", "stand_in", "skipped")
 _HIDDEN = ("self", "cls", "agent")
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """The tool call that runs in this context."""
+class _Running(NamedTuple):
+    """The tool call that runs here."""
 
     agent: Any
     tool_call: ToolCall
 
 
-_running: ContextVar[_Running | None] = ContextVar("connectagent_xray", default=None)
-
-
 def _current() -> _Running | None:
-    """The tool call that runs here. What Ctrl-C left behind at an unlucky moment does not count."""
-    running = _running.get()
-    session = getattr(running.agent, "current_session", None) if running is not None else None
-    pending = session.get("pending_tool") if session else None
-    return running if running is not None and pending and pending.get("id") == running.tool_call.id else None
+    """The innermost tool call that runs here, of this agent or of one that asked it."""
+    here = frame.current()
+    while here is not None and here.call is None:
+        here = here.turn.asked
+    if here is None or not here.turn.agent.shows_calls:
+        return None
+    return _Running(here.turn.agent, here.call)
 
 
 class Xray:
@@ -249,22 +245,6 @@ def _as_json(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     except Exception:
         return describe(repr, value)
-
-
-# -- the plugin ----------------------------------------------------------------------------------
-
-
-class XrayContext:
-    """The built-in plugin that tells `xray` which agent runs which tool."""
-
-    @around_tool
-    def set_context(self, agent: Any, tool_call: ToolCall) -> Generator[None, Any, None]:
-        """Set the context for the tool; the agent that runs this one, if any, has its own again afterwards."""
-        token = _running.set(_Running(agent, tool_call))
-        try:
-            yield
-        finally:
-            _running.reset(token)
 
 
 xray = Xray()

@@ -350,7 +350,7 @@ def run_apart(body: Body, by: By, tool: Any, arguments: dict[str, Any]) -> None:
     """
     here, beside = frame.current(), body.beside
     assert here is not None
-    own = Frame(here.turn, here.id, here.by, here.account, body, here.place)
+    own = here.in_body(body)
     body.by = by
     body.start(lambda: tool.run(arguments), own)
     if beside.wait_for(body.done, tool.timeout_s) or body.cut:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import Log, TraceEntry, Wait
+from connectagent.data import Log, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
@@ -97,13 +97,18 @@ class Operations:
         self.conversation.reapply(changes)
         return changes
 
-    def within(self, id: str, by: By | None = None) -> frame.within:
-        """Run an operation in a frame of its own."""
+    def has_changes(self, id: str) -> bool:
+        """Whether handlers of a hook changed anything, as far as this process knows: before a resume they may have."""
+        return id in self.touched or self.past is not None
+
+    def within(self, id: str, call: ToolCall | None = None) -> frame.within:
+        """Run an operation in a frame of its own; `call`: the tool call that it is."""
         outer = frame.current()
         if outer is None:
-            return frame.within(Frame(self, id, by))
-        body = outer.body if outer.turn is self else None
-        return frame.within(Frame(self, id, by, outer.account, body))
+            return frame.within(Frame(self, id, call=call))
+        if outer.turn is not self:
+            return frame.within(Frame(self, id, None, outer.account, None, call))
+        return frame.within(Frame(self, id, None, outer.account, outer.body, call or outer.call))
 
     def key(self, asked: Frame, kind: str, name: str, given: Any, key: str | None = None) -> str:
         """The place of an operation that a handler or tool asks for; a number distinguishes equal ones."""
@@ -168,8 +173,7 @@ class Operations:
             self.host.run(hook, call, operation.over)
             operation.decide(partial(self.host.is_last, hook))
 
-        operation = HookRun(hook, f"{place}{hook}{suffix}", call)
-        operation.convert = convert or operation.convert
+        operation = HookRun(hook, f"{place}{hook}{suffix}", call, *[convert] if convert else [])
         operation.leave_out(over)
         return self._hook(operation, run)
 
@@ -241,7 +245,7 @@ class Operations:
         line = {**run.as_data(), **line}
         if self.ended is not ended and self.ended is not None:
             line["ended"] = self.ending_as_data()
-        if run.hook == "before_llm" and (changed := self._changed(run.given["request"])):
+        if run.hook == "before_llm" and self.has_changes(run.id) and (changed := self._changed(run.given["request"])):
             line["request"] = changed
         if line or run.id in self.touched:
             self._begin(run)

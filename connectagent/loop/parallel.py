@@ -294,7 +294,7 @@ def at_once(turn: Turn, jobs: list[tuple[Any, Callable[[], Any]]]) -> list[Any]:
             body.asks = True
             body.home = here.id
             body.begin(here.by, turn.state)
-            body.start(job, Frame(turn, here.id, here.by, here.account, body, here.place))
+            body.start(job, Frame(turn, here.id, here.by, here.account, body, here.call, here.place))
             beside.wait(body.entered.is_set)
         running()
     except BaseException:

@@ -67,7 +67,7 @@ class Remote:
         assert here is not None
         if self.body.beside.is_here:  # in a hook call that is monitored as a whole
             return work(*given, **named)
-        own = Frame(here.turn, here.id, here.by, here.account, None, here.place)
+        own = here.in_body(None)
         job = partial(self._noted, partial(work, *given, **named))
         if not self.whole:
             job = partial(self._seen, job)
@@ -249,7 +249,7 @@ class Stack:
         self.run, self.body = run, body
         self.error: BaseException | None = None
         self.over = threading.Event()
-        self._own = Frame(own.turn, own.id, own.by, own.account, body, own.place)
+        self._own = own.in_body(body)
         self._thread = threading.Thread(target=self._work, name=f"agent-{body.turn.agent.name}", daemon=True)
 
     def start(self) -> None:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from functools import partial
 from typing import Any
 
-from connectagent import frame
-from connectagent.data import Retry, ToolCall, TraceEntry, Wait
-from connectagent.errors import Diverged, Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
-from connectagent.loop.beside import RUNS_ON, Body
-from connectagent.loop.call_entry import DATA, ENDED, FAILED, IN_DOUBT, LACKS, LOST, OF_ATTEMPT, as_result, attempt_of
+from connectagent.data import Retry, ToolCall, TraceEntry
+from connectagent.errors import ToolRejected, Waiting
+from connectagent.loop.beside import Body
+from connectagent.loop.call_entry import ENDED, FAILED, OF_ATTEMPT, as_result, attempt_of
 from connectagent.loop.deciding import refused
-from connectagent.loop.described import outlined, shown_call
-from connectagent.loop.divergence import finish
+from connectagent.loop.described import shown_call
 from connectagent.loop.model_call import MAX_RETRIES
-from connectagent.loop.operations import RESUMED
-from connectagent.loop.stored import from_stored, input_digest
+from connectagent.loop.tool_attempt import ToolAttempt
 from connectagent.loop.turn import Turn
-from connectagent.session.journal import LEFT, TOOL_ENDED, WAIT, Journal
+from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.raised import named_error
-from connectagent.session.snapshot import By, as_data
+from connectagent.session.snapshot import By
 from connectagent.session.state import clone
-from connectagent.tools.results import failure, interruption, result_content
-from connectagent.tools.tool import Tool
+from connectagent.tools.results import result_content
 
 
 class ToolRun:
@@ -48,7 +43,7 @@ class ToolRun:
         self.entry = turn.new_entry(call)
         self.error: Exception | None = None
         self.decided = False
-        self._decisions = turn.decisions_about(self)
+        self.decisions = turn.decisions_about(self)
         self._known = self._traced = False  # whether the log, and the trace, have the first attempt
 
     def whole(self) -> TraceEntry:
@@ -90,9 +85,9 @@ class ToolRun:
             if self.rejection is not None:
                 raise self.rejection
             answer = None
-            if self._decisions is not None:
-                answer = self._decisions.take() if turn.ended is None else None
-                self._decisions.show(entry, entry)
+            if self.decisions is not None:
+                answer = self.decisions.take() if turn.ended is None else None
+                self.decisions.show(entry, entry)
             if turn.ended is not None:
                 self.decide(status="skipped", result=ENDED)
             elif answer is not None:
@@ -109,12 +104,6 @@ class ToolRun:
     def _reject(self, rejected: ToolRejected) -> None:
         self.decide(**refused(self.turn, rejected))
 
-    def _tool(self, number: int, entry: TraceEntry) -> Tool | None:
-        """The tool that the call names now; a changed call is decided again first."""
-        if self._decisions is not None:
-            self._decisions.decide_again(number, entry, self.entry)
-        return self.turn.agent.tools.get(self.call.name)  # type: ignore[no-any-return]
-
     # -- the body ------------------------------------------------------------------------------
 
     def body(self) -> None:
@@ -124,7 +113,7 @@ class ToolRun:
             self._take(line)
         elif not self.decided:
             try:
-                self.error = self._attempt(1, self.entry)
+                self.error = ToolAttempt(self, 1, self.entry).make()
             except ToolRejected as rejected:
                 self._reject(rejected)
 
@@ -166,158 +155,6 @@ class ToolRun:
         error = named_error(str(entry["error_type"]), str(entry.get("error") or ""))
         self.turn.failed(id, error)
         return error if isinstance(error, Exception) else None
-
-    def _attempt(self, number: int, entry: TraceEntry) -> Exception | None:
-        """Run the tool's function; `entry` receives the result. The error, if it failed.
-
-        Raises:
-            ToolRejected: the call is refused.
-            Waiting: it waits for a person.
-        """
-        turn, call, id = self.turn, self.call, f"{self.id}/tool{number}"
-        tool, since, own = self._tool(number, entry), turn.boundary.blames, TraceEntry()
-        try:
-            if tool is None:
-                raise turn.agent.tools.missing(call.name)
-            if call.error:
-                raise ToolArgumentsError(f"the arguments could not be read: {call.error}; send one JSON object")
-            if self._is_answered(tool, id, entry):
-                return None
-            turn.began(id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
-            run = partial(self._run, number, entry, own)
-            with turn.within(id):
-                value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
-            if turn.past is not None:
-                finish(turn, id)
-            entry.update(status="success", result=result_content(value))
-            return None
-        except ToolRejected:
-            raise
-        except TurnEnded:
-            entry.update(status="skipped", result=ENDED)
-            return None
-        except Pause as pause:
-            raise self._wait(id, pause) from None
-        except Waiting as waiting:
-            turn.log.append({"type": LEFT, "id": id, "waits": [wait.id for wait in waiting.waits]})
-            waiting.by = {"tool": call.name}
-            raise
-        except Exception as error:
-            self._failed(id, entry, error, since)
-            if tool is None:
-                entry["status"] = "not_found"
-            return error
-        except BaseException as interrupt:
-            self._interrupted(id, entry, interrupt)
-            raise
-        finally:
-            if any(entry.get(key) != own[key] for key in own):
-                entry["original"] = outlined(own)
-
-    def _failed(self, id: str, entry: TraceEntry, error: Exception, since: int) -> None:
-        """Write the error of the tool into `entry`; raises the error of a handler again."""
-        if self.turn.boundary.owner_of(error, since):
-            if entry.get("timing"):
-                lost = f"the tool ran, but its result was lost: {type(error).__name__}"
-                entry.update(status="interrupted", result=lost)
-            raise error
-        entry.update(failure(error), **{"from": self.turn.failed(id, error)})
-        if getattr(error, "left_behind", False):  # it runs on
-            entry["left_behind"] = True
-
-    def _interrupted(self, id: str, entry: TraceEntry, interrupt: BaseException) -> None:
-        """Write the interruption of the tool into `entry`; a waiting tool that diverged can begin again."""
-        turn, past = self.turn, self.turn.past
-        entry.update(interruption(interrupt))
-        if getattr(interrupt, "left_behind", False):
-            entry["result"] = f"{entry['result']}; {RUNS_ON}"
-        if isinstance(interrupt, Diverged) and past is not None and id in past.left:
-            turn.log.append({"type": LEFT, "id": id, "waits": past.left[id]})
-
-    def _is_answered(self, tool: Tool, id: str, entry: TraceEntry) -> bool:
-        """Whether a person's answer stands in for a tool that began before; False if the tool must run.
-
-        Raises:
-            ToolRejected: the person refuses, the tool may have taken effect already, or an argument is masked.
-            Waiting: no decision was made yet.
-        """
-        past, arguments = self.turn.past, self.call.arguments
-        if past is None:
-            return False
-        answered = id in past.began and self._is_decided(tool, id, entry, past)
-        if not answered and past.lacks(arguments):
-            names = " and ".join(repr(name) for name in arguments if past.lacks(arguments[name]))
-            raise self.turn.rejection(LACKS.format(names=names))
-        return answered
-
-    def _is_decided(self, tool: Tool, id: str, entry: TraceEntry, past: Journal) -> bool:
-        """The same for a tool that began before; raises the same errors."""
-        turn = self.turn
-        turn.opens(id)
-        waits = past.left.get(id)
-        if waits is None and not tool.idempotent and not turn.agent.runs_again(self.call):
-            raise self._cut_off(id, past)
-        if not waits:  # or the waits of unrecorded agents, which are asked again
-            return False
-        decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
-        if not decided:
-            raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
-        self.call.approved = past.is_approved(f"{id}/wait:{self.call.name}")
-        if self.call.approved or not waits[0].startswith(f"{id}/wait:"):
-            return False
-        if "reject" in decided[0]:
-            raise self.turn.rejection(str(decided[0]["reject"]))
-        if "answer" in decided[0]:
-            entry.update(status="stand_in", result=result_content(from_stored(decided[0]["answer"])), by=RESUMED)
-            return True
-        return False
-
-    def _cut_off(self, id: str, past: Journal) -> ToolRejected:
-        """The rejection of a call that the process did not finish; applies what it had changed."""
-        line = past.lines[past.bodies[id]] if id in past.bodies else {}
-        self.turn.bring_home(line.get("changes", ()), id)
-        return self.turn.rejection(LOST if line else IN_DOUBT)
-
-    def _wait(self, id: str, pause: Pause) -> Waiting:
-        """Write that the tool itself waits for a person."""
-        turn, call, by = self.turn, self.call, {"tool": self.call.name}
-        shown, wait = as_data(call), f"{id}/wait:{call.name}"
-        line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
-        line |= {"digest": input_digest(shown["arguments"])}
-        turn.log.append(line)
-        turn.log.append({"type": LEFT, "id": id, "waits": [wait]})
-        return Waiting([Wait(wait, turn.agent.name, shown, pause.reason, line["digest"], by)], call, by)
-
-    def _run(self, number: int, entry: TraceEntry, own: TraceEntry) -> Any:
-        """Run the tool's function; `own` receives its result, if handlers may replace that."""
-        turn = self.turn
-        if turn.ended is not None:
-            raise TurnEnded
-        if (tool := self._tool(number, entry)) is None:
-            raise turn.agent.tools.missing(self.call.name)
-        arguments = tool.bind(self.call.arguments, agent=turn.agent)
-        handled = turn.host.has_others("around_tool")
-        entry["started"], started, ended, request = time.time(), time.perf_counter(), turn.ended, turn.request
-        try:
-            value = turn.boundary.run_tool(tool, arguments)
-            if type(value) in DATA:
-                entry["result_type"] = type(value).__name__
-            if handled:
-                own.update(status="success", result=result_content(value))
-            return value
-        except BaseException as error:
-            if handled and not isinstance(error, (ToolRejected, Pause, Waiting)):
-                own.update(failure(error) if isinstance(error, Exception) else interruption(error))
-            raise
-        finally:
-            here = frame.current()
-            waited = here.body.waited_s if here is not None and here.body is not None else 0.0
-            entry["timing"] = round((time.perf_counter() - started - waited) * 1000, 3)
-            if turn.ended is not None and turn.ended is not ended:
-                entry["ended_turn"] = turn.ended.result
-                entry["ended"] = turn.ending_as_data()
-            if turn.request is not None and turn.request is not request:
-                entry["handoff"] = turn.request.as_data()
 
     # -- after ---------------------------------------------------------------------------------
 
@@ -376,7 +213,7 @@ class ToolRun:
             turn.agent.runtime.sleep(after_s)
         changed: TraceEntry = {"attempt": number, "started": time.time()}
         try:
-            self.error = self._attempt(number, changed)
+            self.error = ToolAttempt(self, number, changed).make()
         except ToolRejected as rejected:
             changed.update(refused(turn, rejected))
             self.error = None
