@@ -136,8 +136,8 @@ class Boundary:
             self.settle()
             snapshot.begin(handler.by)
             before = peek(arguments)
-        account, here = handler.account, frame.current()
-        token = frame.enter(None if here is None else here.of_handler(handler.by, account))
+        here = frame.current()
+        token = frame.enter(None if here is None else here.of_handler(handler.by, handler.account))
         self._running.append(None if handler.builtin else handler.by)
         started, since = time.perf_counter(), self.blames
         try:
@@ -155,14 +155,16 @@ class Boundary:
             return value
         finally:
             self._running.pop()
-            account.calls += 1
-            seconds = time.perf_counter() - started
-            account.seconds += seconds
-            if seconds > SLOW_S and not handler.builtin and len(self.slow_calls) < MOST_SLOW:
-                self.slow_calls.append((handler.plugin, handler.hook, time.time() - seconds, seconds))
+            self._charge(handler, time.perf_counter() - started)
             frame.leave(token)
             if here is not None:
                 here.turn.ran(here.place, handler.by, handler.builtin)
+
+    def _charge(self, handler: Handler, seconds: float) -> None:
+        handler.account.calls += 1
+        handler.account.seconds += seconds
+        if seconds > SLOW_S and not handler.builtin and len(self.slow_calls) < MOST_SLOW:
+            self.slow_calls.append((handler.plugin, handler.hook, time.time() - seconds, seconds))
 
     def _blame_raised(self, error: BaseException, handler: Handler, since: int, decided: bool) -> None:
         if isinstance(error, Waiting) or (isinstance(error, Pause) and decided):

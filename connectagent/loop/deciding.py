@@ -75,13 +75,15 @@ class Decisions:
         """
         if not self._may_change:
             return
-        if self._about is not None and not same((self._call.name, self._call.arguments), self._about):
+        changed = self._about is not None and not same((self._call.name, self._call.arguments), self._about)
+        if changed:
             self._call.approved = False
             answer = self._asked(f"{self._place}tool{number}/", self._digest())  # it begins and ends with the attempt
             self._about = call_of({"tool_call": self._call})
             if answer is not None:
                 raise StoodIn(answer)
-        self.show(entry, first)
+        if changed or entry is not first:  # the first entry shows the call as it was decided
+            self.show(entry, first)
 
     def _asked(self, place: str, suffix: str = "") -> HandlerValue | None:
         over = list(self._editors)

@@ -24,21 +24,23 @@ class HookRun:
             changed call, as `[plugin, handler, whether it changed the call]`; else None.
     """
 
-    def __init__(self, hook: str, place: str, given: HookCall) -> None:
-        self.hook, self.place, self.given = hook, place, given
-        self.id = ""
-        self.begun = False  # whether the log says that the handlers begin
+    id = ""
+    begun = False  # whether the log says that the handlers begin
+    known = 0
+    last: By | None = None
+    written: By | None = None
+    value: Any = None
+    by: By | None = None
+    again: list[list[Any]] | None = None
+
+    def __init__(
+        self, hook: str, place: str, given: HookCall, convert: Callable[[Any], Any] = lambda value: value
+    ) -> None:
+        self.hook, self.place, self.given, self.convert = hook, place, given, convert
         self.chained = CONTRACTS[hook].chained
         self.original = given[self.chained] if self.chained else None
-        self.convert: Callable[[Any], Any] = lambda value: value
         self.over: list[list[Any]] = []
         self.passed: list[list[Any]] = []
-        self.known = 0
-        self.last: By | None = None
-        self.written: By | None = None
-        self.value: Any = None
-        self.by: By | None = None
-        self.again: list[list[Any]] | None = None
         self._call = call_of(given) if hook == "before_each_tool" else None
         self._left: list[tuple[By, Any, bool]] = []  # by handler: the call afterwards, and whether it changed it
 

@@ -35,26 +35,28 @@ def call_model(turn: Turn) -> LLMResponse | None:
     """
     agent, place = turn.agent, f"{turn.iteration}/"
     messages, tools = turn.conversation.session["messages"], agent.tools.schemas()
-    tools = clone(tools) if any(map(turn.host.has_others, _GIVEN)) else tools  # agents may share them
     request = LLMRequest(messages, tools, agent.llm.model, agent.call_options())
+    if any(map(turn.host.has_others, _GIVEN)):  # agents may share the schemas
+        request.tools, request._tools_seen = turn.own_tools(tools), tools
     call = Call(turn, request, turn.place)
     answer = turn.decide("before_llm", place, as_response, request=request)
     if turn.ended is not None:
         return None
+    response: LLMResponse | None
     if answer is None:
         response = call.attempts()
     else:
         response, id = answer.value, f"{turn.place}/model1"
         turn.conversation.answered()
         if turn.closing(id) is None:
-            entry = {**_entry(turn, id, request, response, "stand_in"), "usage": None, "by": answer.by}
+            calls = [shown_call(call) for call in response.tool_calls or ()]
+            entry = {**_entry(turn, id, request, response, "stand_in", calls), "usage": None, "by": answer.by}
             _trace(turn, entry, answer.by)
     if response is None:
         return None
-    if turn.host.has_others("after_llm"):  # handlers may leave anything
-        response, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
-        return as_response(response)
-    turn.chain("after_llm", place, as_response, request=request, response=response)
+    final, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
+    if final is not response or turn.has_changes(f"{turn.id}/{place}after_llm"):  # handlers may leave anything
+        response = as_response(final)
     return response
 
 
@@ -174,6 +176,7 @@ class Attempt:
         self.error: Exception | None = None
         self.entry: TraceEntry = {}
         self.own: dict[str, Any] | None = None
+        self._answer: LLMResponse | None = None  # the model's own
         self.usage: TokenUsage | None = None
         self.model: str | None = None  # the model that was asked
         self.options: dict[str, Any] | None = None  # what a handler changed
@@ -251,7 +254,7 @@ class Attempt:
             if self.usage is not None or not failed:  # an interrupted attempt may have taken any number of tokens
                 turn.count(self.usage)
             raise
-        self.own, self.usage = describe_answer(response), response.usage
+        self._answer, self.own, self.usage = response, describe_answer(response), response.usage
         if conversation is not None:
             turn.agent.last_usage = response.usage
         turn.count(response.usage)
@@ -285,13 +288,12 @@ class Attempt:
         self, response: LLMResponse | None, status: str, error: Exception | None = None, described: Any = None
     ) -> None:
         turn, conversation = self.turn, self.conversation
-        entry = _entry(turn, self.id, self.request, response, status)
-        entry["timestamp"] = time.time()
+        own = describe_error(error) if error is not None else self._described(response)
+        entry = _entry(turn, self.id, self.request, response, status, own.get("tool_calls", []))
         if self.model is not None and (response is None or response.model is None):
             entry["model"] = self.model
         entry |= {"started": self.started, "duration_ms": round((time.perf_counter() - self._began) * 1000, 3)}
         entry["usage"] = self.usage
-        own = describe_error(error) if error is not None else describe_answer(response) if response is not None else {}
         more: dict[str, Any] = {
             "options": self.options,
             "attempt": self.number if self.number > 1 else None,
@@ -310,6 +312,13 @@ class Attempt:
         entry.update({key: value for key, value in more.items() if value})
         turn.conversation.trace(entry)
 
+    def _described(self, response: LLMResponse | None) -> dict[str, Any]:
+        if response is None:
+            return {}
+        if response is self._answer and self.own is not None and not self.turn.host.has_others("around_llm"):
+            return self.own  # no handler can have edited it
+        return describe_answer(response)
+
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Replace the error by a handler's answer."""
         value = {**describe_answer(response), "status": "recovered", "tool_calls_count": len(response.tool_calls or ())}
@@ -327,9 +336,10 @@ class Attempt:
         return response
 
 
-def _entry(turn: Turn, id: str, request: LLMRequest, response: LLMResponse | None, status: str) -> TraceEntry:
+def _entry(
+    turn: Turn, id: str, request: LLMRequest, response: LLMResponse | None, status: str, calls: list[dict[str, Any]]
+) -> TraceEntry:
     """The `llm_call` entry of an answer or a stand-in."""
-    calls = (response.tool_calls if response else None) or []
     more: dict[str, Any] = {
         "finish_reason": response.finish_reason if response else None,
         "provider_data": response.provider_data if response else None,
@@ -345,7 +355,7 @@ def _entry(turn: Turn, id: str, request: LLMRequest, response: LLMResponse | Non
         "iteration": turn.conversation.session["iteration"],
         "usage": response.usage if response else None,
         "content": response.content if response else None,
-        "tool_calls": [shown_call(call) for call in calls],
+        "tool_calls": calls,
         "status": status,
         **{key: value for key, value in more.items() if value},
     }

@@ -20,7 +20,7 @@ from connectagent.output.text import describe
 from connectagent.session.journal import TURN_ENDED, Journal, is_inside, place_of
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import as_data
-from connectagent.session.state import clone
+from connectagent.session.state import clone, same
 from connectagent.session.usage import Spent, spent_in, time_in
 
 
@@ -43,6 +43,13 @@ class Turn(Operations):
     """
 
     waiting: Sequence[Wait] = ()
+    ended: Ending | None = None
+    over = stopped = abandoned = False
+    handoff: Any = None  # what the leading agent hands over: see `agents.handoff`
+    request: Any = None  # the handoff that the agent's own model asks for
+    hops = handoffs = misfits = 0
+    outward: tuple[Ending, str] | None = None
+    _tools: list[dict[str, Any]] | None = None
 
     def __init__(
         self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
@@ -54,18 +61,12 @@ class Turn(Operations):
         self.parent: Turn | None = None if asked is None else asked.turn
         self.root: Turn = self if self.parent is None else self.parent.root
         self.frame = Frame(self, id, account=None if asked is None else asked.account)
-        self.ended: Ending | None = None
-        self.over = self.stopped = self.abandoned = False
         self.inner: list[Turn] = []
         self.spent = Spent()
         self.started = time.time()
         self.thread, self.ident = threading.current_thread(), threading.get_ident()
         self.innermost = self.frame  # of the turn's own thread
-        self.handoff: Any = None  # what the leading agent hands over: see `agents.handoff`
-        self.request: Any = None  # the handoff that the agent's own model asks for
-        self.hops = self.handoffs = self.misfits = 0
         self.heard: set[str] = set()  # the agents that have seen the user's message
-        self.outward: tuple[Ending, str] | None = None
         self.line: TraceEntry = {}  # the closing entry of an inner turn
         self.touched: set[str] = set()  # the places at which something in the conversation was changed
         self._runs: dict[str, HookRun] = {}
@@ -247,6 +248,12 @@ class Turn(Operations):
         before = spent_in(line for line in self.past.lines if is_inside(place_of(line), self.id))
         before.include(self.spent)
         return ms + time_in(self.past.lines, self.id), before
+
+    def own_tools(self, schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """A copy of the tools' schemas for handlers to edit: the one of the last call, unless it was edited."""
+        if self._tools is None or not same(self._tools, schemas):  # comparing costs less than a copy
+            self._tools = list(clone(schemas))
+        return self._tools
 
     def retrying(self, retry: dict[str, Any]) -> None:
         """Trace that a provider's SDK waits before it repeats a failed request."""

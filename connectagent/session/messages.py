@@ -85,12 +85,13 @@ def tidy_calls(response: LLMResponse) -> LLMResponse:
     A copy, because a handler may supply the same response twice, and other handlers edit its calls.
     """
     calls: list[ToolCall] = []
-    taken = {call.id for call in response.tool_calls or () if isinstance(call.id, str)}
+    used: set[str] = set()
     for call in response.tool_calls or ():
         id, error, arguments = call.id, call.error, call.arguments
-        if not isinstance(id, str) or not id or any(id == other.id for other in calls):
-            id = next(made for made in (f"call_{n}" for n in itertools.count(1)) if made not in taken)
-            taken.add(id)
+        if not isinstance(id, str) or not id or id in used:
+            others = used | {other.id for other in response.tool_calls or () if isinstance(other.id, str)}
+            id = next(made for made in (f"call_{n}" for n in itertools.count(1)) if made not in others)
+        used.add(id)
         if not isinstance(arguments, dict):
             error = error or f"the arguments must be a JSON object, not {type(arguments).__name__}"
             arguments = {}

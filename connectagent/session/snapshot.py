@@ -262,12 +262,12 @@ def _who(by: By) -> str:
 
 # -- the arguments of a hook ---------------------------------------------------------------------
 
-_EDITABLE = ("tool_call", "tool_calls", "request", "response")
+_EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})
 
 
 def peek(arguments: dict[str, Any]) -> dict[str, Any]:
     """A comparable copy of the arguments that a handler may edit."""
-    return {name: peek_one(arguments[name]) for name in _EDITABLE if name in arguments}
+    return {name: peek_one(value) for name, value in arguments.items() if name in _EDITABLE}
 
 
 def peek_one(value: Any) -> Any:
