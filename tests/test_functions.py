@@ -12,16 +12,9 @@ ROOT = Path(__file__).parents[1]
 MAX_COMPLEXITY, MAX_LINES = 15, 30
 
 # The functions above the bounds today, by their numbers, which are exact: mend a function, and take it out here.
-COMPLEX = {
-    19: "_inherit",
-    18: "_reopened",
-    17: "Encoder._short",
-}
+COMPLEX: dict[int, str] = {}
 LONG = {
     61: "Agent.__init__",
-    45: "_inner_turn",
-    37: "Boundary.watched",
-    35: "Conversation.__init__",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -110,19 +110,15 @@ def _reopened(
 ) -> str | None:
     session = read_session(path, at)
     opened, last = session.open, session.last
-    lines = agent.log.lines() if at is None and agent.log.path == path else []  # unmasked
-    journal = Journal(lines or _lines_of(opened))
+    journal = Journal(_unmasked(agent, path, at) or _lines_of(opened))
     status = last.get("status") if at is None else None
     line = _decided(agent, journal, decision, status, fork)
     if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
         raise _still_paused(journal, path)
     begun = next((line for line in _lines_of(opened) if line.get("type") == "user_input"), None)
     _take(agent, session, journal, path, at, fork, held)
-    entry = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": agent.conversation.session["turn"]}
-    entry["iteration"] = agent.conversation.session["iteration"]
+    entry = _resumed(agent, session, path)
     entry |= {"decided": decision.value} if line is not None else {}
-    entry |= {"plugins": changed} if (changed := _changed_plugins(agent, session.head)) else {}
-    entry |= {"switched_off": agent.switched_off} if agent.switched_off else {}
     if opened is None or begun is None:
         agent.conversation.trace(entry)
         return _begun_anew(agent, session, at, decision.form)
@@ -135,6 +131,19 @@ def _reopened(
     limit = begun.get("max_iterations") or agent.max_iterations
     given = Given(message, text_of(message["content"]), limit, decision.form)
     return take_root_turn(agent, given, journal, f"T{opened.number}")
+
+
+def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
+    """The lines of the open turn as this process knows them; none where another one wrote the record."""
+    return list(agent.log.lines()) if at is None and agent.log.path == path else []
+
+
+def _resumed(agent: Any, session: RecordedSession, path: Path) -> TraceEntry:
+    """The entry that says with which record an agent goes on, and what is different now."""
+    now = agent.conversation.session
+    entry: TraceEntry = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": now["turn"]}
+    more = {"plugins": _changed_plugins(agent, session.head), "switched_off": agent.switched_off}
+    return {**entry, "iteration": now["iteration"], **{key: value for key, value in more.items() if value}}
 
 
 def _with_lines(trace: list[TraceEntry], journal: Journal) -> list[TraceEntry]:

@@ -282,16 +282,21 @@ def _inherit(agent: Node) -> None:
     """Put the handlers of the parent's plugins before the agent's own; new ones get `on_agent_ready`."""
     known = agent.hooks.loaded
     own = [handler for handler in known if handler not in agent._copies.values()]
-    inherited: list[Handler] = []
-    if agent.parent is not None and agent.inherit_plugins:
-        theirs = [handler for handler in agent.parent.hooks.loaded if _is_for(handler, agent)]
-        inherited = [handler for handler in theirs if not any(_same(handler, other) for other in own)]
+    inherited = _inherited(agent, own)
     agent._copies = {one: agent._copies.get(one) or dataclasses.replace(one, account=Account()) for one in inherited}
     wanted = [one for one in own if one.builtin] + [agent._copies[one] for one in inherited]
     wanted += [one for one in own if not one.builtin]
     if set(wanted) != set(known):
         agent.hooks.load(wanted)
         agent.hooks.observe("on_agent_ready", [one.by for one in known], agent=agent)
+
+
+def _inherited(agent: Node, own: list[Handler]) -> list[Handler]:
+    """The handlers of the parent's plugins that an agent has not listed itself."""
+    if agent.parent is None or not agent.inherit_plugins:
+        return []
+    theirs = [handler for handler in agent.parent.hooks.loaded if _is_for(handler, agent)]
+    return [handler for handler in theirs if not any(_same(handler, other) for other in own)]
 
 
 def _is_for(handler: Handler, agent: Node) -> bool:

@@ -131,11 +131,7 @@ class Boundary:
             expected: an error that passes through the handler without being its own.
         """
         snapshot = None if handler.builtin else self.snapshot
-        before = None
-        if snapshot is not None:
-            self.settle()
-            snapshot.begin(handler.by)
-            before = peek(arguments)
+        before = None if snapshot is None else self._begin(snapshot, handler, arguments)
         here = frame.current()
         token = frame.enter(None if here is None else here.of_handler(handler.by, handler.account))
         self._running.append(None if handler.builtin else handler.by)
@@ -154,13 +150,19 @@ class Boundary:
                 self._take_changes(handler, arguments, before)
             return value
         finally:
-            self._running.pop()
-            self._charge(handler, time.perf_counter() - started)
+            self._leave(handler, here, started)
             frame.leave(token)
-            if here is not None:
-                here.turn.ran(here.place, handler.by, handler.builtin)
 
-    def _charge(self, handler: Handler, seconds: float) -> None:
+    def _begin(self, snapshot: Snapshot, handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
+        self.settle()
+        snapshot.begin(handler.by)
+        return peek(arguments)
+
+    def _leave(self, handler: Handler, here: frame.Frame | None, started: float) -> None:
+        self._running.pop()
+        if here is not None:
+            here.turn.ran(here.place, handler.by, handler.builtin)
+        seconds = time.perf_counter() - started
         handler.account.calls += 1
         handler.account.seconds += seconds
         if seconds > SLOW_S and not handler.builtin and len(self.slow_calls) < MOST_SLOW:

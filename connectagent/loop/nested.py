@@ -148,16 +148,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     turn = Turn(agent, given, id, caller.log, asked, caller.past)
     turn.handoff = handoff
     with agent.turning:
-        related = agent.root is caller.agent.root
-        labels = agent.enter_session(turn, None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
-        state = copy_of(caller.state) if related else None
-        caller.opens(id)
-        if not turn.has_begun(id):
-            more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
-            caller.began(id, agent=agent.name, branch=labels.get("branch"), **more)
-        caller.inner.append(turn)
-        if caller.stopped:  # checked now, since `stop` sets it before it reads `inner`
-            turn.stop()
+        state = _begin(caller, turn)
         ending: TraceEntry = {"outcome": "interrupted", "open": True}
         base: dict[str, Any] | None = None
         try:
@@ -179,14 +170,36 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
             ending = {"outcome": "error", "result": None, **describe_error(error), "from": caller.failed(id, error)}
             raise
         finally:
-            caller.inner.remove(turn)
-            agent.turn = None
-            turn.over = True
-            if not turn.abandoned:
-                _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
-            agent.boundary.forget_errors()
-            agent.leave_session()
+            _end(caller, turn, ending, base)
     return turn.line
+
+
+def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
+    """Begin an inner turn; a copy of the caller's state, which is the tree's, or None outside of the caller's tree."""
+    agent, handoff = turn.agent, turn.handoff
+    related = agent.root is caller.agent.root
+    labels = agent.enter_session(turn, None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
+    state = copy_of(caller.state) if related else None
+    caller.opens(turn.id)
+    if not turn.has_begun(turn.id):
+        more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
+        caller.began(turn.id, agent=agent.name, branch=labels.get("branch"), **more)
+    caller.inner.append(turn)
+    if caller.stopped:  # checked now, since `stop` sets it before it reads `inner`
+        turn.stop()
+    return state
+
+
+def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | None) -> None:
+    """End an inner turn; `base`: the state with which it began."""
+    agent = turn.agent
+    caller.inner.remove(turn)
+    agent.turn = None
+    turn.over = True
+    if not turn.abandoned:
+        _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
+    agent.boundary.forget_errors()
+    agent.leave_session()
 
 
 def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any]) -> None:

@@ -89,7 +89,9 @@ class Encoder:
             return value
         if id(value) in above or len(above) > yaml_lines.MAX_DEPTH:
             return f"<{type(value).__name__}: {'it contains itself' if id(value) in above else 'too many levels'}>"
-        above = (*above, id(value))
+        return self._short_items(value, (*above, id(value)))
+
+    def _short_items(self, value: Any, above: tuple[int, ...]) -> Any:
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
         if isinstance(value, Mapping):

@@ -10,7 +10,7 @@ from typing import Any
 from connectagent.data import CHANGES_MESSAGES, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
 from connectagent.session.messages import LEFT_OUT, mend, place_of_result, says_nothing, sendable
-from connectagent.session.prompt import Prompt
+from connectagent.session.prompt import Prompt, fresh_session, last_filled
 from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.state import (
     clone,
@@ -24,9 +24,8 @@ from connectagent.session.state import (
     state_delta,
 )
 from connectagent.session.surroundings import Surroundings
-from connectagent.session.trace import EntryEnd, PendingEntries
+from connectagent.session.trace import OWN, EntryEnd, PendingEntries
 
-OWN = {"plugin": "connectagent"}  # by: what the loop itself changes
 PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # by: the code that uses the agent
 _REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
 
@@ -67,20 +66,15 @@ class Conversation:
         self._pending = PendingEntries()
         self.offered: list[str] = []
         self.session: dict[str, Any] = {} if session is None else session
-        messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        fresh = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
-        fresh |= {"pending_tools": None, "result": None, "outcome": None, "state": {}}
         begins = "state" not in self.session
-        for key, value in fresh.items():
+        for key, value in fresh_session(system_prompt).items():
             self.session.setdefault(key, value)
         first = clone(self.session["messages"]) if session is not None else None
         self.beginning = (system_prompt, first, copy_of(self.session["state"]), self.session["turn"])
         self.announced, self.begins_behind = 0, len(self.session["trace"])
         self.snapshot = Snapshot(self.session)
         self.prompt = Prompt(system_prompt, strict=state is not None)
-        entries = (entry for entry in reversed(self.session["trace"]) if isinstance(entry, dict))
-        last = next((entry for entry in entries if entry.get("index") == 0 and entry.get("by") == OWN), {})
-        self._filled = last.get("message", {}).get("content", system_prompt)
+        self._filled = last_filled(self.session["trace"], system_prompt)
         if begins:  # after the snapshot, so that it is traced as a change by the program
             self.session["state"].update(copy_of(state or {}))
         self.unmerged: list[dict[str, Any]] = []  # the changes of inner agents whose turns wait

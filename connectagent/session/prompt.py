@@ -8,6 +8,7 @@ from typing import Any
 
 from connectagent.errors import ConfigError
 from connectagent.session.state import is_temporary
+from connectagent.session.trace import OWN
 
 _PLACEHOLDER = re.compile(r"(\{+)((?:(?:app|user|temp):)?[^\W\d]\w*)(\??)(\}+)")
 _SUFFIXES = (".md", ".txt", ".prompt")
@@ -121,3 +122,17 @@ def _written(name: str, value: Any) -> str:
     except Exception as error:
         problem = f"state {name!r} cannot be written into the system prompt: its str() raised {type(error).__name__}"
         raise ConfigError(f"{problem}: {error}") from error
+
+
+def fresh_session(system_prompt: str) -> dict[str, Any]:
+    """A session in which nothing was said yet."""
+    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    session = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
+    return {**session, "pending_tools": None, "result": None, "outcome": None, "state": {}}
+
+
+def last_filled(trace: list[Any], system_prompt: str) -> Any:
+    """The system prompt as its placeholders were filled in last."""
+    entries = (entry for entry in reversed(trace) if isinstance(entry, dict))
+    last = next((entry for entry in entries if entry.get("index") == 0 and entry.get("by") == OWN), {})
+    return last.get("message", {}).get("content", system_prompt)

@@ -15,6 +15,7 @@ from connectagent.errors import HookResultError
 from connectagent.session.state import clone, same
 
 OUTSIDE: dict[str, Any] = {"plugin": "(outside)", "file": "?", "line": 0}  # by: outside of any handler and tool
+OWN: dict[str, Any] = {"plugin": "connectagent"}  # by: what the loop itself changes
 OLD_ENTRIES = 8  # how many entries of older rounds are compared when a round begins
 
 
