@@ -19,7 +19,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from types import TracebackType
 from typing import Any
 
 
@@ -138,6 +139,48 @@ class Paused(ConnectAgentError):
         super().__init__(f"paused: {self.reason or 'no reason was given'}{ids}; {where}")
         self.record = record
         self.call = call
+
+
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PLUGGY = f"{os.sep}pluggy{os.sep}"
+_LIBRARIES = (f"{os.sep}site-packages{os.sep}", os.path.dirname(os.__file__) + os.sep)
+
+
+def raised_at(error: BaseException) -> str | None:
+    """Where the user's code raised an error, as `file.py:12 in name`; else where a library did; None for neither."""
+    theirs = [step for step in _steps(error.__traceback__) if not _is_own(step)]
+    users = [step for step in theirs if not any(part in step.tb_frame.f_code.co_filename for part in _LIBRARIES)]
+    for step in reversed(users or theirs):
+        code = step.tb_frame.f_code
+        return f"{code.co_filename}:{step.tb_lineno} in {code.co_name}"
+    return None
+
+
+def hide_own_frames(error: BaseException) -> None:
+    """Take this package's and pluggy's frames out of the traceback of an error, and of the errors behind it."""
+    seen: dict[int, BaseException] = {}
+    found: list[BaseException | None] = [error]
+    while found:
+        one = found.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen[id(one)] = one
+        kept: TracebackType | None = None
+        for step in reversed([step for step in _steps(one.__traceback__) if not _is_own(step)]):
+            kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+        one.__traceback__ = kept
+        found += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
+
+
+def _steps(step: TracebackType | None) -> Iterator[TracebackType]:
+    while step is not None:
+        yield step
+        step = step.tb_next
+
+
+def _is_own(step: TracebackType) -> bool:
+    file = step.tb_frame.f_code.co_filename
+    return file.startswith(_OWN) or _PLUGGY in file
 
 
 def short_path(path: Any) -> str:

@@ -87,7 +87,7 @@ def test_a_turn_is_a_line_for_each_thing_that_happens() -> None:
         " ... 1 scripted ... 1 call ... Nms ... 1.2k→56 tok ... $0.0012",
         " ... I look it up.",
         ' ... ✓ search(query="retry") ... Nms',
-        " ... found retry",
+        " ... found retry ... … 1 more line",
         " ... 2 scripted ... Nms ... 1.2k→56 tok ... $0.0012",
         " ... answered · 2 iterations · 1 tool ... Nms ... 2.5k tok ... $0.0024",
     ]
@@ -419,7 +419,13 @@ def test_there_are_no_codes_where_none_are_wanted(environment: dict[str, str]) -
     assert "\x1b" not in on_a_terminal(**environment)
 
 
-@pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}, {"COLUMNS": "60"}])
+def test_force_color_colours_what_is_piped() -> None:
+    assert b"\x1b[1mhelper" in run_script(subprocess.PIPE, FORCE_COLOR="1").stderr
+
+
+@pytest.mark.parametrize(
+    "environment", [{}, {"FORCE_COLOR": "0"}, {"COLUMNS": "60"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}]
+)
 def test_piped_there_are_no_codes_and_stdout_is_the_programs(environment: dict[str, str]) -> None:
     done = run_script(subprocess.PIPE, **environment)
     assert done.stdout == b"the answer\n"

@@ -374,7 +374,7 @@ def test_hostile_contents_are_shown_harmless(arguments: list[str]) -> None:
     calls = [call(HOSTILE, **{HOSTILE: HOSTILE}), call("search", query=HOSTILE), call("search", query="x", a=HOSTILE)]
     model = ScriptedLLM(calls, HOSTILE, model=HOSTILE)
     Agent(HOSTILE, [search], HOSTILE, llm=model, quiet=True, plugins=[guard]).input(HOSTILE)
-    for variables in ({}, {"FORCE_COLOR": "1"}, {"PYTHONIOENCODING": "ascii"}):
+    for variables in ({}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, {"PYTHONIOENCODING": "ascii"}):
         done = log(*arguments, **variables)
         assert done.returncode == 0, done.stderr
         unwanted = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -14,7 +15,7 @@ from connectagent.agents.closing import Closable, watch
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
 from connectagent.data import LLM, File, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, hide_own_frames
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
 from connectagent.loop.dry_run import DryRunBoundary
@@ -32,7 +33,7 @@ from connectagent.session.prompt import read_prompt
 from connectagent.session.snapshot import By
 from connectagent.session.state import initial_state
 from connectagent.session.usage import Spent
-from connectagent.settings import overrides
+from connectagent.settings import overrides, setting
 from connectagent.tools.registry import ToolRegistry
 
 OWN_PLUGINS = "connectagent.builtin"  # loaded by name, as plugins are: that room is above this one
@@ -129,8 +130,9 @@ class Agent(Closable):
         self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
         self.left_out = left_out([plugins, on_events])
         self.system_prompt = read_prompt(system_prompt)
-        self.max_iterations, self.parallel_tools = _limit(max_iterations), _limit(parallel_tools, "parallel_tools")
-        self.tools, self.streaming, self._executed = ToolRegistry(tools, agent_tool=agent_tool), stream, 0
+        self.max_iterations = _limit(overrides.get("max_iterations", max_iterations))
+        self.parallel_tools, self.streaming = _limit(parallel_tools, "parallel_tools"), stream or "stream" in overrides
+        self.tools, self._executed = ToolRegistry(tools, agent_tool=agent_tool), 0
         self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.boundary = DryRunBoundary(self, announce, warn_only=plugin_errors == "warn")
@@ -185,9 +187,13 @@ class Agent(Closable):
             ProviderError: a model call failed and no handler recovered it.
             Exception: whatever a handler raised, with a note that names it.
         """
-        form = self.form if output is None else self.form_for(output)
-        text = self.answer(prompt, max_iterations, key=key, form=form)
-        return text if form is None else form.result(self, text)
+        try:
+            form = self.form if output is None else self.form_for(output)
+            text = self.answer(prompt, max_iterations, key=key, form=form)
+            return text if form is None else form.result(self, text)
+        except BaseException as error:
+            self._shorten(error)
+            raise
 
     def answer(
         self, prompt: Prompt, max_iterations: int | None = None, *, key: str | None = None, form: Any = None
@@ -248,11 +254,21 @@ class Agent(Closable):
         """
         from connectagent.agents.resume import Decision, resume  # loads the reader of records
 
-        self.refuse_inside("resume()")
-        form = self.form if output is None else self.form_for(output)
-        decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
-        text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision))
-        return text if form is None or text is None else form.result(self, text)
+        try:
+            self.refuse_inside("resume()")
+            form = self.form if output is None else self.form_for(output)
+            decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
+            text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision))
+            return text if form is None or text is None else form.result(self, text)
+        except BaseException as error:
+            self._shorten(error)
+            raise
+
+    def _shorten(self, error: BaseException) -> None:
+        with contextlib.suppress(ConfigError):  # a settings file that cannot be read has an error of its own
+            if setting("traceback") == "full":
+                return
+        hide_own_frames(error)
 
     # -- for handlers and tools ----------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
-from connectagent.settings import enabled
+from connectagent.settings import enabled, overrides
 
 
 def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[
         from connectagent.builtin.console import Console
 
         plugins["console"] = Console()
+    trust = overrides.get("trust") if trust is None else trust
     if trust is not None:
         from connectagent.builtin.trust import Trust
 

@@ -5,7 +5,7 @@ It shows the rows of `output/rows.py` on a `Terminal`.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,12 +13,14 @@ from typing import Any, TextIO
 from weakref import WeakKeyDictionary
 
 from connectagent.data import TraceEntry
-from connectagent.hooks.markers import around_turn, on_text, on_trace
+from connectagent.hooks.markers import around_llm, around_tool, around_turn, on_text, on_trace
 from connectagent.output import masking
+from connectagent.output.live import Job, live
 from connectagent.output.masking.stream import Stream
-from connectagent.output.rows import Row, duration, many, rows_of, spent_texts, stopped
+from connectagent.output.rows import Row, Span, call_text, duration, many, rows_of, spent_texts, stopped
 from connectagent.output.terminal import Terminal
 
+FAILED = ("error", "not_found", "interrupted")
 _INDENT = 4  # of an agent that another one calls, below the line of the model call that asked for it
 
 
@@ -35,7 +37,7 @@ class _Turn:
     root: _Turn | None = None
     named: bool = False  # whether each line names the agent, as another one's turn runs beside it
     inner: list[_Turn] = field(default_factory=list)  # the turns that run in it, side by side
-    tools: int = 0
+    tools: dict[str, bool] = field(default_factory=dict)  # by call: whether it failed
     streamed: bool = False
     held: str = ""  # text that waits for another agent's to end
     arriving: Stream = field(default_factory=Stream)
@@ -65,6 +67,8 @@ class Console:
         turn = self._turns[agent] = _begin(outer)
         token = _outer.set(turn)
         masking.refresh()
+        if outer is None:
+            live.begin()
         raised: BaseException | None = None
         try:
             self._show(agent, [Row(0, ((agent.name, "bold"), (f" {self._terminal.glyphs.dot} {prompt}", "")))])
@@ -73,9 +77,39 @@ class Console:
             raised = error
             raise
         finally:
+            if outer is None:
+                live.end()
             self._end(agent, turn, raised)
             _outer.reset(token)
             (outer.inner if outer else _roots).remove(turn)
+
+    @around_llm
+    def show_model(self, agent: Any, request: Any) -> Generator[None, Any, None]:
+        """Show that the model is asked, while it takes its time."""
+        yield from self._running(agent, lambda: (str(request.model), "cyan"))
+
+    @around_tool
+    def show_tool(self, agent: Any, tool_call: Any) -> Generator[None, Any, None]:
+        """Show that a tool runs, while it takes its time."""
+        arguments = masking.current().value
+        yield from self._running(agent, lambda: (call_text(tool_call.name, arguments(tool_call.arguments)), ""))
+
+    def _running(self, agent: Any, what: Callable[[], Span]) -> Generator[None, Any, None]:
+        turn = self._turns.setdefault(agent, _Turn())
+
+        def row(mark: str, seconds: float) -> Row:
+            spent = spent_texts(agent.turn.spent) if agent.turn is not None and turn.root is None else []
+            dot = f" {self._terminal.glyphs.dot} "
+            parts = ((mark, "cyan"), (agent.name + dot, "dim"), what())
+            return Row(turn.indent + 2, parts, "  ".join([duration(seconds * 1000), *spent]))
+
+        job = Job(row)
+        live.jobs.append(job)
+        try:
+            yield
+        finally:
+            with suppress(ValueError):  # Ctrl-C has ended the turn meanwhile
+                live.jobs.remove(job)
 
     @on_text
     def show_text(self, agent: Any, text: str) -> None:
@@ -106,7 +140,9 @@ class Console:
             return False
         turn.error = error or turn.error
         if kind == "tool_execution":
-            turn.tools += 1
+            turn.tools[str(entry.get("call_id"))] = entry.get("status") in FAILED
+        elif kind == "change" and entry.get("of") == "tool_execution" and isinstance(entry.get("value"), dict):
+            turn.tools[str(entry.get("call_id"))] = entry["value"].get("status") in FAILED
         elif kind == "llm_call":
             turn.streamed = False
         return True
@@ -119,7 +155,7 @@ class Console:
             outcome, style = stopped(error)
         elif outcome in ("max_iterations", "truncated"):
             style = "yellow"
-        parts = [many(session.get("iteration") or 0, "iteration"), many(turn.tools, "tool") if turn.tools else ""]
+        parts = [many(session.get("iteration") or 0, "iteration"), _tools(turn)]
         ms, spent = agent.turn.sums()
         right = [duration(ms), *spent_texts(spent)]
         left = ((outcome, style), (dot + dot.join(filter(None, parts)), "dim"))
@@ -133,6 +169,14 @@ class Console:
             if named and row.indent > turn.indent:  # the first line has the name in it
                 row.parts = ((f"{agent.name} ", "magenta"), *row.parts)
         self._terminal.show(rows, turn)
+
+
+def _tools(turn: _Turn) -> str:
+    """How many tools a turn ran, and how many of them failed in the end."""
+    if not turn.tools:
+        return ""
+    failed = sum(turn.tools.values())
+    return many(len(turn.tools), "tool") + (f", {failed} failed" if failed else "")
 
 
 def _begin(outer: _Turn | None) -> _Turn:

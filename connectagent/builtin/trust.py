@@ -164,6 +164,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
 
     The arguments are shown whole, or with a note of how much is missing: it could be the part that matters.
     """
+    from connectagent.output.live import live
     from connectagent.output.rows import Row
     from connectagent.output.terminal import Terminal
     from connectagent.output.typed import forget_typed
@@ -181,7 +182,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     terminal.stream(rows, "Run it? [y]es, [N]o, [a]lways in this session: ", force=True)
     answer = ""
     try:
-        answer = sys.stdin.readline()
+        answer = live.asking(sys.stdin.readline)
     finally:
         terminal.end(rows, typed=answer.endswith("\n"))
     word = answer.strip().lower()

@@ -16,6 +16,8 @@ from connectagent.cli.failure import plain, show
 from connectagent.errors import did_you_mean
 from connectagent.output.masking import current
 
+COMPLETE = "_CONNECTAGENT_COMPLETE"  # set by the shell's completion, as click names it
+
 
 class LazyGroup(click.Group):
     """The built-in commands, and those that installed plugins add with `register_commands`.
@@ -102,6 +104,10 @@ def invoke(arguments: list[str]) -> int:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # the terminal's encoding may lack characters of a model's text
             stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
+    if instruction := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, "connectagent", COMPLETE, instruction)
     try:
         with cli.make_context("connectagent", arguments) as context:
             cli.invoke(context)

@@ -12,20 +12,23 @@ from typing import Any
 
 import click
 
-from connectagent.cli.failure import plain
+from connectagent.cli.failure import plain, usage_error
 from connectagent.errors import PluginError
 
 
 @click.command(short_help="Install distributions, and check that their plugins load.")
-@click.argument("requirements", nargs=-1, required=True)
-def install(requirements: tuple[str, ...]) -> None:
+@click.argument("requirements", nargs=-1)
+@click.option("-e", "--editable", metavar="PATH", multiple=True, help="Install a folder in place: edits act at once.")
+def install(requirements: tuple[str, ...], editable: tuple[str, ...]) -> None:
     """Install REQUIREMENTS (whatever pip takes), and check in a fresh process that their plugins load."""
+    if not requirements and not editable:
+        raise usage_error("name what to install: a distribution, a path, or -e and a folder")
     before = {(row["distribution"], row["version"], row["name"]) for row in _listed()}
-    _call("install", *requirements)
+    _call("install", *requirements, editable=editable)
     rows = _listed(tried=True)
     fresh = [row for row in rows if (row["distribution"], row["version"], row["name"]) not in before]
     if not fresh:
-        names = " ".join(requirements)
+        names = " ".join((*requirements, *editable))
         click.echo(f"installed: {names}; no new plugin. See: connectagent plugins list")
     for row in fresh:
         click.echo(plain(f"{row['name']} {row['version']}  {row['status']}  {', '.join(row['hooks'])}"))
@@ -65,22 +68,24 @@ def _distribution(name: str) -> str:
     return found.pop()
 
 
-def _call(action: str, *names: str) -> None:
+def _call(action: str, *names: str, editable: tuple[str, ...] = ()) -> None:
     """Run the environment's installer.
 
     Raises:
         PluginError: it failed, or there is none.
     """
     yes = ["--yes"] if action == "uninstall" else []
+    shown = [f"--editable={path}" for path in editable] + list(names)
+    names = (*[f"--editable={path}" for path in editable], *(["--"] if names else []), *names)
     uv = shutil.which("uv")
     if importlib.util.find_spec("pip"):
-        command = [sys.executable, "-m", "pip", action, "--quiet", "--disable-pip-version-check", *yes, "--", *names]
+        command = [sys.executable, "-m", "pip", action, "--quiet", "--disable-pip-version-check", *yes, *names]
     elif uv:
-        command = [uv, "pip", action, "--quiet", "--python", sys.executable, "--", *names]
+        command = [uv, "pip", action, "--quiet", "--python", sys.executable, *names]
     else:
         raise PluginError(
             f"neither pip nor uv can be called from {sys.executable}; with the tool that made this environment, run:\n"
-            + shlex.join(["pip", "--python", sys.executable, action, *names])
+            + shlex.join(["pip", "--python", sys.executable, action, *shown])
         )
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")

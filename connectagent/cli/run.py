@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -12,12 +13,33 @@ import click
 
 from connectagent.cli import script
 from connectagent.cli.failure import answer, usage_error
+from connectagent.settings import enabled, overrides
+
+MOST_SLOW = 10  # calls and handlers that `--durations` shows
 
 
-@click.command(short_help="Run the agent or the main function of a script.")
+class _Run(click.Command):
+    """The command, whose `--durations` takes a number or none: the prompt may come after it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Give `--durations` without a number its usual one."""
+        end = args.index("--") if "--" in args else len(args)
+        for at in [at for at, arg in enumerate(args[:end]) if arg == "--durations"]:
+            if not "".join(args[at + 1 : at + 2]).isdecimal():
+                args[at] = f"--durations={MOST_SLOW}"
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Run, short_help="Run the agent or the main function of a script.")
 @click.argument("path", metavar="SCRIPT")
 @click.argument("prompt", required=False)
-@click.option("--durations", is_flag=True, help="Show time and cost of each handler at the end.")
+@click.option(
+    "--durations", metavar="[N]", type=click.IntRange(min=0), help="Show the N slowest calls and handlers; 0: all. [10]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print result, outcome, cost and record as one JSON object.")
+@click.option("--stream", is_flag=True, help="Show the answer as it arrives.")
+@click.option("--max-iterations", metavar="N", type=click.IntRange(min=1), help="Model calls that a turn may take.")
+@click.option("--trust", metavar="POLICY", help="The policy for tool calls of agents that have none in the script.")
 @script.agent_options
 def run(
     path: str,
@@ -26,28 +48,65 @@ def run(
     model: str | None,
     quiet: bool,
     traceback: bool,
-    durations: bool,
+    durations: int | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run SCRIPT, a Python file with an `agent` or a function `main`, and print the result.
 
     PROMPT is the prompt for the agent, or the argument of `main`. With `-`, or where it is needed and missing, it
     is read from standard input.
     """
-    from connectagent.cli.durations import Durations
+    from connectagent.cli.summary import Summary
 
-    costs = Durations()
-    script.apply(model, quiet, (*plugins, costs) if durations else plugins)
+    overrides.update({name: value for name, value in options.items() if value})
+    summary = None if quiet and durations is None else Summary(durations)
+    script.apply(model, quiet, plugins if summary is None else (*plugins, summary))
     module = script.load(path, traceback)
+    agent, turn = _turn(module, prompt)
     try:
-        result = _turn(module, prompt)()
+        if as_json:
+            _print_json(agent, turn)
+        elif (result := turn()) is not None and not _was_streamed(agent, result):
+            click.echo(answer(str(result)))
     finally:
-        costs.show()
-    if result is not None:
-        click.echo(answer(str(result)))
+        if summary is not None:
+            summary.show()
 
 
-def _turn(module: ModuleType, prompt: str | None) -> Callable[[], Any]:
-    """What to run: the script's `main` if it takes the given arguments, else its agent."""
+def _print_json(agent: Any, turn: Callable[[], Any]) -> None:
+    result, failed = None, {}
+    try:
+        result = turn()
+    except Exception as error:
+        failed = {"error": {"type": type(error).__name__, "message": str(error)}}
+        raise
+    finally:
+        click.echo(json.dumps({**_outcome(agent, result), **failed}, ensure_ascii=False, default=str))
+
+
+def _outcome(agent: Any, result: Any) -> dict[str, Any]:
+    """What came of a run, for programs."""
+    if agent is None:
+        return {"result": result}
+    session = agent.current_session or {}
+    kept = {key: session.get(key) for key in ("outcome", "turn", "iteration")}
+    path, spent = agent.log.path, agent.spent
+    record = None if path is None else str(path)
+    return {"result": result, "agent": agent.name, **kept, "tokens": spent.tokens, "cost": spent.cost, "record": record}
+
+
+def _was_streamed(agent: Any, result: Any) -> bool:
+    """Whether the terminal shows the whole result already, as it arrived."""
+    if agent is None or not agent.streaming or enabled("quiet"):
+        return False
+    shows = any(handler.plugin == "console" for handler in agent.hooks.loaded)
+    whole = result == agent.session["messages"][-1].get("content")
+    return shows and whole and sys.stdout.isatty() and sys.stderr.isatty()
+
+
+def _turn(module: ModuleType, prompt: str | None) -> tuple[Any, Callable[[], Any]]:
+    """What to run: the script's `main` if it takes the given arguments, else its agent, which comes first."""
     main = getattr(module, "main", None)
     wants = _prompts(main) if callable(main) else None
     agent = None
@@ -55,17 +114,17 @@ def _turn(module: ModuleType, prompt: str | None) -> Callable[[], Any]:
         agent = script.agent_of(module)
     if agent is not None:
         text = _read(prompt, "the agent")
-        return lambda: agent.input(text)
+        return agent, lambda: agent.input(text)
     if wants is None or main is None:
         raise usage_error(f"{script.shown(module)} has neither an 'agent' nor a function 'main'")
     if wants == "none":
         if prompt is not None:
             raise usage_error(f"main() in {script.shown(module)} takes no prompt; run it without one")
-        return lambda: _awaited(main())
+        return None, lambda: _awaited(main())
     if wants == "optional" and prompt is None:
-        return lambda: _awaited(main())
+        return None, lambda: _awaited(main())
     text = _read(prompt, "main()")
-    return lambda: _awaited(main(text))
+    return None, lambda: _awaited(main(text))
 
 
 def _prompts(main: Callable[..., Any]) -> str:

@@ -67,6 +67,8 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
         click.UsageError: the file cannot be read, or is not Python.
     """
     script_is(path, whole_traceback)
+    if whole_traceback:
+        overrides["traceback"] = "full"
     file = Path(path)
     try:
         code = compile(file.read_bytes(), str(file.absolute()), "exec", dont_inherit=True)

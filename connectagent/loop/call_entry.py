@@ -13,7 +13,7 @@ LOST = "the tool ran, but the process ended before its result was seen; it was n
 LACKS = "{names} is masked in the record, with which this turn goes on; the call was not run: give it again, unmasked"
 ENDED = NOT_RUN.format(reason="the turn was ended")
 OF_ATTEMPT = (
-    *("status", "result", "error", "error_type", "result_type", "original", "ended_turn", "timing"),
+    *("status", "result", "error", "error_type", "raised_at", "result_type", "original", "ended_turn", "timing"),
     *("tool_name", "arguments", "original_tool_name", "original_arguments"),
     *("attempt", "attempts", "started", "ended", "handoff", "by"),
 )

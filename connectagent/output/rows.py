@@ -98,6 +98,13 @@ def first_line(content: Any) -> str:
     return next((line.strip() for line in text[:2000].splitlines() if line.strip()), "")
 
 
+def more_lines(content: Any, glyphs: Glyphs) -> str:
+    """How many lines a result has after the first that has something in it; "" for none."""
+    text = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else str(content)
+    number = len(text.strip().splitlines()) - 1
+    return f"{glyphs.more} {many(number, 'more line')}" if number > 0 else ""
+
+
 def many(number: int, what: str) -> str:
     """A number of things: `1 call`, `2 calls`."""
     return f"{number} {what}{'' if number == 1 else 's'}"
@@ -208,7 +215,7 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
         return [
             Row(4, ((f"{glyphs.ok} ", "green"), (call, "")), took),
             *_attempts(entry, glyphs),
-            Row(6, ((first_line(entry.get("result")), "dim"),)),
+            Row(6, ((first_line(entry.get("result")), "dim"),), more_lines(entry.get("result"), glyphs)),
         ]
     failed = status in ("error", "not_found", "interrupted")
     style = "red" if failed else "yellow"

@@ -6,6 +6,7 @@ Nothing is read as markup, and a character that a terminal would obey is shown a
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import re
 import sys
@@ -105,15 +106,10 @@ class Terminal:
             things: what to print.
             owner: whose lines they are; they end the text that is arriving from the same one.
         """
-        file, width = self.file, self.width
+        file = self.file
         if file is None:
             return
-        console = _rich(self.interactive and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
-        with console.capture() as capture:
-            for thing in things:
-                lines = self._laid(thing, min(width, 100)) if isinstance(thing, Row) else [thing]
-                for line in lines:
-                    console.print(line, width=width, soft_wrap=isinstance(thing, Row))
+        text = self.drawn(things)
         with Terminal._lock:
             line = Terminal._arriving
             start = ""
@@ -121,7 +117,25 @@ class Terminal:
                 start, line.column = "\n" if line.column else "", 0
                 if line.owner is owner:
                     Terminal._arriving = None
-            self._write(file, start + self._encodable(_TRAILING.sub("", capture.get())))
+            self._write(file, start + text)
+
+    def drawn(self, things: Iterable[Any]) -> str:
+        """Rows or other rich renderables as text for this terminal, each line with its end."""
+        width = self.width
+        console = _rich(self._colours, self._encoding)
+        with console.capture() as capture:
+            for thing in things:
+                lines = self._laid(thing, min(width, 100)) if isinstance(thing, Row) else [thing]
+                for line in lines:
+                    console.print(line, width=width, soft_wrap=isinstance(thing, Row))
+        return self._encodable(_TRAILING.sub("", capture.get()))
+
+    @property
+    def _colours(self) -> bool:
+        """Whether it shows styles: NO_COLOR and FORCE_COLOR decide, as in other programs."""
+        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+            return False
+        return self.interactive or os.environ.get("FORCE_COLOR", "0") not in ("", "0")
 
     def stream(self, owner: object, text: str, indent: int = 0, *, force: bool = False) -> bool:
         """Print a piece of arriving text. Returns False and prints nothing while the text of another owner arrives.
@@ -239,15 +253,25 @@ def _codec(name: str) -> str:
         return "ascii"
 
 
-@lru_cache(maxsize=2)
-def _rich(colour: bool) -> rich.console.Console:
-    """What turns styles into codes; without colour there are none at all, neither bold nor dim."""
-    import io
+class _Encoded(io.StringIO):
+    """Text for a file with this encoding: rich draws its trees in ASCII where the file cannot have other lines."""
 
+    def __init__(self, encoding: str) -> None:
+        super().__init__()
+        self._encoding = encoding
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._encoding
+
+
+@lru_cache(maxsize=4)
+def _rich(colour: bool, encoding: str) -> rich.console.Console:
+    """What turns styles into codes; without colour there are none at all, neither bold nor dim."""
     from rich.console import Console as RichConsole
 
     return RichConsole(
-        file=io.StringIO(),
+        file=_Encoded(encoding),
         force_terminal=colour,
         force_jupyter=False,
         color_system="auto" if colour else None,

@@ -22,6 +22,8 @@ SETTINGS: dict[str, str] = {
     "model": "the model of agents that name none, for example `claude-sonnet-4-5`",
     "dir": "where records and logs are written, instead of `.co` in the current folder",
     "quiet": "`1`: nothing is shown on the terminal",
+    "still": "`1`: no line on the terminal moves; a call that takes long is announced by one line",
+    "traceback": "`full`: tracebacks show connectagent's own frames, which are hidden otherwise",
     "fsync": "`1`: each line of the record is on the disk before the agent goes on; survives a power cut",
     "mask": "`off`: secrets are not masked; else what is masked as well: names and `/regular expressions/`, by commas",
     "max_records": "how many records are kept (1000); the oldest are removed when a session begins; `0`: no limit",
@@ -31,8 +33,8 @@ SETTINGS: dict[str, str] = {
     "gateway_key": "the key for that gateway",
 }
 
-# From the command line: `model`, `quiet` and `plugins` for every agent of this process. No context variable: it
-# would not reach agents that a script makes in threads of its own.
+# From the command line, for every agent of this process: settings, and `trust`, `stream` and `max_iterations`. No
+# context variable: it would not reach agents that a script makes in threads of its own.
 overrides: dict[str, Any] = {}
 
 # The settings in a project's file that the person must allow: `settings/allowed.py` has the rules.

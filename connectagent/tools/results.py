@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from connectagent.data import File, Image
-from connectagent.errors import ToolArgumentsError, ToolNotFound, ToolRejected
+from connectagent.errors import ToolArgumentsError, ToolNotFound, ToolRejected, raised_at
 
 NOTHING = "(no output)"
 """What stands for an empty result: Anthropic refuses a message whose text is empty or white space."""
@@ -279,7 +279,8 @@ def _file_part(file: Image | File) -> dict[str, Any]:
 def failure(error: Exception) -> dict[str, Any]:
     """The keys of a failed call's entry."""
     pairs = {"error": error_message(error), "error_type": type(error).__name__}
-    return {"status": "error", "result": error_content(error), **pairs}
+    place = raised_at(error)
+    return {"status": "error", "result": error_content(error), **pairs, **({"raised_at": place} if place else {})}
 
 
 def interruption(error: BaseException) -> dict[str, Any]:
