@@ -69,6 +69,10 @@ def run(
             _print_json(agent, turn)
         elif (result := turn()) is not None and not _was_streamed(agent, result):
             click.echo(answer(str(result)))
+    except BaseException:
+        if durations is None:  # the error comes next, in five lines
+            summary = None
+        raise
     finally:
         if summary is not None:
             summary.show()
