@@ -264,6 +264,7 @@ CORE_TYPES = frozenset(
 class Session(TypedDict, total=False):
     """`agent.current_session`: one conversation, a plain dict at run time."""
 
+    id: str  # of the session; inside another agent's turn, of the outer session
     messages: list[Message]
     trace: list[TraceEntry]
     turn: int

@@ -225,7 +225,9 @@ class Agent(Closable):
         is asked whether to run it again; without a terminal, it runs again only if it is `@tool(idempotent=True)`.
 
         Args:
-            record: the record's path; what follows is appended to it. None for this agent's own session.
+            record: which session: the path of its record, its id or the first four characters of it, or an
+                agent's name, for its last one. What follows is appended to the record. None for this agent's own
+                session.
             place: `"TURN"` or `"TURN.ITERATION"`: go back to before it.
             fork: write to a copy with an id of its own, which names this record.
             approve: True approves the waiting call; where several wait, the id of one.
@@ -239,7 +241,8 @@ class Agent(Closable):
 
         Raises:
             Paused: the turn still waits for a decision.
-            ConfigError: the record cannot be used, or the decision or place does not fit it.
+            ConfigError: there is no such record, several are meant, it cannot be used, or the decision or place
+                does not fit it.
         """
         from connectagent.agents.resume import Decision, resume  # loads the reader of records
 

@@ -192,6 +192,7 @@ class Replaying:
 
     def _begin_session(self) -> None:
         first = self.recording.head.get("begins_with") or {}
+        self.agent.log.id = str(self.recording.head.get("id") or self.agent.log.id)  # handlers may send it
         self.agent.current_session = None
         if first:
             prompt = self.agent.system_prompt
