@@ -30,6 +30,7 @@ from connectagent.testing.replay.compare import (
     new_errors,
 )
 from connectagent.testing.replay.player import Player, RecordEnds, apply_change, canonical
+from connectagent.testing.replay.recorded_form import RecordedForm
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Run, Sent, conversation_of, runs_of
 
 
@@ -273,17 +274,27 @@ class Replaying:
     def _input(self, turn: RecordedTurn) -> str:
         """Give the agent the turn's input; where it was paused then and decided, go on."""
         content, limit = turn.input.get("content", turn.input.get("prompt", "")), turn.input.get("max_iterations")
-        paused, decided = 0, None
+        paused, decided, form = 0, None, self._form(turn)
         while True:
             try:
                 if decided is None:
-                    return self.agent.input(clone(content), limit)
-                return str(resume(self.agent, None, None, False, decided))
+                    return self.agent.answer(clone(content), limit, form=form)
+                return str(resume(self.agent, None, None, False, decided._replace(form=form)))
             except Paused:
                 decided = self.recording.decision(turn, paused)
                 if decided is None:
                     raise
                 paused += 1
+
+    def _form(self, turn: RecordedTurn) -> Any:
+        """The form of a turn's result: the agent's own, else what the record has of the one given to `input()`."""
+        own = self.agent.form
+        if not turn.input.get("output") or (own is not None and own.name == turn.input["output"]):
+            return own
+        form = RecordedForm(turn, self.agent)
+        if self.made:
+            self.agent.output_retries = len(form.sent_back)
+        return form
 
     def _history(self, entries: list[TraceEntry]) -> History:
         """The conversation by this session's trace."""
