@@ -13,7 +13,7 @@ from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.closing import Closable, watch
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
-from connectagent.data import LLM, File, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, File, Image, Log, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
@@ -120,7 +120,7 @@ class Agent(Closable):
         self._state = initial_state(state)  # of each new session
         self._connection = given(model, api_key, base_url, options, llm)
         self._conversation: Conversation | None = None
-        self.current_session: Session | None = None
+        self.current_session = None
         self.last_usage: TokenUsage | None = None
         self.spent = Spent()
         self.turning, self.executing = threading.Lock(), threading.RLock()

@@ -45,8 +45,8 @@ class Links(Node):
         return self._session
 
     @current_session.setter
-    def current_session(self, session: Session | None) -> None:
-        self._session = session
+    def current_session(self, session: Session | dict[str, Any] | None) -> None:
+        self._session = cast("Session | None", session)
 
     @property
     def conversation(self) -> Conversation:

@@ -256,7 +256,8 @@ class Replaying:
 
     def _by_now(self, error: BaseException | None) -> dict[str, Any]:
         """The handler whose error ended the turn, or {}."""
-        trace: Any = (self.agent.current_session or {}).get("trace") or [{}]
+        session: Any = self.agent.current_session or {}
+        trace: Any = session.get("trace") or [{}]
         last = trace[-1] if error is not None and isinstance(trace[-1], dict) else {}
         return (last.get("by") or {}) if last.get("type") == "error" else {}
 
