@@ -19,7 +19,7 @@ PACKAGE = Path(connectagent.__file__).parent
 # The floors, from the ground up: a room imports only from rooms below it, also for types and inside functions.
 FLOORS = [
     ["errors", "data", "frame"],
-    ["session", "tools", "settings"],
+    ["session", "tools", "settings", "entries"],
     ["hooks", "output"],
     ["records", "models"],
     ["loop"],

@@ -1,4 +1,4 @@
-"""What users write passes mypy --strict and pyright's default settings: the code of the pages, and a program of all hooks."""
+"""What users write passes mypy --strict and pyright's default settings: the code of the pages, and all hooks."""
 
 from __future__ import annotations
 

@@ -176,6 +176,7 @@ class Attempt:
         self.own: dict[str, Any] | None = None
         self.usage: TokenUsage | None = None
         self.model: str | None = None  # the model that was asked
+        self.provider: str | None = None
         self.options: dict[str, Any] | None = None  # what a handler changed
         self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there were when the request was sent
@@ -262,6 +263,7 @@ class Attempt:
         tools = schemas if self.request.tools == schemas else self.request.tools  # adapters cache them by identity
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
+        self.provider = getattr(llm, "provider", None)
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
@@ -293,6 +295,7 @@ class Attempt:
         entry["usage"] = self.usage
         own = describe_error(error) if error is not None else describe_answer(response) if response is not None else {}
         more: dict[str, Any] = {
+            "provider": self.provider,
             "options": self.options,
             "attempt": self.number if self.number > 1 else None,
             "retries": getattr(error, "retries", None),

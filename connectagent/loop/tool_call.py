@@ -269,8 +269,7 @@ class ToolRun:
             raise self.turn.rejection(str(decided[0]["reject"]))
         if "answer" in decided[0]:
             entry.update(status="stand_in", result=result_content(from_stored(decided[0]["answer"])), by=RESUMED)
-            return True
-        return False
+        return "answer" in decided[0]
 
     def _cut_off(self, id: str, past: Journal) -> ToolRejected:
         """The rejection of a call that the process did not finish; applies what it had changed."""
@@ -312,7 +311,8 @@ class ToolRun:
         finally:
             here = frame.current()
             waited = here.body.waited_s if here is not None and here.body is not None else 0.0
-            entry["timing"] = round((time.perf_counter() - started - waited) * 1000, 3)
+            took = time.perf_counter() - started
+            entry["timing"], entry["duration_ms"] = round((took - waited) * 1000, 3), round(took * 1000, 3)
             if turn.ended is not None and turn.ended is not ended:
                 entry["ended_turn"] = turn.ended.result
                 entry["ended"] = turn.ending_as_data()
