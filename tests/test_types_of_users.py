@@ -132,7 +132,7 @@ def mypy(folder: Path) -> subprocess.CompletedProcess[str]:
 def pyright(folder: Path) -> subprocess.CompletedProcess[str]:
     """basedpyright with pyright's default rules; unlike pyright, it needs no download of its own."""
     if find_spec("basedpyright") is None:
-        pytest.skip("basedpyright is not installed: pip install -e '.[test]'")
+        pytest.skip("basedpyright is not installed: pip install -e '.[types]'")
     settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     return run(folder, [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable, "."])
