@@ -37,7 +37,7 @@ LATER = (
     *HEAVY,
     *("asyncio", "csv", "datetime", "difflib", "email", "hashlib", "importlib.metadata", "mimetypes", "platform"),
     *("random", "secrets", "shutil", "socket", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
-    *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "testing")),
+    *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "entries", "testing")),
     *("connectagent.hooks.distributions", "connectagent.settings.allowed"),
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),
     *(f"connectagent.models.{name}" for name in ("anthropic_cache", "attempts", "files", "openai_stream", "responses")),

@@ -219,6 +219,21 @@ def test_a_paused_session_and_its_inner_one_are_decided_by_id() -> None:
     assert paid == [3]
 
 
+def test_a_session_that_was_handed_over_goes_on_with_the_agent_that_answers() -> None:
+    def desk(*script: Any, answers: tuple[Any, ...]) -> Agent:
+        billing = Agent("billing", llm=ScriptedLLM(*answers), description="Knows bills.", quiet=True)
+        return Agent("desk", sub_agents=[billing], llm=ScriptedLLM(*script), quiet=True)
+
+    first = desk(call("transfer_to_agent", agent_name="billing"), answers=("It is paid.",))
+    first.input("My bill?")
+    id = first.session["id"]
+    assert first.children[0].session["id"] == id
+    again = desk(answers=("Yes.",))
+    assert again.resume(id[:5]) == "It is paid."
+    assert again.input("Really?") == "Yes."
+    assert (again.session["active_agent"], again.session["id"], again.children[0].session["id"]) == ("billing", id, id)
+
+
 def test_a_session_that_was_cut_off_is_finished_by_the_name_of_its_agent() -> None:
     one = talker()
     one.input("One")
