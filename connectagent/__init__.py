@@ -12,7 +12,19 @@ if TYPE_CHECKING:
     from connectagent.agents.agent import Agent
     from connectagent.agents.workflows import Loop, Parallel, Sequential
     from connectagent.builtin.xray import xray
-    from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall
+    from connectagent.data import (
+        Continue,
+        File,
+        Image,
+        LLMRequest,
+        LLMResponse,
+        Message,
+        Retry,
+        Session,
+        TokenUsage,
+        ToolCall,
+        TraceEntry,
+    )
     from connectagent.errors import (
         ConfigError,
         ConnectAgentError,
@@ -67,7 +79,7 @@ _HOME = {
     "register_commands register_models",
     "hooks.discovery": "shadow use",
     "loop.ask": "llm_do",
-    "data": "Continue File Image LLMRequest LLMResponse Retry TokenUsage ToolCall",
+    "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
     "tools": "Tool tool",
     "agents.workflows": "Loop Parallel Sequential",
 }
@@ -86,6 +98,7 @@ __all__ = [
     "LLMRequest",
     "LLMResponse",
     "Loop",
+    "Message",
     "OutputError",
     "Parallel",
     "Pause",
@@ -95,6 +108,7 @@ __all__ = [
     "ProviderError",
     "Retry",
     "Sequential",
+    "Session",
     "TokenUsage",
     "Tool",
     "ToolArgumentsError",
@@ -102,6 +116,7 @@ __all__ = [
     "ToolDefinitionError",
     "ToolNotFound",
     "ToolRejected",
+    "TraceEntry",
     "after_each_tool",
     "after_llm",
     "after_tools",

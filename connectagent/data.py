@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypedDict, runtime_checkable
+from typing import Any, Literal, NotRequired, Protocol, Required, TypedDict, runtime_checkable
 
 Status = Literal["success", "error", "not_found", "rejected", "stand_in", "recovered", "skipped", "interrupted"]
 Outcome = Literal["answered", "truncated", "ended", "max_iterations", "transferred"]
@@ -233,8 +233,8 @@ def _file_type(data: bytes, name: str | None) -> str:
 class Message(TypedDict, total=False):
     """One message of the conversation, in OpenAI's chat format."""
 
-    role: str
-    content: str | list[dict[str, Any]] | None
+    role: Required[str]
+    content: Required[str | list[dict[str, Any]] | None]
     tool_calls: list[dict[str, Any]]
     tool_call_id: str
     name: str
@@ -261,9 +261,10 @@ CORE_TYPES = frozenset(
 """The types of entries and lines that connectagent itself writes. Plugins use other types for their own."""
 
 
-class Session(TypedDict, total=False):
+class Session(TypedDict):
     """`agent.current_session`: one conversation, a plain dict at run time."""
 
+    id: str  # of the session; inside another agent's turn, of the outer session
     messages: list[Message]
     trace: list[TraceEntry]
     turn: int
@@ -272,10 +273,10 @@ class Session(TypedDict, total=False):
     pending_tool: dict[str, Any] | None
     pending_tools: list[dict[str, Any]] | None
     result: str | None
-    outcome: Outcome | None
+    outcome: str | None  # an `Outcome`, or a handler's own word
     state: dict[str, Any]
-    active_agent: str | None  # the agent that answers, after a handoff
-    heard: dict[str, int]  # by leading agent: how many of its messages this one has seen
+    active_agent: NotRequired[str | None]  # the agent that answers, after a handoff
+    heard: NotRequired[dict[str, int]]  # by leading agent: how many of its messages this one has seen
 
 
 @runtime_checkable

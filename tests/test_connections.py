@@ -227,6 +227,12 @@ def test_a_server_that_the_environment_names_gets_no_key_of_another(
     [
         ("gpt-4o", "gpt-4o-mini", True),
         ("gpt-4o", "openai/o4-mini", True),
+        ("gpt-4o", "openai-responses/gpt-5", True),
+        ("openai-responses/gpt-5", "openai/gpt-4o", True),
+        ("openai-responses/gpt-5", "groq/x", False),
+        ("co/gpt-4o", "openai-responses/gpt-5", False),
+        ("my-model", "openai-responses/gpt-5", False),
+        ("ollama/x", "lmstudio/x", False),
         ("openai/my-model", "my-other-model", True),
         ("my-model", "my-other-model", True),
         ("me/my-model", "you/my-model", True),
@@ -274,6 +280,8 @@ def test_a_plugins_model_is_not_the_provider_that_its_name_resembles(servers: Se
 
     agent = Agent("a", model="gpt-echo", api_key=GIVEN, plugins=[bring], log=False, quiet=True)
     assert agent.input("Hi") == "Echo."
+    other: Any = agent.create_llm("openai-responses/gpt-5")
+    assert other._key() != GIVEN
     agent.create_llm("openai/gpt-4o").complete(HELLO)
     assert keys_at(servers["openai"]) == ["own-key-of-openai"]
 

@@ -19,7 +19,7 @@ PACKAGE = Path(connectagent.__file__).parent
 # The floors, from the ground up: a room imports only from rooms below it, also for types and inside functions.
 FLOORS = [
     ["errors", "data", "frame"],
-    ["session", "tools", "settings"],
+    ["session", "tools", "settings", "entries"],
     ["hooks", "output"],
     ["records", "models"],
     ["loop"],
@@ -37,7 +37,7 @@ LATER = (
     *HEAVY,
     *("asyncio", "csv", "datetime", "difflib", "email", "hashlib", "importlib.metadata", "mimetypes", "platform"),
     *("random", "secrets", "shutil", "socket", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
-    *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "testing")),
+    *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "entries", "testing")),
     *("connectagent.hooks.distributions", "connectagent.settings.allowed"),
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),
     *(f"connectagent.models.{name}" for name in ("anthropic_cache", "attempts", "files", "openai_stream", "responses")),

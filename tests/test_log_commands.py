@@ -84,11 +84,12 @@ def test_the_list_tells_each_session_in_a_line_of_80_cells_the_newest_first() ->
     searcher(call("search", query="retry"), "Done. " * 9, name="an_agent_with_a_long_name").input("Find " * 40)
     crashed(searcher("Fine.", name="broken"))
     lines = log("list").stdout.splitlines()
-    assert lines[0].split()[:9] == ["started", "agent", "model", "status", "turns", "tools", "tok", "cost", "first"]
-    assert [line.split()[2] for line in lines[1:]] in (["broken", "an_agent_wi…"], ["an_agent_wi…", "broken"])
+    head = ["started", "id", "agent", "model", "status", "turns", "tools", "tok", "cost", "first"]
+    assert lines[0].split()[:10] == head
+    assert [line.split()[3] for line in lines[1:]] in (["broken", "an_agent_wi…"], ["an_agent_wi…", "broken"])
     assert all(len(line) <= 80 for line in lines)
     (line,) = (line for line in lines if "broken" in line)
-    assert line.split()[3:8] == ["scripted", "crashed", "2/1", "0", "?"]
+    assert line.split()[4:9] == ["scripted", "crashed", "2/1", "0", "?"]
     (long,) = log("list", "--status", "answered", COLUMNS="150").stdout.splitlines()[1:]
     assert "an_agent_with_a_long_name" in long
     assert "1/2" in long

@@ -45,7 +45,7 @@ from connectagent.loop.output import Form
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.json_schema import response_format, strict_schema
 from connectagent.models.openai import OpenAILLM
-from connectagent.testing import HookRecorder, ScriptedLLM, call
+from connectagent.testing import HookRecorder, ScriptedLLM, call, replayed
 
 ROOT = Path(__file__).parents[1]
 
@@ -441,3 +441,94 @@ def test_any_form_is_read_and_what_does_not_fit_is_sent_back(seed: int) -> None:
     assert len(llm.requests) == 3 and "does not fit" in llm.requests[1].messages[-1]["content"]
     sent = response_format(Form(output).model)["json_schema"]
     assert sent["strict"] == (strict_schema(Form(output).model.model_json_schema()) is not None)
+
+
+# -- replayed ------------------------------------------------------------------------------------
+
+
+def typed_record(tmp_path: Path, monkeypatch: Any, *script: Any, **options: Any) -> tuple[Path, Any]:
+    """The record of one typed turn, and what its `input()` gave or raised."""
+    monkeypatch.chdir(tmp_path)
+    agent = Agent("typed", [people_in], llm=ScriptedLLM(*script), quiet=True, **options)
+    try:
+        value: Any = agent.input("Which?", output=City)
+    except OutputError as error:
+        value = error
+    assert agent.record is not None
+    return agent.record, value
+
+
+def people_in(city: str) -> int:
+    """How many people live in a city."""
+    return len(city)
+
+
+TYPED_SCRIPTS: dict[str, tuple[Any, ...]] = {
+    "at once": (PARIS,),
+    "with a tool": (call("people_in", city="Paris"), PARIS),
+    "sent back": ("no JSON", call("people_in", city="Paris"), '{"people": "many"}', PARIS),
+    "never": ("no JSON", "still none", "none"),
+}
+
+
+@pytest.mark.parametrize("given", ["agent", "record"])
+@pytest.mark.parametrize("script", TYPED_SCRIPTS)
+def test_a_typed_turn_is_replayed_as_it_was(script: str, given: str, tmp_path: Path, monkeypatch: Any) -> None:
+    record, value = typed_record(tmp_path, monkeypatch, *TYPED_SCRIPTS[script])
+    assert isinstance(value, OutputError) is (script == "never")
+    agent = Agent("typed", [people_in], llm=ScriptedLLM(), quiet=True, log=False) if given == "agent" else None
+    played = replayed(record, agent)
+    assert played.same, played
+    assert played.results == played.recorded_results
+    assert len(played.requests) == len(TYPED_SCRIPTS[script])
+
+
+def test_a_typed_turn_with_other_retries_is_replayed_from_the_record_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    record, value = typed_record(tmp_path, monkeypatch, *["none"] * 5, PARIS, output_retries=5)
+    assert value == City(name="Paris", people=2_000_000)
+    assert replayed(record).same
+    fewer = Agent("typed", [people_in], llm=ScriptedLLM(), quiet=True, log=False, output_retries=1)
+    assert not replayed(record, fewer).same
+
+
+def test_turns_of_an_agent_with_output_are_replayed_as_text_of_the_record(tmp_path: Path, monkeypatch: Any) -> None:
+    def typed(*script: Any) -> Agent:
+        return Agent("typed", llm=ScriptedLLM(*script), quiet=True, output=City)
+
+    monkeypatch.chdir(tmp_path)
+    agent = typed("none", PARIS)
+    agent.input("Which?")
+    assert agent.record is not None
+    for played in (replayed(agent.record, typed()), replayed(agent.record)):
+        assert played.same and played.results == [PARIS]
+
+
+def test_a_typed_turn_that_paused_is_replayed_typed_behind_the_pause(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @before_each_tool
+    def ask(tool_call: Any) -> None:
+        if not tool_call.approved:
+            raise Pause("sure?")
+
+    def typed(*script: Any) -> Agent:
+        return Agent("typed", [people_in], llm=ScriptedLLM(*script), quiet=True, plugins=[ask])
+
+    agent = typed(call("people_in", city="Paris"), "none", PARIS)
+    with pytest.raises(Paused) as paused:
+        agent.input("Which?", output=City)
+    assert agent.resume(paused.value.record, approve=True, output=City) == City(name="Paris", people=2_000_000)
+    assert agent.record is not None
+    played = replayed(agent.record, typed())
+    assert played.same, played
+    assert played.results == [PARIS]
+
+
+def test_a_refused_typed_turn_is_replayed_as_its_error(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = Agent("typed", llm=ScriptedLLM(LLMResponse("No.", finish_reason="refusal")), quiet=True)
+    with pytest.raises(ProviderError):
+        agent.input("Which?", output=City)
+    assert agent.record is not None
+    played = replayed(agent.record)
+    assert played.same, played

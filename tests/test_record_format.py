@@ -11,9 +11,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from entry_types import fields, misfit_dict
 from wire_server import Answer, WireServer, chat
 
 from connectagent import (
@@ -44,6 +45,7 @@ from connectagent import (
     shadow,
     tool,
 )
+from connectagent.entries import ENTRIES, By
 from connectagent.models.openai import OpenAILLM
 from connectagent.records.read import load_record
 from connectagent.session.journal import LINES
@@ -452,6 +454,59 @@ def test_the_page_lists_each_type_of_entry_and_no_other(seen: dict[str, set[str]
 def test_the_page_lists_each_key_and_no_other(heading: str, seen: dict[str, set[str]]) -> None:
     common = set() if heading in ("The head", "A turn", "by") else tables()[EVERYWHERE]
     assert sorted(seen[heading] - common) == sorted(tables()[heading])
+
+
+def test_the_types_of_entries_have_the_keys_of_the_page_and_no_other() -> None:
+    common = tables()[EVERYWHERE]
+    amended = {"tool_execution": {"attempt", "attempts"}}  # in the session; the record has `change` lines
+    for name, kind in ENTRIES.items():
+        assert fields(kind)[0].keys() - common - amended.get(name, set()) == tables()[name] - common, name
+        assert fields(kind)[0]["type"] == Literal[name]
+    assert fields(By)[0].keys() == tables()["by"]
+    assert set(tables()) - ENTRIES.keys() - LINES == {"The head", "A turn", "by", EVERYWHERE, "log"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ({"type": "error", "timestamp": 1.0, "error": "no"}, r"has no \['error_type'\]"),
+        ({"type": "error", "timestamp": 1.0, "error": "no", "error_type": "E", "odd": 1}, r"has \['odd'\]"),
+        ({"type": "error", "timestamp": 1.0, "error": 5, "error_type": "E"}, r"error.error is 5, not <class 'str'>"),
+        ({"type": "mended", "timestamp": "now", "messages_before": 1, "messages": 2}, r"mended.timestamp is 'now'"),
+    ],
+)
+def test_an_entry_that_does_not_fit_its_type_is_found(entry: dict[str, Any], says: str) -> None:
+    assert re.search(says, misfit_dict(entry, ENTRIES[entry["type"]], entry["type"]) or "")
+
+
+def test_operations_have_their_beginning_and_their_time() -> None:
+    def nap() -> str:
+        """Nap."""
+        time.sleep(0.02)
+        return "slept"
+
+    helper = agent("helper", None, "Helps.")
+    before = time.time()
+    one = agent("times", [nap, helper], [("nap", {}), ("helper", {"prompt": "x"}), ("lost", {})], "Done.")
+    one.input("Go")
+    entries = {entry.get("tool_name", entry["type"]): entry for entry in one.session["trace"]}
+    for name in ("nap", "helper", "llm_call", "agent_turn"):
+        entry = entries[name]
+        assert before <= entry["started"] <= time.time() and 0 < entry["duration_ms"] < 10_000, entry
+    assert entries["nap"]["duration_ms"] >= 20
+    assert "started" not in entries["lost"] and "duration_ms" not in entries["lost"]
+
+
+def test_a_model_call_names_the_provider_that_was_asked() -> None:
+    with WireServer(chat("Done.")) as server:
+        one = Agent("asks", llm=OpenAILLM("gpt-4o", api_key="k", base_url=server.openai_url), quiet=True)
+        one.input("Go.")
+    offline = Agent("offline", model="offline", quiet=True)
+    offline.input("Go.")
+    without = agent("scripted", None, "Done.")
+    without.input("Go.")
+    for made, provider in ((one, "openai"), (offline, "offline"), (without, None)):
+        assert [e.get("provider") for e in made.session["trace"] if e["type"] == "llm_call"] == [provider]
 
 
 def test_no_key_of_every_line_is_one_that_no_line_has(seen: dict[str, set[str]]) -> None:

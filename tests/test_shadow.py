@@ -58,7 +58,7 @@ def run(*plugins: Any, script: Any = SCRIPT) -> tuple[Agent, ScriptedLLM, dict[s
     result = agent.input("Hi")
     session = session_of(agent)
     trace = [plain(entry) for entry in session["trace"] if entry["type"] != "shadow"]
-    rest = {key: value for key, value in session.items() if key != "trace"}
+    rest = {key: value for key, value in session.items() if key not in ("id", "trace")}
     seen = {"result": result, "session": rest, "trace": trace, "requests": [plain_request(r) for r in llm.requests]}
     seen |= {"tools": agent.list_tools(), "prompt": agent.system_prompt, "ended": agent.turn and agent.turn.ended}
     return agent, llm, seen

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import create_model
 from wire_driver import MODES, RETRIED, WIRE, Recording, load, recordings, replay_server
 
 from connectagent import Agent, ProviderError, Retry, Tool, on_error, on_text
+from connectagent.models.sdk import WireLLM
+from connectagent.testing.replay.replay import replay
 
 pytestmark = pytest.mark.skipif(not WIRE.is_dir(), reason=f"the recordings are not here: {WIRE}")
 
@@ -94,3 +97,69 @@ def test_an_agent_drives_a_recorded_conversation_as_it_was(path: Path, mode: str
 
 def test_every_recording_is_driven() -> None:
     assert len(recordings()) == 48
+
+
+# -- structured output ---------------------------------------------------------------------------
+
+
+def schema_of(path: Path) -> dict[str, Any] | None:
+    """The schema that the recording client asked for, or None."""
+    body = load(path)["exchanges"][0]["request"]["body"]
+    asked = body.get("response_format") or (body.get("text") or {}).get("format") or {}
+    return asked.get("json_schema")
+
+
+def model_of(schema: dict[str, Any]) -> Any:
+    """The pydantic model from which the recording client made its schema."""
+    types = {"string": str, "integer": int}
+    fields = {name: (types[one["type"]], ...) for name, one in schema["schema"]["properties"].items()}
+    return create_model(schema["name"], **fields)  # type: ignore[call-overload]
+
+
+STRUCTURED = [path for path in recordings() if schema_of(path)]
+
+
+def test_there_are_recordings_of_structured_output() -> None:
+    assert {path.stem for path in STRUCTURED} >= {"openai-chat-structured-output-with-tools", "openai-chat-refusal"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("path", STRUCTURED, ids=lambda path: path.stem)
+def test_a_recorded_structured_answer_is_the_object_and_is_replayed(
+    path: Path, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
+    recording, schema = Recording(load(path)), schema_of(path)
+    assert schema is not None
+    output = model_of(schema)
+
+    def made(address: str) -> Agent:
+        agent = agent_for(recording, address, mode, [], log=None)
+        assert isinstance(agent.llm, WireLLM)
+        agent.llm = agent.llm.with_options({key: v for key, v in recording.options.items() if key != "response_format"})
+        return agent
+
+    (turn,) = recording.data["drive"]["turns"]
+    with replay_server(path, mode) as server:
+        agent = made(server.base_url)
+        if recording.data["id"] == "openai-chat-refusal":
+            with pytest.raises(ProviderError) as refused:
+                agent.input(recording.prompt(turn), output=output)
+            assert refused.value.kind == "refusal"
+        else:
+            value = agent.input(recording.prompt(turn), output=output)
+            assert recording.text is not None and value == output.model_validate_json(recording.text)
+            assert recording.calls == [
+                (entry["tool_name"], entry["arguments"])
+                for entry in agent.session["trace"]
+                if entry["type"] == "tool_execution"
+            ]
+        assert not server.errors
+        for received in server.received:
+            sent = received["body"]["response_format"]["json_schema"]
+            assert (sent["name"], sent["strict"]) == (schema["name"], True)
+            assert sent["schema"]["required"] == schema["schema"]["required"]
+            assert sent["schema"]["additionalProperties"] is False
+    assert agent.record is not None
+    played = replay(agent.record, made("http://127.0.0.1:9"))
+    assert played.same, played

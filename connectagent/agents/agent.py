@@ -14,7 +14,7 @@ from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.closing import Closable, watch
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
-from connectagent.data import LLM, File, Image, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, File, Image, Log, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError, hide_own_frames
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
@@ -121,7 +121,7 @@ class Agent(Closable):
         self._state = initial_state(state)  # of each new session
         self._connection = given(model, api_key, base_url, options, llm)
         self._conversation: Conversation | None = None
-        self.current_session: Session | None = None
+        self.current_session = None
         self.last_usage: TokenUsage | None = None
         self.spent = Spent()
         self.turning, self.executing = threading.Lock(), threading.RLock()
@@ -236,7 +236,9 @@ class Agent(Closable):
         is asked whether to run it again; without a terminal, it runs again only if it is `@tool(idempotent=True)`.
 
         Args:
-            record: the record's path; what follows is appended to it. None for this agent's own session.
+            record: which session: the path of its record, its id or the first four characters of it, or an
+                agent's name, for its last one. What follows is appended to the record. None for this agent's own
+                session.
             place: `"TURN"` or `"TURN.ITERATION"`: go back to before it.
             fork: write to a copy with an id of its own, which names this record.
             approve: True approves the waiting call; where several wait, the id of one.
@@ -250,7 +252,8 @@ class Agent(Closable):
 
         Raises:
             Paused: the turn still waits for a decision.
-            ConfigError: the record cannot be used, or the decision or place does not fit it.
+            ConfigError: there is no such record, several are meant, it cannot be used, or the decision or place
+                does not fit it.
         """
         from connectagent.agents.resume import Decision, resume  # loads the reader of records
 

@@ -45,8 +45,8 @@ class Links(Node):
         return self._session
 
     @current_session.setter
-    def current_session(self, session: Session | None) -> None:
-        self._session = session
+    def current_session(self, session: Session | dict[str, Any] | None) -> None:
+        self._session = cast("Session | None", session)
 
     @property
     def conversation(self) -> Conversation:
@@ -116,6 +116,8 @@ class Links(Node):
         """The log of the current session."""
         self._take_session()
         self.log.follow(self)
+        if self._session is not None:
+            self._session["id"] = self.log.id
         return self.log
 
     def enter_session(self, turn: Turn, branch: str | None) -> dict[str, str]:
@@ -135,6 +137,7 @@ class Links(Node):
                 for child in self.below:
                     child.rewind(turn.past.unfinished(child.branch))  # type: ignore[union-attr]
             self.conversation.labels = {"author": self.name, "branch": branch}
+        self.conversation.session["id"] = turn.log.id
         return self.conversation.labels
 
     def take_recorded(self, turn: Turn, branch: str, anew: bool) -> bool:

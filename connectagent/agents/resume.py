@@ -19,6 +19,7 @@ from connectagent.loop.nested import take_root_turn
 from connectagent.loop.operations import RESUMED
 from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
+from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.write import ResumedFrom
 from connectagent.session.history import as_session
@@ -75,15 +76,20 @@ def parse_place(place: str | int | None) -> tuple[int, int] | None:
     return int(turn), int(iteration or 0)
 
 
-def is_record(path: str | os.PathLike[str]) -> Path:
-    """The path of a record that can be read.
+def is_record(record: str | os.PathLike[str]) -> Path:
+    """The path of a record: a path, or what `find_record` takes, among the records of this project.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: there is no such record, several are meant, or another user made it and no path is given.
     """
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(f"there is no record {str(path)!r}; records are in .co/evals/, and end in .yaml")
+    file = Path(record)
+    if file.is_file():
+        return file
+    if not isinstance(record, str) or not record or (os.path.dirname(record) and record.endswith(".yaml")):
+        raise ConfigError(f"there is no record {str(record)!r}; records are in .co/evals/, and end in .yaml")
+    file = find_record(record)
+    if file.stat().st_uid != getattr(os, "geteuid", lambda: 0)():
+        raise ConfigError(f"{file} belongs to another user, who chose its name and id; if you trust it, give its path")
     return file
 
 

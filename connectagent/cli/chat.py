@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import shlex
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 
 from connectagent.cli import failure, script
-from connectagent.errors import cut
+from connectagent.errors import ConfigError, cut, short_path
 from connectagent.hooks.markers import marks_of, on_text, on_trace
 from connectagent.output.masking import current
 from connectagent.output.masking.stream import Stream
 from connectagent.output.rows import call_text
 from connectagent.output.text import clean
+from connectagent.records.find import find_record, last_record_of
+from connectagent.records.read import read_record
 
 LEAVE = ("/quit", "/exit", "/q")
 HELP = "/reset forgets the conversation, /quit or Ctrl-D ends, Ctrl-C interrupts an answer"
@@ -82,11 +87,15 @@ class View:
 @click.command(short_help="Talk to an agent.")
 @click.argument("path", metavar="[SCRIPT]", required=False)
 @click.option("--system", metavar="TEXT", help="The system prompt: text, or a path to a text file.")
+@click.option("--continue", "go_on", is_flag=True, help="Go on with the last session of SCRIPT's agent, or of all.")
+@click.option("--resume", "record", metavar="RECORD", help="Go on with this session: an id, an agent's name, a path.")
 @click.option("--stream/--no-stream", default=True, help="Whether answers appear as they arrive. [default: stream]")
 @script.agent_options
 def chat(
     path: str | None,
     system: str | None,
+    go_on: bool,
+    record: str | None,
     stream: bool,
     plugins: tuple[str, ...],
     model: str | None,
@@ -96,19 +105,84 @@ def chat(
     """Talk to an agent.
 
     With SCRIPT it is the script's `agent`. A script without one supplies tools (its list `tools`, else its public
-    functions) and handlers (its marked functions).
+    functions) and handlers (its marked functions). A session that is resumed needs no SCRIPT if its record names one;
+    a turn that was cut off is finished first.
     """
+    before = _Before.named(record, go_on, path, system)
     view = View(quiet)
     script.apply(model, quiet, (*plugins, "no:console", view))
-    module = script.load(path, traceback) if path else None
-    agent = view.agent = _agent(module, system)
+    path = path or before.script()
+    agent = view.agent = before.agent_in(script.load(path, traceback) if path else None, system)
     if stream:
         agent.streaming = True
     if sys.stdin.isatty():
         with contextlib.suppress(ImportError):  # gives input() line editing and a history
             import readline  # noqa: F401
         click.secho(f"{agent.name}, model {agent.llm.model}. {HELP}.", err=True, dim=True)
-    raise SystemExit(_converse(agent, view))
+    code = before.resume(view)
+    raise SystemExit(code or _converse(agent, view))
+
+
+class _Before:
+    """The session with which a chat goes on.
+
+    Args:
+        record: its record; None for a new session, and where the script's agent is to name it.
+        go_on: whether it is the last session of the script's agent.
+    """
+
+    def __init__(self, record: Path | None = None, go_on: bool = False) -> None:
+        self.record, self.go_on = record, go_on
+        self.head = {} if record is None else read_record(record)
+
+    @classmethod
+    def named(cls, record: str | None, go_on: bool, path: str | None, system: str | None) -> _Before:
+        """The session that the options name.
+
+        Raises:
+            ConfigError: there is no such record.
+            click.UsageError: the options do not fit together.
+        """
+        if record is None and not go_on:
+            return cls()
+        if record is not None and go_on:
+            raise failure.usage_error("give one of --continue and --resume RECORD")
+        if system is not None:
+            raise failure.usage_error("--system is for a new session; the one that goes on has its system prompt")
+        return cls(go_on=True) if go_on and path else cls(find_record(record).absolute())
+
+    def script(self) -> str | None:
+        """The script that the record names.
+
+        Raises:
+            ConfigError: it may only be run if the person names it.
+        """
+        named = self.head.get("script")
+        if self.record is None or not isinstance(named, str):
+            return None
+        files = shlex.quote(short_path(Path(named))), shlex.quote(short_path(self.record))
+        return script.recorded(self.record, named, "connectagent chat {} --resume {}".format(*files))
+
+    def agent_in(self, module: ModuleType | None, system: str | None) -> Any:
+        """The agent of the chat.
+
+        Raises:
+            ConfigError: the record is another agent's.
+        """
+        name = self.head.get("agent")
+        named = script.agent_called(module, str(name)) if module is not None and name is not None else None
+        agent = named or _agent(module, system)
+        if self.record is not None and agent.name != name:
+            shown = f"{script.shown(module)} makes agent {agent.name!r}" if module else "it names no script"
+            raise ConfigError(f"{self.record.name} is a session of agent {name!r}, and {shown}; name SCRIPT")
+        if self.go_on:
+            self.record = last_record_of(agent.name)
+        return agent
+
+    def resume(self, view: View) -> int:
+        """Go on with the session, and show its last answer; 0, or the exit code if that failed."""
+        agent, record = view.agent, self.record
+        return 0 if record is None else _show(view, lambda: agent.resume(record))
 
 
 def _agent(module: ModuleType | None, system: str | None) -> Any:
@@ -176,8 +250,14 @@ def _take(agent: Any, view: View, line: str) -> int:
     if line == "/reset":
         agent.reset_conversation()
         return 0
+    return _show(view, lambda: agent.input(line))
+
+
+def _show(view: View, action: Callable[[], Any]) -> int:
+    """Show what a turn returns, or why it failed; the exit code."""
     try:
-        view.finish(agent.input(line))
+        result = action()
+        view.finish("" if result is None else str(result))
     except KeyboardInterrupt:
         view.end_line()
         click.echo("interrupted; the conversation goes on", err=True)

@@ -47,8 +47,8 @@ def replay(
 
     Prints the first request that would differ and the handler behind it, and the tool calls that would now be
     rejected. SCRIPT (*.py) makes the agent, by default the script that a record of this project names; else it is
-    made from the record. RECORD is a path, a name in .co/evals or the beginning of one, an agent's name, or `last`.
-    Nothing is written, no tool runs, and there is no network.
+    made from the record. RECORD is a path, a session's id, an agent's name for its newest record, a name in
+    .co/evals, the beginning of an id or a name, or `last`. Nothing is written, no tool runs, and there is no network.
 
     Exit code: 0 nothing differs, 1 something differs, 2 wrong usage.
     """

@@ -43,13 +43,15 @@ def resume(
     """Go on with the session of RECORD as if it had not stopped, and print the result.
 
     A turn that was cut off or paused is finished first; then PROMPT, if given, is the next turn. RECORD is a path, a
-    name in .co/evals or the beginning of one; by default the newest record.
+    session's id, an agent's name for its newest record, a name in .co/evals, or the beginning of an id or a name; by
+    default the newest record.
     """
     file = find_record(record).absolute()
     data = read_record(file)
     program = path or _script_of(file, data.get("script"))
     script.apply(model, quiet, plugins)
-    agent = _agent(script.load(program, traceback), str(data.get("agent")))
+    module = script.load(program, traceback)
+    agent = script.agent_called(module, str(data.get("agent"))) or _no_agent(module, str(data.get("agent")))
     result = agent.resume(file, place=place, fork=fork, approve=approve, reject=reject, answer=answer, wait=wait)
     if prompt is not None:
         result = agent.input(prompt)
@@ -57,7 +59,7 @@ def resume(
 
 
 def _script_of(record: Path, named: Any) -> str:
-    """The script that a record names.
+    """The script that a record names; see `script.recorded`.
 
     Raises:
         ConfigError: it names none, or one that may only be run if the person names it.
@@ -68,21 +70,10 @@ def _script_of(record: Path, named: Any) -> str:
     return script.recorded(record, named, command)
 
 
-def _agent(module: Any, name: str) -> Any:
-    """The script's agent with the record's name.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    from connectagent.agents.agent import Agent
-
-    agents = [value for value in vars(module).values() if isinstance(value, Agent)]
-    for agent in agents:
-        if agent.name == name:
-            return agent
-    known = ", ".join(sorted({repr(agent.name) for agent in agents})) or "none"
-    where = Path(str(module.__file__)).name
+def _no_agent(module: Any, name: str) -> Any:
+    """Refuse a script without the record's agent."""
+    known = ", ".join(sorted({repr(agent.name) for agent in script.agents_in(module)})) or "none"
     raise ConfigError(
-        f"{where} makes no agent {name!r} at its top level (it makes {known}); a script that makes it elsewhere "
-        "goes on by itself: agent.resume(record)"
+        f"{script.shown(module)} makes no agent {name!r} at its top level (it makes {known}); a script that makes it "
+        "elsewhere goes on by itself: agent.resume(record)"
     )

@@ -125,6 +125,18 @@ def _same(file: Path, record: Path) -> bool:
     return file.exists() and file.samefile(record)
 
 
+def agent_called(module: ModuleType, name: str) -> Any | None:
+    """The agent of this name that a script makes at its top level; None where there is none."""
+    return next((agent for agent in agents_in(module) if agent.name == name), None)
+
+
+def agents_in(module: ModuleType) -> list[Any]:
+    """The agents that a script makes at its top level."""
+    from connectagent.agents.agent import Agent
+
+    return [value for value in vars(module).values() if isinstance(value, Agent)]
+
+
 def agent_of(module: ModuleType) -> Any | None:
     """The agent of a script: its `agent`, else its only agent; None where there is none.
 

@@ -314,7 +314,7 @@ class Boundary:
 def by_of(tool: Tool) -> By:
     """The `by` of a tool."""
     file, _, line = tool.origin.rpartition(":")
-    return {"tool": tool.name, "file": file, "line": line}
+    return {"tool": tool.name, "file": file, "line": int(line) if line.isdecimal() else 0}
 
 
 def run(handler: Handler, arguments: dict[str, Any]) -> Any:

@@ -14,6 +14,7 @@ LACKS = "{names} is masked in the record, with which this turn goes on; the call
 ENDED = NOT_RUN.format(reason="the turn was ended")
 OF_ATTEMPT = (
     *("status", "result", "error", "error_type", "raised_at", "result_type", "original", "ended_turn", "timing"),
+    "duration_ms",
     *("tool_name", "arguments", "original_tool_name", "original_arguments"),
     *("attempt", "attempts", "started", "ended", "handoff", "by"),
 )
@@ -29,4 +30,5 @@ def as_result(value: Any) -> Any:
 
 def attempt_of(entry: TraceEntry) -> dict[str, Any]:
     """One attempt as the call's entry lists it, if there were several."""
-    return {key: entry[key] for key in ("started", "timing", "status", "error", "error_type") if key in entry}
+    keys = ("started", "timing", "duration_ms", "status", "error", "error_type")
+    return {key: entry[key] for key in keys if key in entry}

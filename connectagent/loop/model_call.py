@@ -179,6 +179,7 @@ class Attempt:
         self._answer: LLMResponse | None = None  # the model's own
         self.usage: TokenUsage | None = None
         self.model: str | None = None  # the model that was asked
+        self.provider: str | None = None
         self.options: dict[str, Any] | None = None  # what a handler changed
         self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there were when the request was sent
@@ -265,6 +266,7 @@ class Attempt:
         tools = schemas if self.request.tools == schemas else self.request.tools  # adapters cache them by identity
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
+        self.provider = getattr(llm, "provider", None)
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
@@ -295,6 +297,7 @@ class Attempt:
         entry |= {"started": self.started, "duration_ms": round((time.perf_counter() - self._began) * 1000, 3)}
         entry["usage"] = self.usage
         more: dict[str, Any] = {
+            "provider": self.provider,
             "options": self.options,
             "attempt": self.number if self.number > 1 else None,
             "retries": getattr(error, "retries", None),

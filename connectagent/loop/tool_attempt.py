@@ -198,7 +198,8 @@ class ToolAttempt:
                 self.own.update(failure(error) if isinstance(error, Exception) else interruption(error))
             raise
         finally:
-            entry["timing"] = round((time.perf_counter() - started - _waited_s()) * 1000, 3)
+            took = (time.perf_counter() - started) * 1000
+            entry["timing"], entry["duration_ms"] = round(took - _waited_s() * 1000, 3), round(took, 3)
             self._note_wishes(request)
 
     def _note_wishes(self, request: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from connectagent.data import LLM
 from connectagent.errors import ConfigError, short
-from connectagent.models.names import default_model, parse_model
+from connectagent.models.names import default_model, parse_model, same_account
 from connectagent.settings import setting
 
 OWN_SERVER = ""
@@ -62,7 +62,10 @@ class Connection:
 
     def to(self, provider: str, prefixes: Iterable[str] = ()) -> Connection:
         """How that provider is reached: by this connection if it was given for it, else by what is its own."""
-        return self if provider == self._given_for(prefixes) else Connection()
+        brought = set(prefixes)  # by plugins, whatever their names resemble
+        given_for = self._given_for(brought)
+        one = not brought & {provider, given_for} and same_account(provider, given_for)
+        return self if one or provider == given_for else Connection()
 
     def _given_for(self, prefixes: Iterable[str]) -> str | None:
         if self.model is None:

@@ -64,6 +64,14 @@ PROVIDERS: dict[str, Provider] = {
 """`co` is the gateway: its base URL is `CONNECTAGENT_GATEWAY_URL`."""
 
 
+def same_account(one: str, other: str | None) -> bool:
+    """Whether two providers' names mean the same key and address: OpenAI has a name for each of its two APIs."""
+    first, second = PROVIDERS.get(one), PROVIDERS.get(other or "")
+    if first is None or second is None:
+        return False
+    return (first.key_variable, first.base_url) == (second.key_variable, second.base_url)
+
+
 NO_KEY = "none"
 """Local servers ask for no key, but the SDKs insist on one."""
 

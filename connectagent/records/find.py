@@ -11,6 +11,9 @@ from pathlib import Path
 from connectagent.errors import ConfigError
 from connectagent.settings import co_folder
 
+_ID_LINE = re.compile(rb'^id: "([0-9a-f]+)"$', re.MULTILINE)
+_BEGINS_ID = re.compile("[0-9a-f]{4,}", re.ASCII)
+_MOST_HEAD = 1 << 13  # bytes in which a head has its id
 _STAMP = re.compile(r"(.*)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\w+))?(?:\.incomplete)?", re.ASCII | re.DOTALL)
 
 
@@ -52,44 +55,91 @@ def agent_in_name(path: Path) -> str:
 
 
 def find_record(text: str | None = None) -> Path:
-    """Find a record.
+    """Find a record. Whole names come before their beginnings.
 
     Args:
-        text: a path; the name of a file in the records' folder, or the beginning of one; an agent's name,
-            for its newest record; None or `last` for the newest of all.
+        text: a path; the name of a file in the records' folder; an agent's name, for its newest record; a session's
+            id; the beginning of a file's name, or at least four characters of an id; None or `last` for the newest
+            of all.
 
     Raises:
-        ConfigError: there is none, or several begin like that; the message lists similar names.
+        ConfigError: there is none, or several begin like that; the message lists candidates.
     """
     known = all_records()
     if text and text != "last" and os.path.isfile(text):
         return Path(text)
     if not known:
-        what = f"no record {text!r}: " if text else ""
+        what = f"there is no record {text!r}: " if text else ""
         raise ConfigError(f"{what}{records_folder()}: no records yet; run an agent first")
     return known[0] if not text or text == "last" else _called(text, known)
 
 
+def last_record_of(agent: str) -> Path:
+    """The newest record of an agent.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    known = all_records()
+    for path in _of_agent(agent, known):
+        return path
+    near = ", ".join(dict.fromkeys(agent_in_name(path) for path in known)) or "no records yet"
+    raise ConfigError(f"agent {agent!r} has no record in {records_folder()}; there is: {near}")
+
+
+def session_id(path: Path) -> str | None:
+    """The id in the head of a record; None where it has none that can be read."""
+    from connectagent.records.file import open_to_read
+
+    with contextlib.suppress(OSError, ConfigError), open_to_read(path) as file:
+        head = file.read(_MOST_HEAD).partition(b"\nturns:\n")[0]
+        found = _ID_LINE.search(head)
+        return found[1].decode() if found else None
+    return None
+
+
 def _called(text: str, known: list[Path]) -> Path:
-    """The record whose file or agent has this name, or the only one whose file name begins with it.
+    """The record of this name, agent or id, or the only one whose file name or id begins with it.
 
     Raises:
         ConfigError: there is none, or several begin like that.
     """
-    of_agent = [path for path in known if agent_in_name(path) == text]
-    begin = [path for path in known if path.name.startswith(text)]
-    exact = [path for path in begin if text in (path.name, path.stem)]
-    if exact or of_agent or len(begin) == 1:
-        return (exact or of_agent or begin)[0]
-    if begin:
-        names = ", ".join(path.stem for path in begin[:3])
-        raise ConfigError(f"{len(begin)} records begin with {text!r}, the newest {names}; give more of the name")
+    for path in known:
+        if text in (path.name, path.stem):
+            return path
+    for path in _of_agent(text, known):
+        return path
+    ids = _ids(text, known)
+    found = [path for path in known if path.name.startswith(text) or path in ids]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(path.stem + (f" (id {ids[path]})" if path in ids else "") for path in found[:3])
+        raise ConfigError(
+            f"{len(found)} records begin with {text!r}, the newest {names}; give more of the name or the id"
+        )
     near = _near(text, known) or [known[0].stem]
-    raise ConfigError(f"no record {text!r} in {records_folder()}; there is: {', '.join(near)}")
+    raise ConfigError(f"there is no record {text!r} in {records_folder()}; there is: {', '.join(near)}")
+
+
+def _of_agent(agent: str, known: list[Path]) -> list[Path]:
+    from connectagent.records.paths import safe_name
+
+    return [path for path in known if agent_in_name(path) == safe_name(agent)]
+
+
+def _ids(text: str, known: list[Path]) -> dict[Path, str]:
+    """The records whose id begins with a text, each with its id; the files are only read for what may be an id."""
+    if not _BEGINS_ID.fullmatch(text):
+        return {}
+    return {path: id for path in known if (id := session_id(path)) is not None and id.startswith(text)}
 
 
 def _near(text: str, known: list[Path]) -> list[str]:
     from difflib import get_close_matches
 
     possible = [*dict.fromkeys(agent_in_name(path) for path in known), *(path.stem for path in known)]
-    return get_close_matches(text, possible, 3, 0.5)
+    near = get_close_matches(text, possible, 3, 0.5)
+    if near or not _BEGINS_ID.fullmatch(text):
+        return near
+    return [f"{path.stem} (id {session_id(path)})" for path in known[:3]]

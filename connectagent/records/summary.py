@@ -33,6 +33,7 @@ class Summary:
 
     Args:
         path: the file.
+        id: the session's id, or None.
         agent: the agent's name.
         model: the model that the session began with.
         started: when the session began (UTC), or None.
@@ -48,6 +49,7 @@ class Summary:
     """
 
     path: Path
+    id: str | None
     agent: str
     model: str | None
     started: datetime.datetime | None
@@ -65,6 +67,7 @@ class Summary:
             sums |= {"iterations": None, "tools": None}
         return {
             "path": str(self.path),
+            "id": self.id,
             "agent": self.agent,
             "model": self.model,
             "started": self.started.isoformat().replace("+00:00", "Z") if self.started else None,
@@ -100,6 +103,7 @@ def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
     started = head.get("started")
     return Summary(
         path=Path(path),
+        id=head["id"] if isinstance(head.get("id"), str) else None,
         agent=str(head.get("agent") or agent_in_name(Path(path))),
         model=head.get("model"),
         started=started if isinstance(started, datetime.datetime) else None,

@@ -59,7 +59,7 @@ class MemoryLog:
     recording = False
 
     def __init__(self) -> None:
-        self.id = os.urandom(6).hex()
+        self.id = _new_id()
         self._lines: list[TraceEntry] = []
         self._lock = threading.RLock()  # agents in threads write into the log of one root turn
 
@@ -77,10 +77,11 @@ class MemoryLog:
 
     def leave(self) -> None:
         """Leave the session."""
-        self._lines = []
+        self._lines, self.id = [], _new_id()
 
     def go_on(self, origin: ResumedFrom) -> None:
         """Go on with the record of the agent's current session."""
+        self.id = _new_id() if origin.fork or not origin.id else origin.id
 
     def withhold(self, turn: str) -> None:
         """Write the lines of an inner turn without texts and arguments: its agent has `log=False`."""
@@ -103,6 +104,10 @@ class MemoryLog:
         with self._lock:
             if error is None:
                 self._lines = []
+
+
+def _new_id() -> str:
+    return os.urandom(6).hex()
 
 
 class RecordLog(MemoryLog):
@@ -218,7 +223,7 @@ class RecordLog(MemoryLog):
         self._waiting, self._between, self._totals = [], False, Totals()
         first = (self._session["messages"] or [{}])[0]
         self._messages = int(first.get("role") == "system")  # the header has it
-        self.id, self._place = os.urandom(6).hex(), None
+        self.id, self._place = _new_id(), None
         origin = self._origin
         if origin is not None and origin.session is not self._session:
             origin = self._origin = None

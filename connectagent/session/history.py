@@ -373,4 +373,5 @@ def as_session(history: History, trace: list[TraceEntry], last: dict[str, Any] |
     return restored
 
 
-_LOOPS = ("turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")  # its own keys
+# The loop's own keys.
+_LOOPS = ("id", "turn", "iteration", "user_prompt", "pending_tool", "pending_tools", "result", "outcome")

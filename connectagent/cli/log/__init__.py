@@ -39,6 +39,6 @@ class _Group(click.Group):
 def log() -> None:
     """List, show, follow, compare and search the records of sessions.
 
-    RECORD is a path, the name of a file in .co/evals or the beginning of one, an agent's name for its newest
-    record, or `last` for the newest of all, which is the default.
+    RECORD is a path, a session's id, an agent's name for its newest record, the name of a file in .co/evals, the
+    beginning of an id or of such a name, or `last` for the newest of all, which is the default.
     """

@@ -33,9 +33,10 @@ _STYLES |= {"running": "cyan", "paused": "cyan"}
 def command(limit: int, status: str | None, agent: str | None, as_json: bool) -> None:
     """Print one line for each session, the newest first.
 
-    The column turns is turns/iterations; sums are of finished turns; ? is unknown. The status is the last turn's:
-    answered, ended, max_iterations, error, interrupted, paused, running, crashed (it did not end, and no process is
-    writing the record), or not recorded from a turn on (as on a full disk).
+    The column id has the beginning of the session's id, which other commands take as RECORD. The column turns is
+    turns/iterations; sums are of finished turns; ? is unknown. The status is the last turn's: answered, ended,
+    max_iterations, error, interrupted, paused, running, crashed (it did not end, and no process is writing the
+    record), or not recorded from a turn on (as on a full disk).
     """
     known = (summary for _, summary in each(summarise, agent))
     found = (one for one in known if status is None or one.status == status or one.status.startswith(f"{status} from"))
@@ -55,19 +56,21 @@ def _show(summaries: list[Summary]) -> None:
     narrow = terminal().width < 110
     columns = [
         Column("started"),
+        Column("id", 6),
         Column("agent", 12 if narrow else 30),
         Column("model", 11 if narrow else 30),
         Column("status", 11 if narrow else 26),
         *(Column(name, right=True) for name in ("turns", "tools", "tok", "cost")),
         Column("first words"),
     ]
-    show_table(columns, [_cells(summary) for summary in summaries], lambda cells: _STYLES.get(cells[3], ""))
+    show_table(columns, [_cells(summary) for summary in summaries], lambda cells: _STYLES.get(cells[4], ""))
 
 
 def _cells(summary: Summary) -> list[str]:
     sums = summary.totals
     return [
         local_time(summary.started, "%m-%d %H:%M"),
+        (summary.id or "?")[:6],
         summary.agent,
         str(summary.model or "?").rpartition("/")[2],
         summary.status,

@@ -22,8 +22,8 @@ from connectagent.records.find import find_record
 def view(record: str | None, port: int, opened: bool | None) -> None:
     """Serve a page with the sessions, to this machine alone, until Ctrl-C.
 
-    It opens with RECORD: a path, the name of a file in .co/evals or the beginning of one, an agent's name for its
-    newest record, or `last`. What an agent writes appears while it runs.
+    It opens with RECORD: a path, a session's id, an agent's name for its newest record, the name of a file in
+    .co/evals, the beginning of an id or of such a name, or `last`. What an agent writes appears while it runs.
     """
     from connectagent.cli.view.server import Server
 

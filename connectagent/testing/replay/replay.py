@@ -30,6 +30,7 @@ from connectagent.testing.replay.compare import (
     new_errors,
 )
 from connectagent.testing.replay.player import Player, RecordEnds, apply_change, canonical
+from connectagent.testing.replay.recorded_form import RecordedForm
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Run, Sent, conversation_of, runs_of
 
 
@@ -192,6 +193,7 @@ class Replaying:
 
     def _begin_session(self) -> None:
         first = self.recording.head.get("begins_with") or {}
+        self.agent.log.id = str(self.recording.head.get("id") or self.agent.log.id)  # handlers may send it
         self.agent.current_session = None
         if first:
             prompt = self.agent.system_prompt
@@ -254,7 +256,8 @@ class Replaying:
 
     def _by_now(self, error: BaseException | None) -> dict[str, Any]:
         """The handler whose error ended the turn, or {}."""
-        trace: Any = (self.agent.current_session or {}).get("trace") or [{}]
+        session: Any = self.agent.current_session or {}
+        trace: Any = session.get("trace") or [{}]
         last = trace[-1] if error is not None and isinstance(trace[-1], dict) else {}
         return (last.get("by") or {}) if last.get("type") == "error" else {}
 
@@ -272,17 +275,27 @@ class Replaying:
     def _input(self, turn: RecordedTurn) -> str:
         """Give the agent the turn's input; where it was paused then and decided, go on."""
         content, limit = turn.input.get("content", turn.input.get("prompt", "")), turn.input.get("max_iterations")
-        paused, decided = 0, None
+        paused, decided, form = 0, None, self._form(turn)
         while True:
             try:
                 if decided is None:
-                    return self.agent.input(clone(content), limit)
-                return str(resume(self.agent, None, None, False, decided))
+                    return self.agent.answer(clone(content), limit, form=form)
+                return str(resume(self.agent, None, None, False, decided._replace(form=form)))
             except Paused:
                 decided = self.recording.decision(turn, paused)
                 if decided is None:
                     raise
                 paused += 1
+
+    def _form(self, turn: RecordedTurn) -> Any:
+        """The form of a turn's result: the agent's own, else what the record has of the one given to `input()`."""
+        own = self.agent.form
+        if not turn.input.get("output") or (own is not None and own.name == turn.input["output"]):
+            return own
+        form = RecordedForm(turn, self.agent)
+        if self.made:
+            self.agent.output_retries = len(form.sent_back)
+        return form
 
     def _history(self, entries: list[TraceEntry]) -> History:
         """The conversation by this session's trace."""

@@ -207,7 +207,8 @@ class Artifacts:
         if name.startswith(USER):
             return Scope(self.user)
         early = self._early.get(agent)
-        state = (agent.current_session or {}).get("state", {})
+        session = agent.current_session
+        state = session["state"] if session else {}
         own = state.get(self.name, {"session": early[0]} if early else None)
         if own is None:
             return None

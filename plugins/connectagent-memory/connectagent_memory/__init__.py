@@ -100,7 +100,8 @@ class Memory:
 
     def session(self, agent: Agent) -> str | None:
         """The id of the agent's session, as `forget` takes it; None before anything of it was remembered."""
-        own = (agent.current_session or {}).get("state", {}).get(self.name)
+        session = agent.current_session
+        own = session["state"].get(self.name) if session else None
         return self._own(agent)["session"] if own else None
 
     def forget(self, session: str) -> int:

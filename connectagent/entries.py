@@ -1,0 +1,291 @@
+"""The entries of the trace as types, to annotate with: `def sign(entry: ToolExecution) -> None`.
+
+An entry is a plain dict, which its `type` tells apart; docs/record-format.md says what each key holds. Keys that are
+not `Required` are there only where they say something. Plugins' own entries have types of their own.
+"""
+
+from typing import Any, Literal, Required, TypedDict
+
+from connectagent.data import Message, Status, TokenUsage
+
+
+class By(TypedDict, total=False):
+    """Who did it: a handler, a tool, an agent, the program or the person."""
+
+    plugin: str  # not of a tool of the agent itself
+    version: str | None
+    hook: str
+    handler: str
+    tool: str
+    agent: str
+    branch: str | None
+    file: str
+    line: int
+
+
+class Entry(TypedDict, total=False):
+    """What every entry may have."""
+
+    id: str  # of an operation
+    at: str  # the place, of what is no operation
+    timestamp: Required[float]  # Unix seconds
+    author: str
+    branch: str
+    by: By | None
+
+
+class StateChange(TypedDict, total=False):
+    """What was changed in the state in the same step."""
+
+    delta: dict[str, Any]
+    removed: list[str]
+
+
+class ModelCall(TypedDict, total=False):
+    """A tool call as an answer of the model has it."""
+
+    id: Required[str]
+    name: Required[str]
+    arguments: Required[dict[str, Any]]
+    raw: str | None
+    error: str | None
+
+
+_From = TypedDict("_From", {"from": list[str]}, total=False)  # a word of Python's own
+
+
+class Failure(TypedDict, total=False):
+    """How it failed."""
+
+    error: str
+    error_type: str
+    error_kind: str
+    error_provider: str
+    error_status: int | None
+    retry_after_s: float | None
+
+
+class UserInput(Entry, total=False):
+    """A turn began."""
+
+    type: Required[Literal["user_input"]]
+    turn: Required[int]
+    prompt: Required[str]
+    content: str | list[dict[str, Any]]
+    max_iterations: int
+    output: str
+
+
+class LLMCall(Entry, StateChange, Failure, total=False):
+    """An attempt at a model ended, or something stood in for it."""
+
+    type: Required[Literal["llm_call"]]
+    model: Required[str]
+    provider: str
+    started: float  # Unix seconds; not of a stand-in
+    duration_ms: Required[float]
+    tool_calls_count: Required[int]
+    iteration: Required[int]
+    usage: Required[TokenUsage | None]
+    content: Required[str | None]
+    tool_calls: Required[list[ModelCall]]
+    status: Required[Literal["success", "error", "stand_in", "recovered", "interrupted"]]
+    finish_reason: str
+    provider_data: dict[str, Any]
+    retries: list[dict[str, Any]]
+    attempt: int
+    options: dict[str, Any]
+    tools: list[str]
+    entries_since_request: int
+    original: dict[str, Any]
+
+
+class ToolExecution(Entry, StateChange, _From, total=False):
+    """A tool call has its result."""
+
+    type: Required[Literal["tool_execution"]]
+    tool_name: Required[str]
+    original_tool_name: str
+    arguments: Required[dict[str, Any]]
+    original_arguments: dict[str, Any]
+    call_id: Required[str]
+    result: Required[str | list[dict[str, Any]]]
+    result_type: str
+    status: Required[Status]
+    started: float  # Unix seconds; only where the tool was run
+    duration_ms: float  # only where the tool was run
+    timing: Required[float]  # ms, of the tool alone
+    iteration: Required[int]
+    error: str
+    error_type: str
+    raised_at: str
+    left_behind: bool
+    attempt: int
+    attempts: list[dict[str, Any]]
+    original: dict[str, Any]
+    ended_turn: str | None
+    ended: dict[str, Any]
+    handoff: dict[str, Any]
+
+
+class AgentTurn(Entry, StateChange, Failure, _From, total=False):
+    """The turn of an agent inside this one ended."""
+
+    type: Required[Literal["agent_turn"]]
+    agent: Required[str]
+    turn: Required[int]
+    record: Required[str | None]
+    started: Required[float]
+    duration_ms: Required[float]
+    usage: Required[TokenUsage | None]
+    outcome: Required[str]
+    result: str | None
+    open: bool
+    handoff: dict[str, Any]
+    outward: dict[str, Any]
+    appended: dict[str, list[Any]]
+
+
+class MessageAdded(Entry, StateChange, total=False):
+    """Somebody other than the user and the model added a message."""
+
+    type: Required[Literal["message"]]
+    index: Required[int]
+    message: Required[Message]
+
+
+class MessageEdited(Entry, total=False):
+    """A message was changed."""
+
+    type: Required[Literal["message_edited"]]
+    index: Required[int]
+    message: Required[Message]
+
+
+class MessageRemoved(Entry, total=False):
+    """A message was removed."""
+
+    type: Required[Literal["message_removed"]]
+    index: Required[int]
+
+
+class AssistantAdded(Entry, total=False):
+    """The model's answer was added to the messages after something else had changed them."""
+
+    type: Required[Literal["assistant"]]
+    index: Required[int]
+    message: Required[Message]
+
+
+class Mended(Entry, total=False):
+    """The messages were put into an order that providers take."""
+
+    type: Required[Literal["mended"]]
+    messages_before: Required[int]
+    messages: Required[int]
+
+
+class StateDelta(Entry, total=False):
+    """The state was changed."""
+
+    type: Required[Literal["state_delta"]]
+    delta: Required[dict[str, Any]]
+    added: dict[str, int]
+    removed: list[str]
+
+
+class SessionDelta(Entry, total=False):
+    """Another key of the session was changed."""
+
+    type: Required[Literal["session_delta"]]
+    delta: Required[dict[str, Any]]
+
+
+class Change(Entry, StateChange, total=False):
+    """A handler changed or replaced what its hook is about."""
+
+    type: Required[Literal["change"]]
+    of: Required[Literal["tool_call", "tool_calls", "request", "response", "result", "llm_call", "tool_execution"]]
+    value: Required[Any]
+    call_id: str
+    iteration: int | None
+
+
+class Error(Entry, total=False):
+    """An error stopped the turn, or a handler raised under `plugin_errors="warn"`."""
+
+    type: Required[Literal["error"]]
+    error: Required[str]
+    error_type: Required[str]
+
+
+class TraceRestored(Entry, total=False):
+    """Entries of the trace were changed or removed, and are put back."""
+
+    type: Required[Literal["trace_restored"]]
+    entries: Required[list[str]]
+
+
+class TurnPaused(Entry, total=False):
+    """The turn was paused."""
+
+    type: Required[Literal["paused"]]
+    hook: Required[str]
+    reason: Required[str]
+    call: Required[dict[str, Any] | None]
+    waits: Required[list[str]]
+    inner: dict[str, Any]
+
+
+class Resumed(Entry, total=False):
+    """The session was taken up again."""
+
+    type: Required[Literal["resumed"]]
+    record: str
+    turn: Required[int]
+    iteration: int
+    decided: dict[str, Any]
+    plugins: dict[str, list[str]]
+    switched_off: list[str]
+
+
+class Shadow(Entry, total=False):
+    """A shadowed handler would have done something."""
+
+    type: Required[Literal["shadow"]]
+    hook: Required[str]
+    would: Required[dict[str, Any]]
+    call_id: str
+
+
+class Retrying(Entry, total=False):
+    """A request to a model has failed, and the provider's SDK waits and makes it again."""
+
+    type: Required[Literal["retrying"]]
+    model: Required[str]
+    status: Required[int]
+    retry_after_s: float | None
+    attempt: Required[int]
+
+
+ENTRIES: dict[str, Any] = {
+    "user_input": UserInput,
+    "llm_call": LLMCall,
+    "tool_execution": ToolExecution,
+    "agent_turn": AgentTurn,
+    "message": MessageAdded,
+    "message_edited": MessageEdited,
+    "message_removed": MessageRemoved,
+    "assistant": AssistantAdded,
+    "mended": Mended,
+    "state_delta": StateDelta,
+    "session_delta": SessionDelta,
+    "change": Change,
+    "error": Error,
+    "trace_restored": TraceRestored,
+    "paused": TurnPaused,
+    "resumed": Resumed,
+    "shadow": Shadow,
+    "retrying": Retrying,
+}
+"""The entries that connectagent itself writes, by their `type`."""
