@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from connectagent.data import ToolCall, TraceEntry
@@ -37,35 +37,37 @@ def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
 class Decisions:
     """The decisions of `before_each_tool` handlers about one call, and about changed forms of it.
 
+    The turn that its methods are given is a `Remote` while the call runs in parallel.
+
     Args:
-        run: the `ToolRun` of the call; its turn is a `Remote` if the call runs in parallel.
+        call: the call.
+        place: its place in the turn.
+        is_last: whether a handler runs after all others.
         may_change: whether handlers of plugins may change the call after it was decided.
     """
 
-    def __init__(self, run: Any, may_change: bool) -> None:
-        self._run, self._place = run, run.place
-        self._call: ToolCall = run.call
-        self._may_change = may_change
+    def __init__(self, call: ToolCall, place: str, is_last: Callable[[Any], bool], may_change: bool) -> None:
+        self._call, self._place, self._is_last, self._may_change = call, place, is_last, may_change
         self._about: Any = None  # the call as it was decided
         self._editors: list[list[Any]] = []  # the handlers that changed it
-        self._is_last = partial(run.turn.host.is_last, "before_each_tool")
 
-    def take(self) -> HandlerValue | None:
+    def take(self, turn: Any) -> HandlerValue | None:
         """Let handlers edit, stand in for or reject the call.
 
         Raises:
             ToolRejected: one of them refuses the call, or they never agree.
             Waiting: one of them waits for a person.
         """
-        answer = self._asked(self._place)
+        answer = self._asked(turn, self._place)
         if self._may_change:
             self._about = call_of({"tool_call": self._call})
         return answer
 
-    def decide_again(self, number: int, entry: TraceEntry, first: TraceEntry) -> None:
+    def decide_again(self, turn: Any, number: int, entry: TraceEntry, first: TraceEntry) -> None:
         """Let handlers decide again, if the call has changed since they decided.
 
         Args:
+            turn: the turn.
             number: of the attempt, from 1.
             entry: receives the call as this attempt runs it.
             first: the entry of the first attempt.
@@ -78,18 +80,19 @@ class Decisions:
         changed = self._about is not None and not same((self._call.name, self._call.arguments), self._about)
         if changed:
             self._call.approved = False
-            answer = self._asked(f"{self._place}tool{number}/", self._digest())  # it begins and ends with the attempt
+            place = f"{self._place}tool{number}/"  # it begins and ends with the attempt
+            answer = self._asked(turn, place, self._digest())
             self._about = call_of({"tool_call": self._call})
             if answer is not None:
                 raise StoodIn(answer)
         if changed or entry is not first:  # the first entry shows the call as it was decided
             self.show(entry, first)
 
-    def _asked(self, place: str, suffix: str = "") -> HandlerValue | None:
+    def _asked(self, turn: Any, place: str, suffix: str = "") -> HandlerValue | None:
         over = list(self._editors)
         for number in range(1, MAX_DECISIONS + 1):
             given: dict[str, Any] = {"tool_call": self._call}
-            run = self._run.turn.first("before_each_tool", place, result_content, suffix, over, **given)
+            run = turn.first("before_each_tool", place, result_content, suffix, over, **given)
             if run is None:
                 return None
             self._editors += run.editors(self._is_last)
@@ -97,7 +100,7 @@ class Decisions:
                 return None if run.by is None else HandlerValue(run.value, run.by)
             self._call.approved, over = False, run.again
             suffix = f"{number + 1}{self._digest()}"
-        raise self._run.turn.rejection(_NEVER, {"plugin": "connectagent"})
+        raise turn.rejection(_NEVER, {"plugin": "connectagent"})
 
     def show(self, entry: TraceEntry, first: TraceEntry) -> None:
         """Write the call into the entry of an attempt, and the one of the `first` attempt if that differs."""

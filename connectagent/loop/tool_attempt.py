@@ -79,7 +79,7 @@ class ToolAttempt:
     def _tool(self) -> Tool | None:
         """The tool that the call names now; a changed call is decided again first."""
         if self.decisions is not None:
-            self.decisions.decide_again(self.number, self.entry, self._first)
+            self.decisions.decide_again(self.turn, self.number, self.entry, self._first)
         return self.turn.agent.tools.get(self.call.name)  # type: ignore[no-any-return]
 
     def _take(self, tool: Tool | None) -> None:

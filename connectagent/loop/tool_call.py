@@ -86,7 +86,7 @@ class ToolRun:
                 raise self.rejection
             answer = None
             if self.decisions is not None:
-                answer = self.decisions.take() if turn.ended is None else None
+                answer = self.decisions.take(turn) if turn.ended is None else None
                 self.decisions.show(entry, entry)
             if turn.ended is not None:
                 self.decide(status="skipped", result=ENDED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from connectagent import frame
@@ -312,7 +313,9 @@ class Turn(Operations):
         """The decisions about a call; None if no handler could decide or change it."""
         others, idle = self.host.has_others, self.host.is_idle
         may_change = others("around_tool") or others("before_each_tool") or others("on_error")
-        return Decisions(run, may_change) if may_change or not idle("before_each_tool") else None
+        if not may_change and idle("before_each_tool"):
+            return None
+        return Decisions(run.call, run.place, partial(self.host.is_last, "before_each_tool"), may_change)
 
     def new_entry(self, call: ToolCall) -> TraceEntry:
         """The trace entry of an undecided tool call."""
