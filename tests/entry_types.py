@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
+from connectagent.data import Message
 from connectagent.entries import ENTRIES
 from connectagent.records.write import MemoryLog
 
@@ -27,7 +28,7 @@ def fields(kind: Any) -> tuple[dict[str, Any], frozenset[str]]:
 def misfit(value: Any, kind: Any, place: str = "") -> str | None:
     """What does not fit a type, or None."""
     origin, args = get_origin(kind), get_args(kind)
-    if kind is Any:
+    if kind is Any or (kind is Message and isinstance(value, dict)):  # what handlers put into messages is theirs
         return None
     if origin in (Union, types.UnionType):
         return None if any(misfit(value, one) is None for one in args) else f"{place} is {value!r:.80}, not {kind}"

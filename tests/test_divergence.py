@@ -236,6 +236,7 @@ def test_an_open_turn_that_nobody_asks_for_again_is_abandoned_and_its_cost_count
     (left,) = [line for line in lines_of(record) if line.get("outcome") == "abandoned"]
     assert left["type"] == "agent_turn" and left["agent"] == "bob" and "/turn:bob~" in left["id"]
     assert left["usage"] is not None and other.boss.spent.calls == spent + 1
+    assert left["turn"] == 1 and left["record"] == str(record) and left["started"] > 0 and left["duration_ms"] > 0
     third = Office(None)
     assert third.boss.resume(record) == "13"
     for agent, same in ((third.boss, other.boss), (third.bob, other.bob)):

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectagent.errors import Diverged
 from connectagent.session.journal import ABANDONED, Journal, is_inside
-from connectagent.session.usage import spent_in
+from connectagent.session.usage import spent_in, time_in
 
 
 def expect(turn: Any, frame: str, id: str) -> None:
@@ -54,7 +54,10 @@ def _abandon(turn: Any, past: Journal, id: str) -> None:
         if is_inside(place, id) and past.is_lost(place):  # its usage is not known
             spent.add(None)
             turn.count(None)
+    inputs = (line for line in past.lines if line.get("type") == "user_input" and line.get("at") == id)
     entry = {"type": "agent_turn", "id": id, "agent": begun.get("agent"), "branch": begun.get("branch")}
+    entry |= {"turn": next(inputs, {}).get("turn", 0), "record": turn.log.path and str(turn.log.path)}
+    entry |= {"started": begun.get("timestamp", 0.0), "duration_ms": round(time_in(past.lines, id), 3)}
     turn.conversation.trace({**entry, "outcome": ABANDONED, "result": None, "usage": spent.data()})
 
 
