@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import Any, cast, overload
 
 from connectagent.agents.agent_tool import agent_tool
-from connectagent.agents.closing import Closable, watch
+from connectagent.agents.awaitable import AsyncMethods, Output, Prompt
+from connectagent.agents.closing import watch
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
-from connectagent.data import LLM, File, Image, Log, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, Log, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError, hide_own_frames
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
@@ -41,11 +42,7 @@ CONNECTAGENT = "connectagent"
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
-Prompt = str | Image | File | list[Any]
-Output = TypeVar("Output")
-
-
-class Agent(Closable):
+class Agent(AsyncMethods):
     """A model with tools, a conversation, and plugins that observe and steer each step of it.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from connectagent import frame
@@ -14,6 +15,7 @@ from connectagent.loop.remote import Remote
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.messages import NOT_RUN
+from connectagent.tools.awaiting import CALLER, waiting
 
 
 def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
@@ -24,8 +26,11 @@ def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
     with turn.alone(asked):
         id = turn.key(asked, "exec", call.name, call.arguments, key)
         run = ToolRun(turn, call, f"{id.removeprefix(turn.id + '/')}/")
+        whole: Any = run.whole if asked.body is None else partial(_from_body, asked, run)
+        caller = CALLER.get()
         try:
-            return run.whole() if asked.body is None else _from_body(asked, run)
+            entry: TraceEntry = waiting(whole) if caller is None else caller.operate(partial(waiting, whole))
+            return entry
         except Waiting:
             _skipped(turn, call)
             raise

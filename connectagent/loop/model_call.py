@@ -22,6 +22,7 @@ from connectagent.session.raised import model_error
 from connectagent.session.requests import name_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
+from connectagent.tools.awaiting import CALLER
 
 _GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
 MAX_RETRIES = 10  # of one call: a handler that always returns Retry must not hang the agent
@@ -271,6 +272,9 @@ class Attempt:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
         ask = llm.complete if stream is None else partial(stream, on_text=turn.emit_text)
+        if (caller := CALLER.get()) is not None:
+            emit_text = None if stream is None else turn.emit_text
+            ask = partial(caller.ask, stream or llm.complete, emit_text=emit_text)
         tools = tools or None
         return ask(messages, tools) if turn.output is None else turn.output.send(llm, ask, messages, tools)
 
