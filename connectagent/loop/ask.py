@@ -147,13 +147,14 @@ def _in_turn(
     if asked.body is not None and (asked.body.left or asked.body.over):
         raise RuntimeError(f"a model was asked by a tool that the turn no longer waits for: {asked.id}")
     turn: Any = asked.turn if asked.body is None else Remote(asked.body, copy_context())
-    lock = turn.alone(asked)
+    lock, caller = turn.alone(asked), CALLER.get()
 
     def meanwhile(*given: Any) -> LLMResponse:
         lock.release()  # others may ask while this call waits for its answer
         try:
-            caller = CALLER.get()
-            return _send(form, *given) if caller is None else caller.ask(_send, form, *given)  # type: ignore[no-any-return]
+            apart = None if caller is None else caller.apart()
+            answer = _send(form, *given) if apart is None else apart.run(partial(_send, form, *given))
+            return answer  # type: ignore[no-any-return]
         finally:
             lock.acquire()
 
@@ -166,7 +167,6 @@ def _in_turn(
         return Call(turn, request, id, llm, asked, by, meanwhile).attempts()
 
     with lock:
-        caller = CALLER.get()
         response = asking() if caller is None else caller.operate(asking)
     if response is None:
         raise RuntimeError(f"the turn was ended before {llm.model} was asked")

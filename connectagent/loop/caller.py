@@ -97,18 +97,9 @@ class Caller:
         """Whether this is the thread of the program's event loop, where code can only block."""
         return threading.get_ident() == self.thread
 
-    def ask(self, work: Callable[..., Any], *given: Any, emit_text: Callable[[str], None] | None = None) -> Any:
-        """Ask a model, in a thread of its own; its answer. The handlers of its text run on this thread.
-
-        Raises:
-            Cancelled: the turn is cancelled, and the call was left behind, or had not begun.
-        """
-        if self.is_here:
-            return work(*given)
-        apart = Apart(self)
-        if emit_text is not None:
-            work = partial(work, on_text=partial(apart.call, emit_text))
-        return apart.run(partial(work, *given))
+    def apart(self) -> Apart | None:
+        """What runs a model call in a thread of its own; None on the thread of the event loop."""
+        return None if self.is_here else Apart(self)
 
     def run_tool(self, tool: Any, arguments: dict[str, Any]) -> Any:
         """Run a tool's function, in a thread of its own unless it only asks agents; its result.

@@ -271,12 +271,11 @@ class Attempt:
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
-        ask = llm.complete if stream is None else partial(stream, on_text=turn.emit_text)
-        if (caller := CALLER.get()) is not None:
-            emit_text = None if stream is None else turn.emit_text
-            ask = partial(caller.ask, stream or llm.complete, emit_text=emit_text)
-        tools = tools or None
-        return ask(messages, tools) if turn.output is None else turn.output.send(llm, ask, messages, tools)
+        apart = None if (caller := CALLER.get()) is None else caller.apart()
+        on_text = turn.emit_text if apart is None else partial(apart.call, turn.emit_text)
+        ask = llm.complete if stream is None else partial(stream, on_text=on_text)
+        send = ask if turn.output is None else partial(turn.output.send, llm, ask)
+        return send(messages, tools or None) if apart is None else apart.run(partial(send, messages, tools or None))
 
     def _lost(self) -> None:
         """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""
