@@ -35,6 +35,7 @@ from connectagent.session.snapshot import By
 from connectagent.session.state import initial_state
 from connectagent.session.usage import Spent
 from connectagent.settings import overrides, setting
+from connectagent.tools.awaiting import operating
 from connectagent.tools.registry import ToolRegistry
 
 OWN_PLUGINS = "connectagent.builtin"  # loaded by name, as plugins are: that room is above this one
@@ -288,8 +289,8 @@ class Agent(AsyncMethods):
         turn = self.turn
         if turn is None:
             outside = partial(execute_outside, self, call, self._executed)
-            return cast(TraceEntry, self.runtime.run(self, "execute_tool", outside))
-        return execute_inside(turn, call, key)
+            return cast(TraceEntry, operating(partial(self.runtime.run, self, "execute_tool", outside)))
+        return cast(TraceEntry, operating(partial(execute_inside, turn, call, key)))
 
     # -- what it holds -------------------------------------------------------------------------
 

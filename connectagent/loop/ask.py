@@ -15,7 +15,7 @@ from connectagent.loop.output import Form, form_of
 from connectagent.loop.remote import Remote
 from connectagent.models.content import parts_of
 from connectagent.session.state import clone
-from connectagent.tools.awaiting import CALLER
+from connectagent.tools.awaiting import CALLER, operating
 from connectagent.tools.registry import ToolRegistry
 
 Output = TypeVar("Output")
@@ -167,7 +167,7 @@ def _in_turn(
         return Call(turn, request, id, llm, asked, by, meanwhile).attempts()
 
     with lock:
-        response = asking() if caller is None else caller.operate(asking)
+        response: LLMResponse | None = operating(asking)
     if response is None:
         raise RuntimeError(f"the turn was ended before {llm.model} was asked")
     return response

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 from connectagent import frame
@@ -15,7 +14,6 @@ from connectagent.loop.remote import Remote
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.messages import NOT_RUN
-from connectagent.tools.awaiting import CALLER, waiting
 
 
 def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
@@ -26,11 +24,8 @@ def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
     with turn.alone(asked):
         id = turn.key(asked, "exec", call.name, call.arguments, key)
         run = ToolRun(turn, call, f"{id.removeprefix(turn.id + '/')}/")
-        whole: Any = run.whole if asked.body is None else partial(_from_body, asked, run)
-        caller = CALLER.get()
         try:
-            entry: TraceEntry = waiting(whole) if caller is None else caller.operate(partial(waiting, whole))
-            return entry
+            return run.whole() if asked.body is None else _from_body(asked, run)
         except Waiting:
             _skipped(turn, call)
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 stops: ContextVar[list[Callable[[], None]] | None] = ContextVar("connectagent_stops", default=None)
@@ -21,3 +22,13 @@ def waiting(work: Callable[[], Any]) -> Any:
         return work()
     with HERE[0]():
         return work()
+
+
+def operating(work: Callable[[], Any]) -> Any:
+    """Run an operation that code of a turn asks for; refused if the turn has left that code behind.
+
+    Raises:
+        RuntimeError: it has.
+    """
+    caller = CALLER.get()
+    return waiting(work) if caller is None else caller.operate(partial(waiting, work))
