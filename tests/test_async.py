@@ -40,9 +40,10 @@ from connectagent import (
 from connectagent.errors import Pause
 from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call, conversation_problems
+from connectagent.testing.replay.replay import replay
 from connectagent.tools import loops
 
-SOON_S = 0.15  # by how much a turn may outlive its cancelling on a busy machine
+SOON_S = 0.6  # by how much a turn may outlive its cancelling on a busy machine
 
 
 def agent(*script: Any, tools: Any = (), name: str = "a", **options: Any) -> Agent:
@@ -390,7 +391,7 @@ def agent_after(made: Agent) -> Agent:
 
 def sleeps() -> str:
     """Sleep."""
-    time.sleep(1)
+    time.sleep(1.5)
     return "late"
 
 
@@ -403,13 +404,13 @@ async def waits() -> str:
 @tool(timeout_s=20)
 def limited() -> str:
     """Sleep."""
-    time.sleep(1)
+    time.sleep(1.5)
     return "late"
 
 
 @after_tools
 def asks_slowly(agent: Agent) -> None:
-    agent.llm, own = Slow(1), agent.llm
+    agent.llm, own = Slow(1.5), agent.llm
     try:
         agent.ask("Well?")
     finally:
@@ -452,9 +453,9 @@ def around() -> Iterator[None]:
 
 TWO = [call("sleeps"), call("waits")]
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
-    "model": lambda: {"llm": Slow(1)},
-    "streamed model": lambda: {"llm": Slow(1), "stream": True},
-    "typed model": lambda: {"llm": Slow(1), "output": City},
+    "model": lambda: {"llm": Slow(1.5)},
+    "streamed model": lambda: {"llm": Slow(1.5), "stream": True},
+    "typed model": lambda: {"llm": Slow(1.5), "output": City},
     "sync tool": lambda: {"script": [call("sleeps"), "x"], "tools": [sleeps]},
     "async tool": lambda: {"script": [call("waits"), "x"], "tools": [waits]},
     "tool with a timeout": lambda: {"script": [call("limited"), "x"], "tools": [limited]},
@@ -528,7 +529,7 @@ def test_what_is_left_behind_is_traced_and_costs_what_nobody_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    left, model = agent(call("sleeps"), "x", tools=[sleeps]), agent(llm=Slow(1), log=None)
+    left, model = agent(call("sleeps"), "x", tools=[sleeps]), agent(llm=Slow(1.5), log=None)
 
     async def main() -> None:
         await cancelled_after(0.1, left.ainput("Go"))
@@ -581,14 +582,37 @@ def test_a_turn_that_was_cancelled_is_resumed_and_nothing_is_done_twice(
         ran.append("pay")
         return "paid"
 
+    waiting: list[bool] = []
+
+    async def waits() -> None:
+        """Wait."""
+        waiting.append(True)
+        await asyncio.sleep(30)
+
     cancelled = agent([call("pay"), call("waits")], "x", tools=[pay, waits], log=None)
 
     async def main() -> Any:
-        await cancelled_after(0.2, cancelled.ainput("Go"))
+        task = asyncio.create_task(cancelled.ainput("Go"))
+        while not waiting:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         again = agent("Done.", tools=[pay, waits], log=None)
         return await again.aresume(cancelled.record)
 
     assert asyncio.run(main()) == "Done." and ran == ["pay"]
+
+
+@pytest.mark.parametrize("case", ["model", "sync tool", "async tool"])
+def test_a_turn_that_was_cancelled_is_replayed(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = CASES[case]()
+    cancelled = agent(*options.pop("script", ["x"]), **{"log": None, **options})
+    asyncio.run(cancelled_after(0.2, cancelled.ainput("Go")))
+    assert cancelled.record is not None
+    replayed = replay(cancelled.record)
+    assert replayed.same and replayed.results == replayed.recorded_results == ["Cancelled: "]
 
 
 def test_a_turn_that_is_cancelled_before_it_begins_asks_nobody() -> None:
@@ -911,7 +935,7 @@ def test_workflows_are_awaited_and_cancelled() -> None:
 def test_it_works_under_uvloop() -> None:
     uvloop = pytest.importorskip("uvloop", reason="uvloop is not installed")
     assert uvloop.run(chain(2, "async").ainput("x")) == "leaf"
-    assert uvloop.run(cancelled_after(0.2, agent(llm=Slow(1)).ainput("Go"))) < 0.2 + SOON_S
+    assert uvloop.run(cancelled_after(0.2, agent(llm=Slow(1.5)).ainput("Go"))) < 0.2 + SOON_S
 
 
 def test_it_works_under_trio_with_async_tools_in_the_background() -> None:
@@ -928,7 +952,7 @@ def test_it_works_under_trio_with_async_tools_in_the_background() -> None:
             assert [event["type"] async for event in events][-1] == "result"
         since = time.perf_counter()
         with trio.move_on_after(0.2):
-            await agent(llm=Slow(1)).ainput("Go")
+            await agent(llm=Slow(1.5)).ainput("Go")
         return time.perf_counter() - since
 
     assert trio.run(main) < 0.2 + SOON_S

@@ -70,6 +70,7 @@ class Beside:
         self._thread = threading.get_ident()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._asked: set[Job] = set()
+        self.interrupt: type[Any] = KeyboardInterrupt if CALLER.get() is None else Cancelled  # where bodies are cut
         self._lock = threading.Lock()
         self._closed = False
 
@@ -126,7 +127,7 @@ class Beside:
             again: whether Ctrl-C was pressed again: all bodies are left behind.
         """
         for job in list(self._asked):
-            job.fail(interrupt())
+            job.fail(self.interrupt())
         for body in self.bodies:
             body.cut = True
         self.turn.stop_inner()
@@ -231,12 +232,12 @@ class Body:
         """Its result.
 
         Raises:
-            KeyboardInterrupt: it was left behind after Ctrl-C.
+            KeyboardInterrupt, Cancelled: it was left behind.
             BaseException: what it raised.
         """
         if not self.over or (self.cut and self._stops and self._error is not None):
-            error = interrupt()
-            error.left_behind = self.left  # type: ignore[attr-defined]
+            error = self.beside.interrupt()
+            error.left_behind = self.left
             raise error
         if self._error is not None:
             raise self._error
@@ -327,19 +328,14 @@ class Body:
         """Note that the turn of an agent in this body is over.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+            KeyboardInterrupt, Cancelled: the turn was interrupted meanwhile.
             Abandoned: the body was left behind.
         """
         self.inside -= 1
         if self.left:
             raise Abandoned
         if self.cut:
-            raise interrupt()
-
-
-def interrupt() -> BaseException:
-    """What interrupts the code that runs here: Ctrl-C, or whoever awaits its turn."""
-    return KeyboardInterrupt() if CALLER.get() is None else Cancelled()
+            raise self.beside.interrupt()
 
 
 def in_frame(here: Frame, work: Callable[[], Any]) -> Any:
