@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -126,6 +127,8 @@ def test_it_takes_the_arguments_of_input_and_raises_what_that_raises() -> None:
     with pytest.raises(LookupError, match="lost") as raised:
         asyncio.run(agent(call("no"), "x", plugins=[breaks]).ainput("Go"))
     assert "breaks" in raised.value.__notes__[0]
+    names = [step.name for step in traceback.extract_tb(raised.value.__traceback__)]
+    assert names[-2:] == ["ainput", "breaks"]  # the package's own frames are left out, as in `input()`
 
 
 def test_a_paused_turn_is_resumed_and_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

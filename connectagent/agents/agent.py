@@ -190,7 +190,7 @@ class Agent(AsyncMethods):
             text = self.answer(prompt, max_iterations, key=key, form=form)
             return text if form is None else form.result(self, text)
         except BaseException as error:
-            self._shorten(error)
+            self.shorten(error)
             raise
 
     def answer(
@@ -262,10 +262,11 @@ class Agent(AsyncMethods):
             text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision))
             return text if form is None or text is None else form.result(self, text)
         except BaseException as error:
-            self._shorten(error)
+            self.shorten(error)
             raise
 
-    def _shorten(self, error: BaseException) -> None:
+    def shorten(self, error: BaseException) -> None:
+        """Take the package's frames out of the traceback of an error, unless the settings ask for them."""
         with contextlib.suppress(ConfigError):  # a settings file that cannot be read has an error of its own
             if setting("traceback") == "full":
                 return

@@ -154,7 +154,15 @@ def _end_all() -> None:
 
 
 async def awaited(agent: Any, work: Callable[[], Any]) -> Any:
-    """Take a turn in a thread, and wait for its end; its result."""
+    """Take a turn in a thread, and wait for its end; its result. Errors have none of the package's frames."""
+    try:
+        return await _awaited(agent, work)
+    except BaseException as error:
+        agent.shorten(error)
+        raise
+
+
+async def _awaited(agent: Any, work: Callable[[], Any]) -> Any:
     bell = _bell()
     turn = _Turn(agent, work, bell)
     turn.start()
