@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import gc
 import importlib
+import os
+import random
 import signal
 import subprocess
 import sys
@@ -44,6 +46,7 @@ from connectagent.testing import ScriptedLLM, call, conversation_problems
 from connectagent.testing.replay.replay import replay
 from connectagent.tools import loops
 
+MOMENTS = int(os.environ.get("CONNECTAGENT_CANCELS", "60"))  # set it for a longer run
 SOON_S = 0.6  # by how much a turn may outlive its cancelling on a busy machine
 
 
@@ -659,6 +662,61 @@ def test_a_second_cancel_does_not_wait_for_the_handler_that_blocks() -> None:
     go.set()
     assert wait_until(lambda: not made.in_turn)
     assert conversation_problems(made.session["messages"]) == []
+
+
+def brief() -> str:
+    """Take a moment."""
+    time.sleep(0.01)
+    return "brief"
+
+
+async def async_brief() -> str:
+    """Take a moment."""
+    await asyncio.sleep(0.01)
+    return "brief"
+
+
+def busy(number: int) -> Agent:
+    """An agent that does a bit of everything, in a turn of about 0.1 s."""
+    pair = [call("brief"), call("async_brief")]
+    child = agent(pair, "Child.", tools=[brief, async_brief], name="child")
+    script = [pair, [call("child", prompt="x"), call("brief")], pair, "Done."]
+    parallel, handlers = 1 + number % 3, [around] if number % 2 else []
+    return agent(
+        *script, tools=[brief, async_brief, child], plugins=handlers, parallel_tools=parallel, name="busy", log=None
+    )
+
+
+def test_a_turn_may_be_cancelled_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    chance = random.Random(5)
+
+    async def one(number: int) -> str:
+        made = busy(number)
+        task = asyncio.create_task(made.ainput("Go"))
+        await asyncio.sleep(chance.random() * 0.25)
+        task.cancel()
+        await asyncio.wait([task])
+        assert not made.in_turn
+        status = "not begun" if made.record is None else summarise(made.record).status
+        assert status in ("cancelled", "answered", "not begun"), status
+        session = made.current_session
+        if session is not None:
+            assert session["pending_tool"] is None and conversation_problems(session["messages"]) == []
+        made.llm = llm = ScriptedLLM(call("brief"), "Next.")
+        assert await made.ainput("Go on") == "Next."
+        assert [text for request in llm.requests for text in conversation_problems(request.messages)] == []
+        return status
+
+    async def main() -> list[str]:
+        told: list[str] = []
+        for batch in range(MOMENTS // 10):
+            told += await asyncio.gather(*(one(batch * 10 + number) for number in range(10)))
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        return told
+
+    assert asyncio.run(main()).count("cancelled") > MOMENTS / 4
+    assert wait_until(lambda: not busy_threads()), busy_threads()
 
 
 def test_other_turns_go_on_beside_handlers_that_block() -> None:
