@@ -183,12 +183,12 @@ class _Steps(Lockstep):
         super().__init__(agent, work)
         self._bell = bell
         self._running = _Turn(agent, self._run, bell)
+        self._begun = False
 
     async def item(self) -> Any:
         """Run the turn until its next item or its `End`."""
-        if self._thread is None:
-            self._consumer = threading.get_ident()
-            self._thread = threading.Thread()  # none yet
+        if not self._begun:
+            self._begun, self._consumer = True, threading.get_ident()
             self._running.start()
         else:
             self._asked.put(None)
@@ -209,7 +209,7 @@ class _Steps(Lockstep):
 
     async def close(self) -> None:  # type: ignore[override]
         """Cancel the turn unless it is over, and wait for its end."""
-        if self._thread is None or self._running.over.is_set():
+        if not self._begun or self._running.over.is_set():
             return
         self.cancel()
         while not self._running.over.is_set():
