@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         register_models,
     )
     from connectagent.loop.ask import llm_do
+    from connectagent.tools.loops import run_async
     from connectagent.tools.signature import tool
     from connectagent.tools.tool import Tool
 
@@ -81,6 +82,7 @@ _HOME = {
     "loop.ask": "llm_do",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
     "tools": "Tool tool",
+    "tools.loops": "run_async",
     "agents.workflows": "Loop Parallel Sequential",
 }
 _MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
@@ -136,6 +138,7 @@ __all__ = [
     "on_trace",
     "register_commands",
     "register_models",
+    "run_async",
     "shadow",
     "tool",
     "use",

@@ -114,6 +114,13 @@ class TurnEnded(BaseException):
     """The turn was ended before a model or tool was called. Not an Exception, as nothing has failed."""
 
 
+class Cancelled(BaseException):
+    """Whoever awaits the turn has cancelled it. It ends the turn as Ctrl-C does; `ainput()` raises `CancelledError`."""
+
+
+INTERRUPTS = (KeyboardInterrupt, Cancelled)
+
+
 class Abandoned(BaseException):
     """Nothing waits for this turn any more, since Ctrl-C came twice. It must not touch the turns around it."""
 

@@ -99,10 +99,10 @@ def contracts() -> str:
     return "\n\n".join(parts)
 
 
-INTERNAL = ("answer", "by", "call_options", "ended")
+INTERNAL = ("answer", "by", "call_options", "ended", "shorten")
 """What `Agent` has without an underscore for other modules of the package, and not for users."""
 
-INHERITED = ("ask", "session", "state", "plugin", "close", "find", "root", "branch")
+INHERITED = ("ainput", "astream", "aresume", "ask", "session", "state", "plugin", "close", "find", "root", "branch")
 """What it has for users from the classes that it is made of."""
 
 

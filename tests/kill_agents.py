@@ -12,6 +12,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from awaiting import go_on, take
+
 from connectagent import Agent, after_tools, before_each_tool, tool
 from connectagent.records.history import history_of
 from connectagent.testing import conversation_problems
@@ -60,14 +62,14 @@ def work(order: dict[str, Any]) -> None:
     agent, number = agent_of(order), 0
     while True:
         number += 1
-        agent.input(f"turn {number} of {order['tag']}")
+        take(agent, f"turn {number} of {order['tag']}", order["awaited"])
 
 
 def resume(order: dict[str, Any]) -> dict[str, Any]:
     """Go on with what was killed, and take one more turn."""
     agent = agent_of(order)
-    agent.resume(order["record"])
-    result = agent.input(f"turn {order['turn']} of {order['tag']}")
+    go_on(agent, order["record"], order["awaited"])
+    result = take(agent, f"turn {order['turn']} of {order['tag']}", order["awaited"])
     assert agent.current_session is not None
     messages = agent.current_session["messages"]
     return {
@@ -96,7 +98,7 @@ def warm_up(url: str) -> None:
     for model, address in (("claude-sonnet-4-5", url), ("gpt-4o", f"{url}/v1")):
         for stream in (False, True):
             order = {"model": model, "url": address, "stream": stream, "tag": "warm"}
-            agent_of(order).input("turn 1 of warm")
+            take(agent_of(order), "turn 1 of warm", awaited=stream)
     agent_of(order).resume(next(Path(".co/evals").iterdir()))
     gc.collect()
     gc.freeze()

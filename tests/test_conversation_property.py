@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from awaiting import take
 from conversation_faults import ACTS, Abrupt, Boom
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -66,7 +67,8 @@ TURNS = st.builds(
 class Session:
     """An agent whose handlers and tools do what a drawn plan says, and whose model checks each request."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, awaited: bool = False, **options: Any) -> None:
+        self.awaited = awaited
         self.faults: list[Fault] = []
         self.seen: Counter[str] = Counter()
         self.raised: list[BaseException] = []
@@ -116,7 +118,7 @@ class Session:
         self.faults, self.llm.script = turn.faults, list(turn.rounds)
         self.seen.clear()
         try:
-            assert isinstance(self.agent.input("Go."), str)
+            assert isinstance(take(self.agent, "Go.", self.awaited), str)
         except BaseException as error:
             self.check_error(error)
         self.faults, self.llm.script = [], []
@@ -138,7 +140,7 @@ class Session:
         if "good" not in self.agent.tools:
             self.agent.add_tool(good)
         self.llm.script = [("text", [("good", "c1", {"x": 2}), ("good", "c1", {"x": 3})]), "It worked."]
-        assert self.agent.input("And now?") == "It worked."
+        assert take(self.agent, "And now?", self.awaited) == "It worked."
         assert json.dumps(self.agent.tools["good"].schema) == GOOD
         assert self.agent.current_session is not None
         session = self.agent.current_session
@@ -249,6 +251,12 @@ MEAN = settings(
 @given(st.lists(TURNS, min_size=1, max_size=3))
 def test_whatever_handlers_do_each_request_is_valid_and_the_next_turn_works(turns: list[Turn]) -> None:
     play(turns)
+
+
+@settings(MEAN, max_examples=CASES // 10)
+@given(turns=st.lists(TURNS, min_size=1, max_size=2))
+def test_whatever_handlers_do_in_awaited_turns_the_same_holds(turns: list[Turn]) -> None:
+    play(turns, awaited=True)
 
 
 @settings(MEAN, max_examples=CASES // 15)

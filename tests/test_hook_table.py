@@ -1,4 +1,4 @@
-"""Promise 2 as a table: every hook, on every path, exactly once and in this order, plain and streamed."""
+"""Promise 2 as a table: every hook, on every path, exactly once and in this order: plain, streamed and awaited."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
+from awaiting import take
 
 from connectagent import Agent, Continue, LLMResponse, Retry, ToolCall, ToolRejected, hooks
 from connectagent.hooks.specs import AROUND, EVENTS
@@ -262,19 +263,19 @@ def _agent(path: Path, stream: bool) -> tuple[Agent, HookRecorder]:
     return agent, recorder
 
 
-def _run(agent: Agent, path: Path) -> None:
+def _run(agent: Agent, path: Path, awaited: bool = False) -> None:
     if isinstance(path.outcome, str):
-        assert agent.input("Go.") == path.outcome
+        assert take(agent, "Go.", awaited) == path.outcome
     else:
         with pytest.raises(path.outcome):
-            agent.input("Go.")
+            take(agent, "Go.", awaited)
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("how", ["plain", "streamed", "awaited"])
 @pytest.mark.parametrize("path", PATHS, ids=[path.name.replace(" ", "_") for path in PATHS])
-def test_each_path_fires_exactly_these_hooks_in_this_order(path: Path, stream: bool) -> None:
-    agent, recorder = _agent(path, stream)
-    _run(agent, path)
+def test_each_path_fires_exactly_these_hooks_in_this_order(path: Path, how: str) -> None:
+    agent, recorder = _agent(path, how == "streamed")
+    _run(agent, path, how == "awaited")
     assert seen(recorder) == spelled_out(path.hooks)
 
 

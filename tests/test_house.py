@@ -42,6 +42,7 @@ LATER = (
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),
     *(f"connectagent.models.{name}" for name in ("anthropic_cache", "attempts", "files", "openai_stream", "responses")),
     *(f"connectagent.records.{name}" for name in ("find", "follow", "history", "lines", "read", "retention")),
+    *(f"connectagent.{name}" for name in ("agents.awaited", "loop.caller", "loop.threads", "tools.loops")),
     "connectagent.records.summary",
 )
 

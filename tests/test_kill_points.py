@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from awaiting import go_on, take
 
 from connectagent import Agent, LLMResponse, ToolCall, hooks
 
@@ -140,7 +141,7 @@ def test_no_call_is_run_twice_and_none_is_lost_wherever_the_turn_was_cut(
         warnings.simplefilter("ignore")
         ran.clear()
         agent = agent_of(plans)
-        agent.input("Go.")
+        take(agent, "Go.", seed % 2 == 1)
         full, path = list(ran), agent.record
         assert path is not None and {id for id, _ in full} == {"c1", "c2", "c3"}
         lines = path.read_bytes().splitlines(keepends=True)
@@ -151,7 +152,7 @@ def test_no_call_is_run_twice_and_none_is_lost_wherever_the_turn_was_cut(
             place.write_bytes(b"".join(lines[:cut]))
             ran.clear()
             goes_on = agent_of(plans)
-            goes_on.resume(place)
+            go_on(goes_on, place, seed % 2 == 1 and cut % 4 == 0)
             begun = begun_in(lines[:cut])
             expected = [(id, n) for id, n in full if id not in begun]
             assert ran == expected, (plans, cut, lines[cut - 1])

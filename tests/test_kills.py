@@ -175,6 +175,7 @@ def killed_and_resumed(number: int, provider: Provider, forks: Forks, folder: Pa
     anthropic, stream = number % 2 == 0, number % 4 < 2
     folder.mkdir()
     order: dict[str, Any] = {"tag": tag, "folder": str(folder), "stream": stream, "told": "told", "turn": 999}
+    order["awaited"] = number % 3 == 0
     order.update(model="claude-sonnet-4-5", url=provider.url) if anthropic else order.update(
         model="gpt-4o", url=f"{provider.url}/v1"
     )

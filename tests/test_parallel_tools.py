@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from awaiting import go_on, take
 
 from connectagent import (
     Agent,
@@ -394,18 +395,18 @@ class Plan:
             raise ValueError(f"{n} failed")
         return f"did {n}"
 
-    def run(self, n: int) -> Any:
+    def run(self, n: int, awaited: bool = False) -> Any:
         names = {"timeout": "short", "left": "left"}
         calls = [ToolCall(f"c{at}", names.get(kind, "work"), {"n": at}) for at, kind in enumerate(self.kinds)]
         agent = made(self.tools(), LLMResponse(None, calls), "Done.", n=n, plugins=self.plugin())
         try:
-            result: Any = agent.input("Go")
+            result: Any = take(agent, "Go", awaited)
             waits = 0
         except Paused as paused:
             waits = len(paused.waiting)
             while True:
                 try:
-                    result = agent.resume(approve=paused.waiting[0].id)
+                    result = go_on(agent, awaited=awaited, approve=paused.waiting[0].id)
                     break
                 except Paused as again:
                     paused = again
@@ -415,12 +416,13 @@ class Plan:
         return waits, [result, session(agent)["messages"], session(agent)["state"], statuses, log]
 
 
-def test_random_rounds_are_the_same_as_with_one_call_after_the_other() -> None:
+@pytest.mark.parametrize("awaited", [False, True], ids=["plain", "awaited"])
+def test_random_rounds_are_the_same_as_with_one_call_after_the_other(awaited: bool) -> None:
     pauses = 0
     for seed in range(ROUNDS):
         one, several = Plan(seed), Plan(seed)
         _, expected = one.run(1)
-        waits, told = several.run(2 + seed % 7)
+        waits, told = several.run(2 + seed % 7, awaited)
         assert told == expected, f"seed {seed}: {one.kinds}"
         assert waits == one.kinds.count("pause"), "all waits are shown together"
         assert conversation_problems(told[1]) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from awaiting import go_on, take
 
 import connectagent
 from connectagent import Agent, LLMResponse, Pause, Paused, ToolCall, before_each_tool, hooks, xray
@@ -25,13 +26,17 @@ from connectagent.testing import ScriptedLLM, call, conversation_problems
 PLACES = ("before_llm", "before_tools", "before_each_tool", "tool")
 CALLS = [ToolCall("c1", "work", {"n": 1}), ToolCall("c2", "work", {"n": 2}), ToolCall("c3", "work", {"n": 3})]
 ROUND = LLMResponse("On it.", CALLS)
-RUN: dict[bool, Callable[..., Any]] = {
-    False: lambda agent, prompt: agent.input(prompt),
-    True: lambda agent, prompt: list(agent.stream(prompt))[-1]["result"],
+RUN: dict[str, Callable[..., Any]] = {
+    "plain": take,
+    "streamed": lambda agent, prompt: list(agent.stream(prompt))[-1]["result"],
+    "awaited": partial(take, awaited=True),
 }
-RESUME: dict[bool, Callable[..., Any]] = {
-    False: lambda agent, path, **decided: agent.resume(path, **decided),
-    True: lambda agent, path, **decided: list(streamed(agent, partial(agent.resume, path, **decided)))[-1]["result"],
+RESUME: dict[str, Callable[..., Any]] = {
+    "plain": go_on,
+    "streamed": lambda agent, path, **decided: list(streamed(agent, partial(agent.resume, path, **decided)))[-1][
+        "result"
+    ],
+    "awaited": partial(go_on, awaited=True),
 }
 
 
@@ -89,10 +94,10 @@ class Plan:
         return around
 
 
-def paused_turn(place: str, stream: bool = False) -> tuple[Plan, Paused]:
+def paused_turn(place: str, how: str = "plain") -> tuple[Plan, Paused]:
     plan = Plan(place, ROUND)
     with pytest.raises(Paused) as caught:
-        RUN[stream](plan.agent, "Do it.")
+        RUN[how](plan.agent, "Do it.")
     return plan, caught.value
 
 
@@ -106,17 +111,17 @@ def check(plan: Plan, path: Path) -> list[str]:
     return [str(message["content"]) for message in messages if message["role"] == "tool"]
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("how", RUN)
 @pytest.mark.parametrize("place", PLACES)
-def test_an_approved_turn_ends_as_if_it_had_not_stopped(place: str, stream: bool) -> None:
+def test_an_approved_turn_ends_as_if_it_had_not_stopped(place: str, how: str) -> None:
     straight = Plan(place, ROUND, "Done.", ask=False)
     assert straight.agent.input("Do it.") == "Done."
-    first, pause = paused_turn(place, stream)
+    first, pause = paused_turn(place, how)
     assert pause.reason == "needs a manager"
     assert (pause.call.id if pause.call else None) == ("c2" if place in ("before_each_tool", "tool") else None)
     assert pause.record is not None and summarise(pause.record).status == "paused"
     second = Plan(place, "Done.")
-    assert RESUME[stream](second.agent, pause.record, approve=True) == "Done."
+    assert RESUME[how](second.agent, pause.record, approve=True) == "Done."
     assert first.ran + second.ran == [1, 2, 3]
     assert second.approved == ([2] if place in ("tool", "before_each_tool", "before_tools") else [])
     assert check(second, pause.record) == ["worked on 1", "worked on 2", "worked on 3"]
@@ -126,12 +131,12 @@ def test_an_approved_turn_ends_as_if_it_had_not_stopped(place: str, stream: bool
     assert second.agent.current_session["messages"] == straight.agent.current_session["messages"]
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("how", RUN)
 @pytest.mark.parametrize("place", PLACES[1:])
-def test_a_rejected_call_is_not_run_and_the_model_reads_why(place: str, stream: bool) -> None:
-    first, pause = paused_turn(place, stream)
+def test_a_rejected_call_is_not_run_and_the_model_reads_why(place: str, how: str) -> None:
+    first, pause = paused_turn(place, how)
     second = Plan(place, "Then not.")
-    assert RESUME[stream](second.agent, pause.record, reject="too dear") == "Then not."
+    assert RESUME[how](second.agent, pause.record, reject="too dear") == "Then not."
     assert pause.record is not None
     no, whole = "rejected: too dear", place == "before_tools"
     expected = [no] * 3 if whole else ["worked on 1", no, "worked on 3"]
@@ -145,12 +150,12 @@ def test_a_rejected_call_is_not_run_and_the_model_reads_why(place: str, stream: 
     assert [entry["by"] for entry in entries] == [{"plugin": "(resume)"}] * len(expected[: 3 if whole else 1])
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+@pytest.mark.parametrize("how", RUN)
 @pytest.mark.parametrize("place", ["before_each_tool", "tool"])
-def test_an_answer_stands_in_for_the_call(place: str, stream: bool) -> None:
-    first, pause = paused_turn(place, stream)
+def test_an_answer_stands_in_for_the_call(place: str, how: str) -> None:
+    first, pause = paused_turn(place, how)
     second = Plan(place, "I see.")
-    assert RESUME[stream](second.agent, pause.record, answer={"from": "the manager"}) == "I see."
+    assert RESUME[how](second.agent, pause.record, answer={"from": "the manager"}) == "I see."
     assert pause.record is not None
     assert check(second, pause.record) == ["worked on 1", '{"from": "the manager"}', "worked on 3"]
     assert first.ran + second.ran == [1, 3]

@@ -131,6 +131,7 @@ def test_threads_have_their_own_contexts() -> None:
     assert seen == {(f"agent{number}", f"task of agent{number}") for number in range(3)}
 
 
+@pytest.mark.filterwarnings("ignore:.*blocks the event loop:RuntimeWarning")
 def test_async_tools_see_it_too_also_while_an_event_loop_runs() -> None:
     seen: list[str] = []
 

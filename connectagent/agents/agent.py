@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import Any, cast, overload
 
 from connectagent.agents.agent_tool import agent_tool
-from connectagent.agents.closing import Closable, watch
+from connectagent.agents.awaitable import AsyncMethods, Output, Prompt
+from connectagent.agents.closing import watch
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
-from connectagent.data import LLM, File, Image, Log, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, Log, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError, hide_own_frames
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
@@ -34,6 +35,7 @@ from connectagent.session.snapshot import By
 from connectagent.session.state import initial_state
 from connectagent.session.usage import Spent
 from connectagent.settings import overrides, setting
+from connectagent.tools.awaiting import operating
 from connectagent.tools.registry import ToolRegistry
 
 OWN_PLUGINS = "connectagent.builtin"  # loaded by name, as plugins are: that room is above this one
@@ -41,11 +43,7 @@ CONNECTAGENT = "connectagent"
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
-Prompt = str | Image | File | list[Any]
-Output = TypeVar("Output")
-
-
-class Agent(Closable):
+class Agent(AsyncMethods):
     """A model with tools, a conversation, and plugins that observe and steer each step of it.
 
     Args:
@@ -192,7 +190,7 @@ class Agent(Closable):
             text = self.answer(prompt, max_iterations, key=key, form=form)
             return text if form is None else form.result(self, text)
         except BaseException as error:
-            self._shorten(error)
+            self.shorten(error)
             raise
 
     def answer(
@@ -264,10 +262,11 @@ class Agent(Closable):
             text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision))
             return text if form is None or text is None else form.result(self, text)
         except BaseException as error:
-            self._shorten(error)
+            self.shorten(error)
             raise
 
-    def _shorten(self, error: BaseException) -> None:
+    def shorten(self, error: BaseException) -> None:
+        """Take the package's frames out of the traceback of an error, unless the settings ask for them."""
         with contextlib.suppress(ConfigError):  # a settings file that cannot be read has an error of its own
             if setting("traceback") == "full":
                 return
@@ -291,8 +290,8 @@ class Agent(Closable):
         turn = self.turn
         if turn is None:
             outside = partial(execute_outside, self, call, self._executed)
-            return cast(TraceEntry, self.runtime.run(self, "execute_tool", outside))
-        return execute_inside(turn, call, key)
+            return cast(TraceEntry, operating(partial(self.runtime.run, self, "execute_tool", outside)))
+        return cast(TraceEntry, operating(partial(execute_inside, turn, call, key)))
 
     # -- what it holds -------------------------------------------------------------------------
 

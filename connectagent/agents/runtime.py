@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,10 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectagent.data import LLM
+from connectagent.tools.awaiting import CALLER
 
 
 def _go(agent: Any, what: str, action: Callable[[], Any]) -> Any:
-    return action()
+    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
+    if running is None or running() is None:
+        return action()
+    from connectagent.tools.loops import on_loop_thread  # loads asyncio
+
+    return on_loop_thread(what, action)
+
+
+def _sleep(seconds: float) -> None:
+    caller = CALLER.get()
+    time.sleep(seconds) if caller is None or caller.is_here else caller.sleep(seconds)
 
 
 @dataclass
@@ -28,7 +40,7 @@ class Runtime:
 
     create_model: Callable[[str], LLM] | None = None
     asked_model: Callable[[str], LLM] | None = None
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = _sleep
     run: Callable[[Any, str, Callable[[], Any]], Any] = _go
 
 

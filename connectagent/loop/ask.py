@@ -15,6 +15,7 @@ from connectagent.loop.output import Form, form_of
 from connectagent.loop.remote import Remote
 from connectagent.models.content import parts_of
 from connectagent.session.state import clone
+from connectagent.tools.awaiting import CALLER, operating
 from connectagent.tools.registry import ToolRegistry
 
 Output = TypeVar("Output")
@@ -146,24 +147,29 @@ def _in_turn(
     if asked.body is not None and (asked.body.left or asked.body.over):
         raise RuntimeError(f"a model was asked by a tool that the turn no longer waits for: {asked.id}")
     turn: Any = asked.turn if asked.body is None else Remote(asked.body, copy_context())
-    lock = turn.alone(asked)
+    lock, caller = turn.alone(asked), CALLER.get()
 
     def meanwhile(*given: Any) -> LLMResponse:
         lock.release()  # others may ask while this call waits for its answer
         try:
-            return _send(form, *given)  # type: ignore[no-any-return]
+            apart = None if caller is None else caller.apart()
+            answer = _send(form, *given) if apart is None else apart.run(partial(_send, form, *given))
+            return answer  # type: ignore[no-any-return]
         finally:
             lock.acquire()
 
-    with lock:
+    def asking() -> LLMResponse | None:
         options = dict(clone(dict(llm.options))) if isinstance(llm, ConfigurableLLM) else {}
         request = LLMRequest(messages, tools or [], str(llm.model), options)
         name = None if form is None else form.name
         id = turn.key(asked, "ask", request.model, [messages, tools, name] if tools or name else messages)
         by = asked.by or turn.boundary.running() or turn.agent.by
-        response = Call(turn, request, id, llm, asked, by, meanwhile).attempts()
+        return Call(turn, request, id, llm, asked, by, meanwhile).attempts()
+
+    with lock:
+        response: LLMResponse | None = operating(asking)
     if response is None:
-        raise RuntimeError(f"the turn was ended before {request.model} was asked")
+        raise RuntimeError(f"the turn was ended before {llm.model} was asked")
     return response
 
 

@@ -15,18 +15,18 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import TraceEntry
-from connectagent.errors import Abandoned
+from connectagent.errors import INTERRUPTS, Abandoned, Cancelled
 from connectagent.frame import Frame
 from connectagent.session.readonly import BodySession
 from connectagent.session.snapshot import By
 from connectagent.session.state import copy_of, lasting, merge_change, state_change
-from connectagent.tools.running import stops
+from connectagent.tools.awaiting import CALLER, stops, waiting
 
 GRACE_S = 0.5  # the time in which cancelled async work has to end
 RUNS_ON = "it could not be stopped and runs on; what it still does is not waited for"
 
 
-class _Job:
+class Job:
     """A job for the turn's own thread."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
@@ -68,8 +68,9 @@ class Beside:
         self.turn = turn
         self.bodies: list[Body] = []
         self._thread = threading.get_ident()
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
-        self._asked: set[_Job] = set()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._asked: set[Job] = set()
+        self.interrupt: type[Any] = KeyboardInterrupt if CALLER.get() is None else Cancelled  # where bodies are cut
         self._lock = threading.Lock()
         self._closed = False
 
@@ -86,14 +87,14 @@ class Beside:
         """
         if self.is_here:
             return work()
-        job = _Job(work)
+        job = Job(work)
         with self._lock:
             if self._closed:
                 raise Abandoned
             self._asked.add(job)
         self._jobs.put(job)
         try:
-            return job.result()
+            return waiting(job.result)
         finally:
             self._asked.discard(job)
 
@@ -107,7 +108,8 @@ class Beside:
         while not until():
             left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
             try:
-                job = self._jobs.get(timeout=left_s)
+                caller = CALLER.get()
+                job = self._jobs.get(timeout=left_s) if caller is None else caller.get(self._jobs, left_s)
             except Empty:
                 return until()
             if job is not None:
@@ -125,7 +127,7 @@ class Beside:
             again: whether Ctrl-C was pressed again: all bodies are left behind.
         """
         for job in list(self._asked):
-            job.fail(KeyboardInterrupt())
+            job.fail(self.interrupt())
         for body in self.bodies:
             body.cut = True
         self.turn.stop_inner()
@@ -230,12 +232,12 @@ class Body:
         """Its result.
 
         Raises:
-            KeyboardInterrupt: it was left behind after Ctrl-C.
+            KeyboardInterrupt, Cancelled: it was left behind.
             BaseException: what it raised.
         """
         if not self.over or (self.cut and self._stops and self._error is not None):
-            error = KeyboardInterrupt()
-            error.left_behind = self.left  # type: ignore[attr-defined]
+            error = self.beside.interrupt()
+            error.left_behind = self.left
             raise error
         if self._error is not None:
             raise self._error
@@ -326,14 +328,14 @@ class Body:
         """Note that the turn of an agent in this body is over.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed meanwhile.
+            KeyboardInterrupt, Cancelled: the turn was interrupted meanwhile.
             Abandoned: the body was left behind.
         """
         self.inside -= 1
         if self.left:
             raise Abandoned
         if self.cut:
-            raise KeyboardInterrupt
+            raise self.beside.interrupt()
 
 
 def in_frame(here: Frame, work: Callable[[], Any]) -> Any:
@@ -372,9 +374,9 @@ def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: 
     body.begin(by, turn.state)
     try:
         run_apart(body, by, tool, arguments)
-    except KeyboardInterrupt as interrupt:
+    except INTERRUPTS as error:
         beside.cut()
-        interrupt.left_behind = body.left  # type: ignore[attr-defined]
+        error.left_behind = body.left  # type: ignore[union-attr]
         raise
     finally:
         beside.close(abandon=True)

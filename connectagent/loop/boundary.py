@@ -22,6 +22,7 @@ from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same
 from connectagent.session.state import merge_change
 from connectagent.session.trace import OUTSIDE
+from connectagent.tools.awaiting import CALLER
 from connectagent.tools.tool import Tool
 
 # The number of threads besides the main one. `threading.active_count` takes a lock, which is too slow here.
@@ -187,7 +188,7 @@ class Boundary:
         self._running.append(by)
         interrupted = True
         try:
-            value = tool.run(arguments)
+            value = tool.run(arguments) if (caller := CALLER.get()) is None else caller.run_tool(tool, arguments)
             interrupted = False
             return value
         except Exception:

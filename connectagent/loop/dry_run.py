@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, TokenUsage, ToolCall, TraceEntry
-from connectagent.errors import HookResultError
+from connectagent.errors import INTERRUPTS, HookResultError
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.boundary import Boundary, resume, run
@@ -270,7 +270,7 @@ class DryRun(Boundary):
         """Run the handler, or one half of it.
 
         Raises:
-            KeyboardInterrupt: the user pressed Ctrl-C meanwhile.
+            KeyboardInterrupt, Cancelled: the turn was interrupted meanwhile.
         """
         would: dict[str, Any] = {}
         shadow = self.snapshot
@@ -282,7 +282,7 @@ class DryRun(Boundary):
                 would["return"] = as_data(value)
         except BaseException as error:
             if error is not expected:
-                if isinstance(error, KeyboardInterrupt):
+                if isinstance(error, INTERRUPTS):
                     raise
                 would["raise"] = {"error": _text(error), "error_type": type(error).__name__}
         finally:

@@ -22,6 +22,7 @@ from connectagent.session.raised import model_error
 from connectagent.session.requests import name_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
+from connectagent.tools.awaiting import CALLER
 
 _GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
 MAX_RETRIES = 10  # of one call: a handler that always returns Retry must not hang the agent
@@ -270,9 +271,11 @@ class Attempt:
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
-        ask = llm.complete if stream is None else partial(stream, on_text=turn.emit_text)
-        tools = tools or None
-        return ask(messages, tools) if turn.output is None else turn.output.send(llm, ask, messages, tools)
+        apart = None if (caller := CALLER.get()) is None else caller.apart()
+        on_text = turn.emit_text if apart is None else partial(apart.call, turn.emit_text)
+        ask = llm.complete if stream is None else partial(stream, on_text=on_text)
+        send = ask if turn.output is None else partial(turn.output.send, llm, ask)
+        return send(messages, tools or None) if apart is None else apart.run(partial(send, messages, tools or None))
 
     def _lost(self) -> None:
         """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from typing import Any
 
 from connectagent import frame
@@ -18,6 +19,7 @@ from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal
 from connectagent.session.raised import model_error
 from connectagent.session.state import copy_of, lasting, state_change
+from connectagent.tools.awaiting import operating
 
 _STOPPED = ("interrupted", "paused", "error")
 MAX_DEPTH = 10  # how many turns may be nested
@@ -53,7 +55,7 @@ def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
     asked = asking(agent)
     if asked is None:
         return take_root_turn(agent, given)
-    return str(ask_inside(agent, given, asked, key)["result"])
+    return str(operating(partial(ask_inside, agent, given, asked, key))["result"])
 
 
 def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: str | None = None) -> str:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from connectagent import frame
+from connectagent.errors import INTERRUPTS
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HookCall
 from connectagent.loop.beside import GRACE_S, Body, in_frame, run_apart
@@ -141,7 +142,7 @@ class _Host:
         while True:
             try:
                 result, passed = remote.call(_leave, executor, entered, call, result, error)
-            except KeyboardInterrupt as raised:  # maybe before the first handler was reached
+            except INTERRUPTS as raised:  # maybe before the first handler was reached
                 if not entered:
                     raise
                 error = raised

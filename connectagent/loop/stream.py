@@ -30,7 +30,7 @@ def streamed(agent: Any, turn: Callable[[], Any]) -> Events:
         agent: the agent.
         turn: runs the turn and returns its result.
     """
-    events = _events(_Lockstep(agent, turn))
+    events = _events(Lockstep(agent, turn))
     _open.add(events)
     return events
 
@@ -43,9 +43,9 @@ def _end_all() -> None:
             events.close()
 
 
-def _events(steps: _Lockstep) -> Events:
+def _events(steps: Lockstep) -> Events:
     try:
-        while not isinstance(step := steps.next(), _End):
+        while not isinstance(step := steps.next(), End):
             yield step
         if step.error is not None:
             try:
@@ -57,14 +57,14 @@ def _events(steps: _Lockstep) -> Events:
         steps.close()
 
 
-class _End(NamedTuple):
+class End(NamedTuple):
     """The end of the turn: its result as an item, or its error."""
 
     item: TraceEntry
     error: BaseException | None
 
 
-class _Lockstep:
+class Lockstep:
     """The thread of a turn and its consumer; one waits while the other runs."""
 
     def __init__(self, agent: Any, turn: Callable[[], Any]) -> None:
@@ -80,7 +80,7 @@ class _Lockstep:
     # -- in the consumer's thread --------------------------------------------------------------
 
     def next(self) -> Any:
-        """Run the turn until its next item or its `_End`."""
+        """Run the turn until its next item or its `End`."""
         self._consumer = threading.get_ident()
         try:
             if self._thread is None:
@@ -105,17 +105,24 @@ class _Lockstep:
     # -- in the turn's thread ------------------------------------------------------------------
 
     def _run(self) -> None:
-        end = _End({}, None)
+        end = End({}, None)
         try:
             self._agent.listener = self
             result = self._turn()
             session = self._agent.current_session or {}
-            end = _End({"type": "result", "result": result, "outcome": session.get("outcome")}, None)
+            end = End({"type": "result", "result": result, "outcome": session.get("outcome")}, None)
         except BaseException as error:
-            end = _End({}, error)
+            end = End({}, error)
         finally:
             self._agent.listener = None
-            self._items.put(end)
+            self._give(end)
+
+    def _give(self, item: Any) -> None:
+        self._items.put(item)
+
+    def _wait(self) -> None:
+        """Wait until the consumer asks for the next item."""
+        self._asked.get()
 
     def is_own_thread(self) -> bool:
         """Whether this is the thread of the streamed turn."""
@@ -138,8 +145,8 @@ class _Lockstep:
             waited = not self._closing
             if waited:
                 agent.conversation.snapshot.sync()
-                self._items.put(item)
-                self._asked.get()
+                self._give(item)
+                self._wait()
         if waited:
             agent.conversation.take_changes(self._by)
         if self._interrupted:

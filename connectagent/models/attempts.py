@@ -9,6 +9,7 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.models.failures import retry_after
+from connectagent.tools.awaiting import CALLER
 
 _MAX_RETRIES = 2  # of both SDKs, where the options name no other number
 _LONGEST_WAIT_S = 120  # what asks for more is given up by OpenAI's SDK
@@ -36,27 +37,41 @@ class Attempts:
         self._made: list[dict[str, Any]] = []
 
     def __enter__(self) -> Attempts:
-        self._token = _current.set(self)
+        self._token, self._caller = _current.set(self), CALLER.get()
+        self._compute(True)
         return self
 
     def __exit__(self, *raised: object) -> None:
+        self._compute(False)
         _current.reset(self._token)
+
+    def _compute(self, now: bool) -> None:
+        """Compute beside few others in awaited turns; the request itself only waits."""
+        if self._caller is not None:
+            self._caller.compute(now)
 
     def begin(self) -> None:
         """Another attempt is made."""
+        self._compute(False)
         self._made.append({"status": None, "began": time.perf_counter()})
 
     def answered(self, status: int, headers: Mapping[str, str]) -> None:
         """Note the answer of an attempt; the running turn traces that the SDK waits to try again."""
+        self._compute(True)
         if not self._made:
             return
         answer = {"status": status, "retry_after_s": retry_after(headers)}
         self._made[-1].update(answer)
         here = frame.current()
-        if here is None or here.turn.over or not self._will_retry(status, answer["retry_after_s"], headers):
+        if not self._will_retry(status, answer["retry_after_s"], headers):
             return
+        self._compute(False)  # it sleeps
+        if here is None or here.turn.over:
+            return
+        body = None if self._caller is None else self._caller.body
+        retry = {"model": self.model, **answer, "attempt": len(self._made)}
         try:
-            here.turn.retrying({"model": self.model, **answer, "attempt": len(self._made)})
+            here.turn.retrying(retry) if body is None else body.call(here.turn.retrying, retry)
         except Exception as error:
             raise Raised(error) from None
 

@@ -38,10 +38,10 @@ class Summary:
         model: the model that the session began with.
         started: when the session began (UTC), or None.
         script: the script that made the agent, or None.
-        status: of the last turn: `answered`, `ended`, `max_iterations`, `error`, `interrupted`, `paused`; `running`
-            while a process is writing it, `crashed` where the process is gone (`unfinished` where the system has no
-            locks to distinguish them); `not recorded from turn 3` where the disk was full; `between_turns` and `empty`
-            of a session without a turn.
+        status: of the last turn: `answered`, `ended`, `max_iterations`, `error`, `interrupted`, `cancelled`, `paused`;
+            `running` while a process is writing it, `crashed` where the process is gone (`unfinished` where the system
+            has no locks to distinguish them); `not recorded from turn 3` where the disk was full; `between_turns` and
+            `empty` of a session without a turn.
         turns: how many turns have begun; None where head and tail do not show it.
         totals: the sums of finished turns; None where the tail does not have them.
         first_words: of the first input.

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.data import TraceEntry
-from connectagent.errors import Paused
+from connectagent.errors import Cancelled, Paused
 from connectagent.output.masking import refresh
 from connectagent.output.text import describe
 from connectagent.records.encode import Encoder, without_texts
@@ -369,7 +369,8 @@ class _Turn:
             "session": encoder.line(totals.data()),  # after everything long: listing records reads the tail only
         }
         if error is not None:
-            status = "error" if isinstance(error, Exception) else "interrupted"
+            status = "cancelled" if isinstance(error, Cancelled) else "interrupted"
+            status = "error" if isinstance(error, Exception) else status
             status = "paused" if isinstance(error, Paused) else status
             pairs["error"] = encoder.line(f"{type(error).__name__}: {describe(str, error)}".removeprefix("Paused: "))
         pairs["status"] = encoder.scalar(status)

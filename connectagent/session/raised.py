@@ -6,7 +6,9 @@ import builtins
 from typing import Any
 
 from connectagent.data import TraceEntry
-from connectagent.errors import ProviderError, ToolArgumentsError
+from connectagent.errors import Cancelled, ProviderError, ToolArgumentsError
+
+_OWN: dict[str, type[BaseException]] = {one.__name__: one for one in (Cancelled, ToolArgumentsError)}
 
 
 def tool_error(kind: str, result: str, interrupt: bool = False) -> BaseException:
@@ -33,9 +35,7 @@ def model_error(own: dict[str, Any], entry: TraceEntry) -> BaseException:
 
 def named_error(kind: str, text: str, base: type[BaseException] = Exception) -> BaseException:
     """An error with this class name and text: of Python's own class, or of a new subclass."""
-    found = getattr(builtins, kind, None)
-    if kind == "ToolArgumentsError":
-        found = ToolArgumentsError
+    found = _OWN.get(kind) or getattr(builtins, kind, None)
     if not (isinstance(found, type) and issubclass(found, BaseException)) or issubclass(found, BaseExceptionGroup):
         found = base
     given = [text] if text else []

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from contextvars import ContextVar
+from collections.abc import Awaitable
 from typing import Any
-
-stops: ContextVar[list[Callable[[], None]] | None] = ContextVar("connectagent_stops", default=None)
-"""Takes what cancels a coroutine that runs here, for those who may not wait for its end."""
 
 
 def settled(value: Any) -> Any:
@@ -28,54 +23,9 @@ async def _collected(items: types.AsyncGeneratorType[Any, Any]) -> list[Any]:
 
 
 def _waited(awaitable: Awaitable[Any]) -> Any:
-    import asyncio
+    from connectagent.tools.loops import cancelled, run_to_end  # loads asyncio
 
-    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
-
-    async def main() -> Any:
-        running.append((asyncio.get_running_loop(), asyncio.current_task()))
-        return await awaitable
-
-    def stop() -> None:
-        for loop, task in running:
-            if task is not None and not loop.is_closed():
-                with suppress(RuntimeError):  # it is closed just now
-                    loop.call_soon_threadsafe(task.cancel)
-
-    if (taken := stops.get()) is not None:
-        taken.append(stop)
     try:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(main())
-        return _in_thread(lambda: asyncio.run(main()), stop)
-    except asyncio.CancelledError as error:  # not an Exception: it would pass through the agent and its caller
+        return run_to_end(awaitable)
+    except cancelled as error:  # not an Exception: it would pass through the agent and its caller
         raise RuntimeError("the tool was cancelled") from error
-
-
-def _in_thread(work: Callable[[], Any], stop: Callable[[], None]) -> Any:
-    """Run where no event loop runs, as in a notebook one does here; `stop` is called when Ctrl-C is pressed."""
-    import contextvars
-    import threading
-
-    context = contextvars.copy_context()
-    values: list[Any] = []
-    errors: list[BaseException] = []
-
-    def target() -> None:
-        try:
-            values.append(context.run(work))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=target, name="connectagent-async-tool", daemon=True)
-    thread.start()
-    try:
-        thread.join()
-    except BaseException:
-        stop()
-        raise
-    if errors:
-        raise errors[0]
-    return values[0]

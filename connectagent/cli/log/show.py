@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _MOST = 300  # characters of a text, without --full
 _LONG = 8_000_000  # bytes of a record that is shown without its middle
-_BAD = ("error", "crashed", "interrupted")
+_BAD = ("error", "crashed", "interrupted", "cancelled")
 
 
 @click.command("show", short_help="A session as a tree: who did what, when, at what cost.")

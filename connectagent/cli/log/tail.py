@@ -83,7 +83,7 @@ def _show(entry: dict[str, Any]) -> None:
 
 def _ended(turn: dict[str, Any]) -> list[Row]:
     status = str(turn.get("status"))
-    style = "red" if status in ("error", "interrupted") else "green"
+    style = "red" if status in ("error", "interrupted", "cancelled") else "green"
     used = number_of(turn.get("tokens"))
     right = [duration(number_of(turn.get("duration_ms")) or 0), f"{sum_text(int(used) if used else None)} tok"]
     text = turn.get("error") or turn.get("result") or ""

@@ -38,7 +38,7 @@ function problemsOf({rows, items, summary}) {
   items.forEach((item, index) => {
     const open = !item.status && !(index === items.length - 1 && summary.status === "running");
     const status = item.status ?? (open ? (index === items.length - 1 ? summary.status : "never ended") : "");
-    if (["error", "interrupted", "max_iterations", "truncated", "crashed", "unfinished", "never ended"].includes(status))
+    if (["error", "interrupted", "cancelled", "max_iterations", "truncated", "crashed", "unfinished", "never ended"].includes(status))
       problems.push({
         n: items[index + 1] ? items[index + 1].first - 1 : rows.length - 1,
         turn: item.turn,

@@ -12,6 +12,7 @@ from typing import Any
 from connectagent.agents.resume import Decision
 from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ToolArgumentsError, ToolRejected
+from connectagent.loop.beside import RUNS_ON
 from connectagent.loop.stored import stored_response
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import read_record, require_agent
@@ -351,7 +352,10 @@ def run_outcome(run: Run) -> Any:
         raise ToolRejected(str(result).removeprefix("rejected: "))
     if status in ("error", "interrupted") and own.get("error_type"):
         kind = str(own["error_type"])
-        raise tool_error(kind, str(own.get("result") or f"Error: {kind}"), status == "interrupted")
+        error = tool_error(kind, str(own.get("result") or f"Error: {kind}"), status == "interrupted")
+        if str(own.get("result")).endswith(RUNS_ON):
+            error.left_behind = True  # type: ignore[attr-defined]
+        raise error
     return _value(result, entry.get("result_type"))
 
 
