@@ -58,12 +58,14 @@ if TYPE_CHECKING:
         on_agent_ready,
         on_complete,
         on_error,
+        on_session,
         on_text,
         on_trace,
         register_commands,
         register_models,
     )
     from connectagent.loop.ask import llm_do
+    from connectagent.output.masking import mask
     from connectagent.tools.signature import tool
     from connectagent.tools.tool import Tool
 
@@ -75,10 +77,11 @@ _HOME = {
     "errors": "ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError Pause Paused "
     "PluginError PluginWarning ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
-    "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_text on_trace "
-    "register_commands register_models",
+    "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_session on_text "
+    "on_trace register_commands register_models",
     "hooks.discovery": "shadow use",
     "loop.ask": "llm_do",
+    "output.masking": "mask",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
     "tools": "Tool tool",
     "agents.workflows": "Loop Parallel Sequential",
@@ -128,10 +131,12 @@ __all__ = [
     "before_llm",
     "before_tools",
     "llm_do",
+    "mask",
     "on_agent_closed",
     "on_agent_ready",
     "on_complete",
     "on_error",
+    "on_session",
     "on_text",
     "on_trace",
     "register_commands",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError, ConnectAgentError, PluginError
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of
 from connectagent.hooks.entry_points import (
     COMMANDS,
@@ -29,7 +30,7 @@ from connectagent.hooks.entry_points import (
 )
 from connectagent.hooks.handler import Handler
 from connectagent.hooks.markers import marks_of
-from connectagent.hooks.specs import HOOKS, PROJECT
+from connectagent.hooks.specs import HOOKS
 from connectagent.settings import named_plugins, project_file, project_settings, refusal
 
 

@@ -22,8 +22,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import PluginError, did_you_mean, nearest
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.markers import marks_of
-from connectagent.hooks.specs import PROJECT
 from connectagent.settings import check_allowed, project_file, project_settings
 
 if TYPE_CHECKING:

@@ -17,11 +17,12 @@ import pluggy
 
 from connectagent.errors import HookResultError, PluginError, short
 from connectagent.hooks import specs
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration, nothing
 from connectagent.hooks.handler import Handler, name_of, who
-from connectagent.hooks.specs import CONTRACTS, HOOKS, PROJECT
+from connectagent.hooks.specs import CONTRACTS, HOOKS
 from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
 

@@ -16,8 +16,9 @@ import pluggy
 
 from connectagent.errors import HandlerError
 from connectagent.hooks.connectonion import CONNECTONION, UNORDERED
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.handler import MARKS, F, check_handler, event_of, place_of
-from connectagent.hooks.specs import CONTRACTS, PROJECT
+from connectagent.hooks.specs import CONTRACTS
 
 _hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -70,6 +71,7 @@ on_trace = _marker("on_trace")
 on_text = _marker("on_text")
 on_agent_ready = _marker("on_agent_ready")
 on_agent_closed = _marker("on_agent_closed")
+on_session = _marker("on_session")
 register_models = _marker("register_models")
 register_commands = _marker("register_commands")
 

@@ -42,13 +42,18 @@ def asking_in(turn: Turn) -> Frame:
         here = here.turn.asked
     if here is None:
         return turn.innermost
-    _refuse_over(here)
+    refuse_over(here)
     return here
 
 
-def _refuse_over(here: Frame | None) -> None:
+def refuse_over(here: Frame | None, what: str = "execute_tool()") -> None:
+    """Refuse what code asks for after its turn has left it behind.
+
+    Raises:
+        RuntimeError: the turn no longer waits for the code.
+    """
     if here is not None and here.body is not None and (here.body.left or here.body.over):
-        raise RuntimeError(f"execute_tool() was called by a tool that the turn no longer waits for: {here.id}")
+        raise RuntimeError(f"{what} was called by a tool that the turn no longer waits for: {here.id}")
 
 
 def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
@@ -75,7 +80,7 @@ def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
 
 def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
     """Run a tool between turns; it is recorded, but never looked up."""
-    _refuse_over(frame.current())
+    refuse_over(frame.current())
     with agent.executing:
         log = agent.open_log()
         agent.conversation.take_over()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,12 @@ from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import as_data
 from connectagent.session.state import clone, same
 from connectagent.session.usage import Spent, spent_in, time_in
+
+
+def resumptions(past: Journal, turn: str) -> list[TraceEntry]:
+    """The lines with which `on_session` began each time that a turn was resumed, the newest last."""
+    place = re.compile(f"{re.escape(turn)}/resumed[0-9]+/on_session")
+    return [past.lines[number] for id, number in past.began.items() if place.fullmatch(id)]
 
 
 class Turn(Operations):
@@ -151,6 +158,10 @@ class Turn(Operations):
         conversation = self.conversation
         if self.handoff is not None:
             self.handoff.begin(self)
+        if conversation.session["turn"] == 1:
+            self.notify("on_session", reason="begun")
+        if self.past is not None:
+            self._go_on(resumptions(self.past, self.id))
         conversation.append(self.message)
         entry: TraceEntry = {"type": "user_input", "turn": conversation.session["turn"], "prompt": self.prompt}
         if self.limit != self.agent.max_iterations:
@@ -160,6 +171,15 @@ class Turn(Operations):
         if self.output is not None:
             entry["output"] = self.output.name
         conversation.trace(entry)
+
+    def _go_on(self, lines: list[TraceEntry]) -> None:
+        """Run the handlers of `on_session` of a resumed turn; what they changed when it was resumed before is kept."""
+        for line in lines:
+            id: str = line["id"]
+            if line is lines[-1]:
+                self.notify("on_session", id[len(self.id) + 1 :].removesuffix("on_session"), reason=line["reason"])
+            elif self.is_known(id):
+                self.reapply(id)
 
     def fits(self, response: LLMResponse) -> bool:
         """Whether the model's answer has the form of the result; otherwise ask for a correction.
