@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         register_commands,
         register_models,
     )
+    from connectagent.hooks.own import hookspec
     from connectagent.loop.ask import llm_do
     from connectagent.output.masking import mask
     from connectagent.tools.signature import tool
@@ -80,6 +81,7 @@ _HOME = {
     "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_session on_text "
     "on_trace register_commands register_models",
     "hooks.discovery": "shadow use",
+    "hooks.own": "hookspec",
     "loop.ask": "llm_do",
     "output.masking": "mask",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
@@ -130,6 +132,7 @@ __all__ = [
     "before_each_tool",
     "before_llm",
     "before_tools",
+    "hookspec",
     "llm_do",
     "mask",
     "on_agent_closed",

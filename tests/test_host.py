@@ -466,7 +466,7 @@ def test_monitoring_sees_every_hook_of_a_turn_and_its_outcome() -> None:
     agent.hooks.hook.after_tools(agent=agent, entries=[])
     names = [name for name, _ in began if name != "on_trace"]
     assert names == [
-        *("around_turn", "after_user_input"),
+        *("around_turn", "on_session", "after_user_input"),
         *("before_llm", "around_llm", "after_llm"),
         *("before_tools", "before_each_tool", "after_each_tool", "after_tools"),
         *("before_llm", "around_llm", "after_llm"),

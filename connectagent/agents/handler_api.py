@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -14,6 +15,7 @@ from connectagent.hooks.discovery import model_handlers
 from connectagent.hooks.entry_points import normalized
 from connectagent.loop.ending import Ending
 from connectagent.loop.execute import refuse_over
+from connectagent.loop.fire import fire_hook
 from connectagent.loop.remote import Remote
 from connectagent.models.create import connected
 from connectagent.models.names import parse_model
@@ -104,6 +106,10 @@ class HandlerAPI(Links):
             refuse_over(here, "trace()")
             Remote(here.body, copy_context()).call(self.conversation.trace, entry)
         return entry
+
+    def fire_hook(self, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> tuple[Any]:
+        """Call the handlers of a hook that a plugin defined; the result, in a tuple. See `OwnHook.fire`."""
+        return (fire_hook(self, hook, operation, given),)
 
     def plugin(self, name: str) -> Any:
         """The object, module or function of one of this agent's plugins.

@@ -19,7 +19,6 @@ from connectagent.loop.nested import take_root_turn
 from connectagent.loop.operations import RESUMED
 from connectagent.loop.stored import as_stored
 from connectagent.loop.turn import resumptions
-from connectagent.loop.turn import resumptions
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session

@@ -3,10 +3,11 @@
     [project.entry-points.connectagent]              the plugin under its name: a module, or "module:object"
     [project.entry-points."connectagent.models"]     the same, under the prefix of each of its models
     [project.entry-points."connectagent.commands"]   the same, under the name of each of its commands
+    [project.entry-points."connectagent.hooks"]      each hook that it defines, under its name: "module:hook"
 
 The first only makes a plugin available: it acts where it is named. The other two are for `register_models` and
 `register_commands`, which work without naming the plugin: the entry point's name says what the plugin brings, so
-that it is loaded only where that is needed.
+that it is loaded only where that is needed. The last one lists hooks without loading the plugins that define them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 MODELS = f"{PROJECT}.models"
 COMMANDS = f"{PROJECT}.commands"
+OWN_HOOKS = f"{PROJECT}.hooks"
 PREFIX = f"{PROJECT}-"
 # The places that name plugins. Other places are settings: a file's path, or an environment variable.
 CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
@@ -94,7 +96,7 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
 def _declared(path: tuple[str, ...]) -> list[Installed]:
     from connectagent.hooks.distributions import declared  # a third of the import time of this package
 
-    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS))]
+    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS, OWN_HOOKS))]
 
 
 def undeclared(group: str) -> list[Installed]:
