@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scripted_agents import CALL, agent_with, contents, entries, is_by
 
-from connectagent import Agent, Pause, Paused, before_each_tool, mask, on_session, on_trace
+from connectagent import Agent, Pause, Paused, around_turn, before_each_tool, mask, on_session, on_trace
 from connectagent.records.read import load_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -143,6 +144,27 @@ def test_a_session_begins_once_and_again_after_a_reset() -> None:
     agent.reset_conversation()
     agent.input("Hi")
     assert [reason for _, reason, _ in seen] == ["begun", "begun"]
+
+
+def test_a_session_whose_first_turn_failed_early_begins_in_the_next() -> None:
+    seen: list[str] = []
+
+    @around_turn
+    def fails_once(agent: Any) -> Iterator[None]:
+        if agent.session["turn"] == 1:
+            raise OSError("no disk")
+        yield
+
+    @on_session
+    def begins(reason: str) -> None:
+        seen.append(reason)
+
+    agent = agent_with(fails_once, begins)
+    with pytest.raises(OSError, match="no disk"):
+        agent.input("Hi")
+    assert seen == []
+    agent.input("Hi")
+    assert seen == ["begun"]
 
 
 def test_an_inner_agent_begins_a_session_of_its_own() -> None:

@@ -528,7 +528,7 @@ def test_the_command_line_lists_the_hooks_of_plugins_and_loads_none_for_it() -> 
         return CliRunner().invoke(cli, list(arguments), catch_exceptions=False).output
 
     listed = said("hooks")
-    assert "Of plugins\n\n  before_compact\n      Of connectagent-compact 1.0" in listed
+    assert "Of plugins" in listed and "  before_compact\n      Of connectagent-compact 1.0" in listed
     assert "defines the hooks before_compact" in said("plugins", "list")
     assert "connectagent_compact" not in sys.modules
     assert "@before_compact\ndef handler(agent, messages):" in said("hooks", "before_compact")

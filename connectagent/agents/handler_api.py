@@ -8,6 +8,7 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.agents.links import Links
+from connectagent.agents.resources import refuse_in_setup
 from connectagent.agents.tree import repeats
 from connectagent.data import CORE_TYPES, LLM, Session, TraceEntry
 from connectagent.errors import PluginError, did_you_mean
@@ -97,6 +98,7 @@ class HandlerAPI(Links):
             raise ValueError(f"agent.trace() takes a type of your own, a text, not {type!r}, as connectagent's are")
         if own := [name for name in fields if name in _OF_HOST]:
             raise ValueError(f"agent.trace() sets {own[0]!r} itself; its fields are named otherwise than {_OF_HOST}")
+        refuse_in_setup("trace()")
         _ = self.session
         entry = {"type": type, **clone(fields), "by": self.boundary.running() or PROGRAM}
         here = frame.current()
@@ -109,6 +111,7 @@ class HandlerAPI(Links):
 
     def fire_hook(self, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> tuple[Any]:
         """Call the handlers of a hook that a plugin defined; the result, in a tuple. See `OwnHook.fire`."""
+        refuse_in_setup(f"{hook}.fire()")
         return (fire_hook(self, hook, operation, given),)
 
     def plugin(self, name: str) -> Any:
@@ -153,6 +156,7 @@ class HandlerAPI(Links):
             ProviderError: the call failed, and no handler recovered it.
             OutputError: the second answer does not fit `output` either.
         """
+        refuse_in_setup("ask()")
         from connectagent.loop.ask import ask  # loads pydantic, which few programs need
 
         return ask(self, prompt, output, system_prompt, model, tools)

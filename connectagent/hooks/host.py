@@ -21,7 +21,7 @@ from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration, nothing
-from connectagent.hooks.handler import Handler, name_of, who
+from connectagent.hooks.handler import RESOURCE, Handler, name_of, who
 from connectagent.hooks.specs import CONTRACTS, HOOKS, SPECS
 from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
@@ -63,11 +63,11 @@ class Host(pluggy.PluginManager):
     @property
     def loaded(self) -> list[Handler]:
         """All handlers: hook by hook, in the order in which they run."""
-        return [handler for hook in CONTRACTS for handler in self.handlers(hook)]
+        return [handler for hook in (*CONTRACTS, RESOURCE) for handler in self.handlers(hook)]
 
     def know(self, hook: str) -> None:
         """Take in a hook that a plugin has defined."""
-        if not hasattr(self.hook, hook):
+        if hook in SPECS and not hasattr(self.hook, hook):
             self.add_hookspecs(type(hook, (), {hook: staticmethod(SPECS[hook])}))
 
     def load(self, handlers: Iterable[Handler]) -> None:
@@ -79,7 +79,7 @@ class Host(pluggy.PluginManager):
         listed = list(handlers)
         _refuse_twice(listed)
         with self._arranging:
-            self._arrange(listed, CONTRACTS)
+            self._arrange(listed, (*CONTRACTS, RESOURCE))
 
     def add(self, *handlers: Handler) -> contextlib.ExitStack:
         """Add handlers at the end; those of built-in plugins behind the other built-in ones.
@@ -111,7 +111,7 @@ class Host(pluggy.PluginManager):
         given = list(plugins)
         names = {normalized(one) for one in given if isinstance(one, str)}
         with self._arranging:
-            before = {hook: self.handlers(hook) for hook in CONTRACTS}
+            before = {hook: self.handlers(hook) for hook in (*CONTRACTS, RESOURCE)}
             gone = [one for one in self.loaded if one in given or normalized(one.plugin) in names]
             self._remove(gone)
         undo = contextlib.ExitStack()
@@ -224,7 +224,7 @@ class Host(pluggy.PluginManager):
         if isinstance(plugin, Registration):
             return super().get_hookcallers(plugin)
         found = {one.hook for one in self.loaded if _is_of(one, plugin)}
-        return [getattr(self.hook, hook) for hook in CONTRACTS if hook in found] or None
+        return [getattr(self.hook, hook) for hook in (*CONTRACTS, RESOURCE) if hook in found] or None
 
     def subset_hook_caller(self, name: str, remove_plugins: Iterable[Any]) -> pluggy.HookCaller:
         """A caller of a hook that leaves out plugins, or single handlers."""

@@ -9,7 +9,7 @@ from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Abandoned, Pause, Waiting
 from connectagent.frame import Frame
-from connectagent.loop.ending import Given
+from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.remote import Remote
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
@@ -92,6 +92,9 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
             pause = Pause(waiting.waits[0].reason)
             pause.call = waiting.call
             raise pause from None
+        finally:
+            if turn.pool is not None:
+                tear_down(turn.pool)
         agent.boundary.announce_pending()
         return entry
 

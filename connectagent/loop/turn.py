@@ -57,6 +57,7 @@ class Turn(Operations):
     hops = handoffs = misfits = 0
     outward: tuple[Ending, str] | None = None
     _tools: list[dict[str, Any]] | None = None
+    pool: Any = None  # of a root turn: the resources that were made for it
 
     def __init__(
         self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
@@ -158,7 +159,8 @@ class Turn(Operations):
         conversation = self.conversation
         if self.handoff is not None:
             self.handoff.begin(self)
-        if conversation.session["turn"] == 1:
+        if self.agent.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
+            self.agent.fresh = False
             self.notify("on_session", reason="begun")
         if self.past is not None:
             self._go_on(resumptions(self.past, self.id))
