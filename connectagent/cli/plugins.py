@@ -12,6 +12,7 @@ from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_check import LIMIT_S, check
+from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
 from connectagent.hooks.own import hooks_of
 from connectagent.output.rows import many
@@ -97,7 +98,7 @@ def _options(plugin: Any) -> list[tuple[str, str]]:
     return [(p.name, "needed" if p.default is p.empty else f"default {p.default!r}") for p in parameters]
 
 
-@plugins.command(short_help="The handlers of each hook, their order, and why.")
+@plugins.command(cls=AgentCommand, short_help="The handlers of each hook, their order, and why.")
 @click.argument("path", metavar="[SCRIPT]", required=False)
 @script.agent_options
 def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: bool, traceback: bool) -> None:

@@ -17,7 +17,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from connectagent.errors import PluginError, did_you_mean, nearest
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.markers import marks_of
+from connectagent.hooks.options import read_options
 from connectagent.settings import check_allowed, project_file, project_settings
 
 if TYPE_CHECKING:
@@ -185,10 +186,14 @@ def guarded(plugin: Installed, step: Callable[[], Any]) -> Any:
         ) from error
 
 
-def load(plugin: Installed) -> Any:
+def load(plugin: Installed, given: Mapping[str, Any]) -> Any:
     """Load a plugin: a module or an object; a class or a factory is called with the options.
 
     With `scope = "process"` it is called once for the same options, and all agents of the process share the result.
+
+    Args:
+        plugin: the plugin.
+        given: options from code or the command line, which come before those of the project.
 
     Raises:
         PluginError: it cannot be loaded, or its options or its scope do not fit.
@@ -196,13 +201,15 @@ def load(plugin: Installed) -> Any:
     thing = guarded(plugin, lambda: imported(plugin))
     options = options_of(plugin)
     if not is_factory(thing):
-        if options:
+        if options or given:
+            place = options_place(plugin) if options else "options"
             raise PluginError(
-                f"{options_place(plugin)}: plugin {plugin.name!r} ({plugin}) takes no options: it is a "
-                f"{type(thing).__name__}, and only a class or a factory has some; remove the table"
+                f"{place}: plugin {plugin.name!r} ({plugin}) takes no options: it is a "
+                f"{type(thing).__name__}, and only a class or a factory has some; remove them"
             )
         return thing
-    check_options(plugin, thing, options)
+    check_options(plugin, thing, options, given)
+    options = {**options, **read_options(f"{plugin.name!r} ({plugin})", thing, given)}
     make = partial(thing, **options)
     scope = getattr(thing, "scope", "agent")
     if scope not in ("agent", "process"):
@@ -262,8 +269,10 @@ def options_place(plugin: Installed) -> str:
     return f"{project_file() or 'pyproject.toml'}: [tool.connectagent.{plugin.name}]"
 
 
-def check_options(plugin: Installed, factory: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Check a plugin's options against its signature.
+def check_options(
+    plugin: Installed, factory: Callable[..., Any], options: dict[str, Any], given: Mapping[str, Any]
+) -> None:
+    """Check a plugin's options in the project's file against its signature; `given` are the others.
 
     Raises:
         PluginError: an option is unknown, or a required one is missing.
@@ -278,11 +287,12 @@ def check_options(plugin: Installed, factory: Callable[..., Any], options: dict[
                 f"{options_place(plugin)} has an unknown option {name!r}.{hint} Plugin {plugin.name!r} ({plugin}) "
                 f"takes: {', '.join(known) or 'none'}"
             )
-    missing = missing_options(factory, options)
+    missing = missing_options(factory, {**options, **given})
     if missing:
         raise PluginError(
             f"plugin {plugin.name!r} ({plugin}) needs the option {missing[0]!r}: set it in {options_place(plugin)}, "
-            "or give the object itself, plugins=[...]; a handler needs its marker"
+            f"in code, plugins=[({plugin.name!r}, {{{missing[0]!r}: ...}})], or give the object itself, plugins=[...]; "
+            "a handler needs its marker"
         )
 
 
@@ -295,6 +305,26 @@ def missing_options(factory: Callable[..., Any], options: dict[str, Any]) -> lis
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         and parameter.name not in options
     ]
+
+
+def check_required(handlers: Iterable[Any]) -> None:
+    """Check that the plugins are there that others require: `requires = ("otel",)` in a module, class or object.
+
+    Raises:
+        PluginError: one is missing; the message says how to get it.
+    """
+    listed = list(handlers)
+    there = {normalized(handler.plugin) for handler in listed}
+    for handler in listed:
+        required = getattr(handler.thing, "requires", ())
+        required = (required,) if isinstance(required, str) else required
+        for name in required if isinstance(required, tuple | list) else ():
+            if normalized(str(name)) not in there:
+                get = "" if named(str(name)) else f" Install it: pip install {PREFIX}{name}."
+                raise PluginError(
+                    f"plugin {handler.plugin!r} requires plugin {name!r}, which this agent does not have.{get} Name it "
+                    f"too: plugins=[{name!r}, {handler.plugin!r}]"
+                )
 
 
 def way_out(plugin: Installed, error: BaseException) -> str:
