@@ -148,7 +148,7 @@ class Host(pluggy.PluginManager):
                     super().unregister(registration)
 
     def _registrations(self) -> list[Registration]:
-        return [plugin for _, plugin in self.list_name_plugin() if isinstance(plugin, Registration)]
+        return [plugin for _, plugin in super().list_name_plugin() if isinstance(plugin, Registration)]
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """The options of a registration's only function; pluggy asks for every attribute of a plugin."""
@@ -200,6 +200,26 @@ class Host(pluggy.PluginManager):
             if found is not None:
                 self._remove([one for one in self.loaded if _is_of(one, found if name is None else name)])
         return found
+
+    def add_hookspecs(self, module_or_class: Any) -> None:
+        """Refuse hooks that are not defined with `connectagent.hookspec`: they have no contract.
+
+        Raises:
+            PluginError: there are such hooks.
+        """
+        for name, member in vars(module_or_class).items():
+            if hasattr(member, f"{PROJECT}_spec") and name not in SPECS:
+                raise PluginError(f"hook {name!r} has no contract; define it with @connectagent.hookspec")
+        super().add_hookspecs(module_or_class)
+
+    def list_name_plugin(self) -> list[tuple[str, Any]]:
+        """The plugins with their names, and blocked names with None, as `get_plugin` gives them."""
+        named = {one.plugin: one.thing for one in reversed(self.loaded)}
+        return [*named.items(), *((name, None) for name, plugin in super().list_name_plugin() if plugin is None)]
+
+    def get_plugins(self) -> set[Any]:
+        """The plugins; those without a hash are in `list_name_plugin()` only."""
+        return {thing for _, thing in self.list_name_plugin() if thing is not None and _has_hash(thing)}
 
     def get_canonical_name(self, plugin: Any) -> str:
         """The name of a plugin that is registered without one."""
@@ -346,6 +366,14 @@ def _is_of(handler: Handler, plugin: Any) -> bool:
     if isinstance(plugin, str):
         return handler.plugin == plugin
     return handler is plugin or handler.thing is plugin or (inspect.ismethod(plugin) and handler.thing == plugin)
+
+
+def _has_hash(thing: Any) -> bool:
+    try:
+        hash(thing)
+    except TypeError:
+        return False
+    return True
 
 
 def _tell_apart(listed: list[Handler]) -> None:

@@ -157,13 +157,13 @@ class Turn(Operations):
     def begin(self) -> None:
         """Take the user's message into the conversation."""
         conversation = self.conversation
-        if self.handoff is not None:
-            self.handoff.begin(self)
         if self.agent.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
             self.agent.fresh = False
             self.notify("on_session", reason="begun")
         if self.past is not None:
             self._go_on(resumptions(self.past, self.id))
+        if self.handoff is not None:
+            self.handoff.begin(self)
         conversation.append(self.message)
         entry: TraceEntry = {"type": "user_input", "turn": conversation.session["turn"], "prompt": self.prompt}
         if self.limit != self.agent.max_iterations:
