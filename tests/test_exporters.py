@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from scripted_agents import CALL, agent_with, contents, entries, is_by
 
 from connectagent import Agent, Pause, Paused, around_turn, before_each_tool, mask, on_session, on_trace
+from connectagent.cli.group import cli
 from connectagent.records.read import load_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -244,3 +247,25 @@ def test_an_outcome_of_ones_own_is_recorded(tmp_path: Path) -> None:
     assert agent.input("Hi") == "Too dear." and agent.session["outcome"] == "over_budget"
     assert agent.record is not None
     assert load_record(agent.record)["turns"][0]["status"] == "over_budget"
+    said = CliRunner().invoke(cli, ["log", "list"], catch_exceptions=False).output
+    assert "over_budget" in said
+    said = CliRunner().invoke(cli, ["log", "list", "--status", "over_budget", "--json"], catch_exceptions=False).output
+    assert json.loads(said)[0]["status"] == "over_budget"
+    assert "over_budget" in CliRunner().invoke(cli, ["log", "show", str(agent.record)], catch_exceptions=False).output
+
+
+@pytest.mark.parametrize("outcome", ["paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running",
+                                     "between_turns", "two words", "", 3])  # fmt: skip
+def test_a_word_for_a_turn_that_stopped_is_no_outcome(outcome: Any) -> None:
+    refused: list[str] = []
+
+    @before_each_tool
+    def stops(agent: Any) -> None:
+        try:
+            agent.end_turn("Stop.", outcome=outcome)
+        except ValueError as error:
+            refused.append(str(error))
+
+    agent = agent_with(stops)
+    assert agent.input("Hi") == "Done." and agent.session["outcome"] == "answered"
+    assert "is one word, and none of paused, error" in refused[0] and repr(outcome) in refused[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,6 +31,7 @@ from connectagent.hooks import specs
 from connectagent.hooks.own import own_hooks
 from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM, call
+from connectagent.testing.replay.replay import replay
 
 
 @pytest.fixture(autouse=True)
@@ -451,6 +453,80 @@ def test_an_inner_agent_fires_to_the_plugins_that_it_inherits() -> None:
     outer = Agent("outer", [inner], llm=ScriptedLLM(call("inner", prompt="go"), "Done."), log=False, quiet=True,
                   plugins=[notes])  # fmt: skip
     assert outer.input("Hi") == "Done." and seen == ["inner"]
+
+
+KILLED = """
+import os
+from pathlib import Path
+from connectagent import Agent, after_tools, hookspec, on_session
+from connectagent.testing import ScriptedLLM, call
+from connectagent.testing.replay.replay import replay
+
+def note(text):
+    with open("seen.txt", "a") as file:
+        file.write(text + "\\n")
+
+@hookspec(kind="collect")
+def report(agent):
+    'A report is made.'
+
+@report
+def one(agent):
+    note("one")
+    agent.state["reports"] = agent.state.get("reports", 0) + 1
+    return 1
+
+@on_session
+def begins(agent, reason):
+    note(reason)
+    agent.state["began"] = agent.state.get("began", 0) + (reason == "begun")
+
+@after_tools
+def fires(agent):
+    agent.state["report"] = report.fire(agent=agent)
+    if not os.path.exists("killed"):
+        Path("killed").touch()
+        os._exit(9)
+
+def look() -> str:
+    'Look.'
+    note("look")
+    return "seen"
+
+again = os.path.exists("killed")
+agent = Agent("a", [look], llm=ScriptedLLM(*([] if again else [call("look")]), "Done."), quiet=True,
+              plugins=[begins, fires, one])
+if again:
+    print(agent.resume(next(Path(".co/evals").glob("*.yaml"))), agent.state)
+else:
+    agent.input("Hi")
+"""
+
+
+def test_after_a_kill_nothing_that_was_fired_is_fired_again(tmp_path: Path) -> None:
+    Path("script.py").write_text(KILLED)
+    assert subprocess.run([sys.executable, "script.py"], timeout=60).returncode == 9
+    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "Done. {'began': 1, 'reports': 1, 'report': [1]}\n", done.stderr
+    assert Path("seen.txt").read_text().split() == ["begun", "look", "one", "resumed"]
+
+
+def test_a_replay_runs_the_handlers_that_there_are_now() -> None:
+    hook = defined()
+
+    @hook
+    def adds(messages: list[Any]) -> list[Any]:
+        return [*messages, "more"]
+
+    compacts, found = firing(hook, messages=["m"])
+
+    def made() -> Agent:
+        return Agent("a", [double], llm=ScriptedLLM(CALL, "Done."), quiet=True, plugins=[compacts, adds])
+
+    agent = made()
+    agent.input("Hi")
+    assert agent.record is not None
+    assert replay(agent.record, made()).results == ["Done."] and found == [["m", "more"]] * 2
 
 
 # -- pluggy's ------------------------------------------------------------------------------------

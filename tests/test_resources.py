@@ -534,3 +534,60 @@ def test_an_agent_that_nobody_closes_is_torn_down_later() -> None:
     gc.collect()
     agent_with(tools=[])  # making an agent closes those that are gone
     assert log == ["+db1", "-db1"]
+
+
+def test_the_plugin_tester_drives_a_plugin_with_resources(agenttester: Any) -> None:
+    class Desk:
+        @resource
+        def shelf(self) -> Iterator[list[str]]:
+            yield []
+
+        @before_each_tool
+        def notes(self, tool_call: Any, shelf: list[str]) -> None:
+            shelf.append(tool_call.name)
+
+        @around_tool
+        def around(self, shelf: list[str]) -> Iterator[None]:
+            yield
+
+    assert agenttester.check(Desk)
+
+
+def test_a_tool_that_takes_too_long_is_given_one_too() -> None:
+    log, go = Log(), threading.Event()
+
+    @tool(timeout_s=0.05)
+    def slow(db: Any) -> str:
+        """Work."""
+        log.append(f"slow {db}")
+        go.wait(5)
+        return "late"
+
+    agent = agent_with(log.resource("db"), tools=[slow], script=(call("slow"), "Done."))
+    agent.input("Hi")
+    go.set()
+    assert "took longer" in results(agent)[0] and log == ["+db1", "slow db1", "-db1"]
+
+
+def test_ctrl_c_while_one_is_made_ends_the_turn_and_tears_down_the_others() -> None:
+    log = Log()
+    first = log.resource("first")
+
+    @resource
+    def db(first: str) -> str:
+        raise KeyboardInterrupt
+
+    agent = agent_with(first, db, script=(call("look"), "Done."))
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("Hi")
+    assert log == ["+first1", "-first1"]
+    assert agent.current_session is not None and agent.current_session["messages"][-1]["role"] == "tool"
+
+
+def test_a_streamed_turn_that_is_left_tears_down() -> None:
+    log = Log()
+    agent = agent_with(log.resource("db"), script=([call("look"), call("look")], "Done."))
+    for entry in agent.stream("Hi"):
+        if entry["type"] == "tool_execution":
+            break
+    assert log == ["+db1", "-db1"]

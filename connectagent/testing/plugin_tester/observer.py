@@ -279,6 +279,12 @@ class _Generator:
     function: Any
     entered: bool = False
 
+    def __iter__(self) -> _Generator:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
     def send(self, value: Any) -> Any:
         """The first or the second half, the operation having returned a value."""
         try:
