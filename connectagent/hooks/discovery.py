@@ -85,7 +85,7 @@ class shadow:  # called as a function, like `use`
     def __init__(self, plugin: Any) -> None:
         plugin = plugin.plugin if isinstance(plugin, shadow) else plugin
         if plugin is None or (isinstance(plugin, str) and plugin.startswith("no:")):
-            raise PluginError(f"shadow() takes a function, a list, a module, an object or a name, not {plugin!r:.80}")
+            raise PluginError(f"shadow() takes a marked function, a list, an object or a name, not {plugin!r:.80}")
         self.plugin: Any = configured(plugin) or plugin
 
     def __repr__(self) -> str:
