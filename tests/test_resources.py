@@ -124,6 +124,20 @@ def test_a_resource_is_kept_for_its_scope(scope: str, wanted: list[str]) -> None
     assert log == wanted
 
 
+def test_what_fires_when_an_agent_is_closed_is_given_its_resources() -> None:
+    log = Log()
+    db, other = log.resource("db", "agent"), log.resource("other", "agent")
+
+    @on_agent_closed
+    def closed(db: str, other: str) -> None:
+        log.append(f"closed with {db} and {other}")
+
+    agent = agent_with(db, other, closed)
+    agent.input("Hi")
+    agent.close()
+    assert log == ["+db1", "+other1", "closed with db1 and other1", "-other1", "-db1"]
+
+
 def test_resources_that_take_others_are_torn_down_before_these() -> None:
     log = Log()
     driver, other = log.resource("driver", "agent"), log.resource("other")

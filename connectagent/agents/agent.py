@@ -61,7 +61,8 @@ class Agent(Closable):
         trust: `"open"`, `"careful"`, `"strict"`, a policy text, a path to one, or an `Agent` that judges.
         log: None writes `.co/`, False writes nothing, a path replaces the text log's.
         quiet: whether nothing is shown on the terminal.
-        plugins: marked functions, lists, modules, objects, installed names; `"no:name"` leaves one out.
+        plugins: marked functions, lists, modules, objects, installed names, also with options, `("name", {...})`;
+            `"no:name"` leaves one out.
         on_events: the same as `plugins`, for this agent without those below it; they run after `plugins`.
         stream: whether handlers of `on_text` get the model's text as it arrives.
         options: parameters of the provider that are sent with each request, such as `temperature`.
@@ -143,7 +144,7 @@ class Agent(Closable):
         handlers, self.switched_off = find_handlers(own, chosen, named or model, asked_for, provider_of=parse_model)
         self.hooks.load(handlers)
         self.shows_calls = not is_left_out("xray", chosen)
-        self.resources = Resources(self)
+        self.resources = Resources(self, handlers)
         self.tools = ToolRegistry(tools, agent_tool=agent_tool, resources=self.resources.names)
         self.log: Log = new_log(log is not False and not is_left_out("record", chosen, asked_for))
         self.llm: LLM = self._choose_llm(llm, model, named)

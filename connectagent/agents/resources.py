@@ -23,21 +23,22 @@ class Resources:
 
     Args:
         agent: the agent, whose plugins bring them.
+        handlers: the handlers that it begins with, to be checked.
 
     Raises:
         PluginError: two have one name, one takes another that there is not, or one that is kept for a shorter time.
         HandlerError: a handler takes one that there is not.
     """
 
-    def __init__(self, agent: Any) -> None:
+    def __init__(self, agent: Any, handlers: list[Handler]) -> None:
         self._agent = agent
         self.pool = Pool()  # of the scope `agent`
         table: dict[str, Handler] = {}
-        for handler in agent.hooks.handlers(RESOURCE):
-            other = table.setdefault(handler.opts["name"], handler)
-            if other is not handler:
+        for handler in handlers:
+            if handler.hook == RESOURCE and table.setdefault(handler.opts["name"], handler) is not handler:
+                other = table[handler.opts["name"]]
                 raise PluginError(f"{described(handler)} has the name of another one: {described(other)}")
-        for handler in agent.hooks.loaded:
+        for handler in handlers:
             for name in handler.resources:
                 if name not in table:
                     taker = described(handler) if handler.hook == RESOURCE else who(handler)
@@ -80,10 +81,10 @@ class Resources:
             with _lock:
                 return _process.setdefault(os.getpid(), Pool())
         if scope == "agent":
-            if top.closed:
+            pool: Pool = top.resources.pool
+            if pool.over:
                 raise ResourceError(f"{taker} takes {described(handler)}, and agent {top.name!r} is closed")
             top.keep_open()
-            pool: Pool = top.resources.pool
             return pool
         here = frame.current()
         turn = here.turn if here is not None and not here.turn.over else self._agent.turn

@@ -53,8 +53,7 @@ class Handler:
     account: Account = field(default_factory=Account)
 
     def __post_init__(self) -> None:
-        self.positional, self.keywords = check_handler(self.function, self.hook)
-        self.resources = tuple(one.name for one in parameters_of(self.function) if is_resource(one, self.hook))
+        self.positional, self.keywords, self.resources = check_handler(self.function, self.hook)
         file, line = where(self.function)
         self.by = {
             "plugin": self.plugin,
@@ -98,8 +97,8 @@ def event_of(function: object) -> str | None:
 
 def check_handler(
     function: Callable[..., Any], hook: str, *, unbound: bool = False
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The positional and the keyword-only parameters of the hook that a handler takes.
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The positional and the keyword-only parameters of the hook that a handler takes, and the resources.
 
     Args:
         function: the handler.
@@ -111,17 +110,18 @@ def check_handler(
     """
     place = f"@{hook} handler {name_of(function)!r} ({place_of(function)})"
     _check_kind(_code_holder(function), hook, place)
-    names = parameters_of(function, unbound=unbound)
+    names = parameters_of(function, unbound)
     for parameter in names:
         _check_parameter(parameter, hook, place)
     taken = [parameter for parameter in names if parameter.name in _given_by(hook)]
     return (
         tuple(parameter.name for parameter in taken if parameter.kind is not parameter.KEYWORD_ONLY),
         tuple(parameter.name for parameter in taken if parameter.kind is parameter.KEYWORD_ONLY),
+        tuple(parameter.name for parameter in names if is_resource(parameter, hook)),
     )
 
 
-def parameters_of(function: Callable[..., Any], *, unbound: bool = False) -> list[inspect.Parameter]:
+def parameters_of(function: Callable[..., Any], unbound: bool) -> list[inspect.Parameter]:
     """The parameters that a handler is to be given."""
     parameters = list(inspect.signature(function).parameters.values())
     if unbound and parameters and parameters[0].name in ("self", "cls"):

@@ -58,16 +58,23 @@ def resource(function: Any = None, /, *, scope: Scope = "turn", name: str | None
 
 
 class Pool:
-    """The resources of one turn, agent or process: each is made once, and all are torn down in reverse order."""
+    """The resources of one turn, agent or process: each is made once, and all are torn down in reverse order.
+
+    Attributes:
+        over: whether they were torn down.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._made: dict[Any, Any] = {}
         self._open: list[tuple[Handler, Any]] = []
+        self.over = False
 
     def get(self, handler: Handler, make: Callable[[], tuple[Any, Any]]) -> Any:
         """A resource; `make` gives the value, and the generator that tears it down or None."""
         with self._lock:
+            if self.over:
+                raise ResourceError(f"{described(handler)} comes too late: what it belongs to was torn down")
             if handler.function not in self._made:
                 self._made[handler.function], generator = make()
                 if generator is not None:
@@ -84,6 +91,7 @@ class Pool:
         errors: list[Exception] = []
         interrupt: BaseException | None = None
         with self._lock:
+            self.over = True
             self._made.clear()
             _kept.discard(self)
             while self._open:
