@@ -125,6 +125,16 @@ def test_a_required_option_may_be_given_in_code(site: Callable[..., None]) -> No
         said("needy")
 
 
+def test_the_project_does_not_set_options_of_a_guard_that_code_names(site: Callable[..., None]) -> None:
+    guard = "from connectagent import before_each_tool\nclass Guard:\n    def __init__(self, allow=()): ...\n"
+    site("guard", guard + "    @before_each_tool\n    def guard(self): ...\n", ":Guard")
+    Path("pyproject.toml").write_text('[tool.connectagent.guard]\nallow = ["rm"]\n')
+    for item in ("guard", ("guard", {"allow": []})):
+        with pytest.raises(PluginError, match=r"options to plugin 'guard', .*plugins=\[\('guard', \{\.\.\.\}\)\]"):
+            said(item)
+    assert "gives options to plugin 'guard'" in str(run("-p", "guard:allow=[]", plugins='["guard"]').exception)
+
+
 # -- on the command line -------------------------------------------------------------------------
 
 
@@ -157,8 +167,17 @@ def test_options_of_the_command_line_come_before_those_of_code_and_of_the_projec
     assert printed("--budget-model-calls", "3", plugins=code) == "3 4.0 False 'project' ()"
 
 
+def test_a_plan_is_given_options_too() -> None:
+    done = CliRunner().invoke(cli, ["plugins", "plan", "--budget-usd", "3"])
+    assert "on_complete\n  1. Budget.show of 'budget' 1.0" in done.output and "named by command line" in done.output
+
+
 def test_the_environment_and_the_project_name_no_options_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTAGENT_PLUGINS", "budget:usd=100")
+    with pytest.raises(PluginError, match="no plugin 'budget:usd=100' is installed"):
+        said()
+    monkeypatch.delenv("CONNECTAGENT_PLUGINS")
+    Path("pyproject.toml").write_text('[tool.connectagent]\nplugins = ["budget:usd=100"]\n')
     with pytest.raises(PluginError, match="no plugin 'budget:usd=100' is installed"):
         said()
 
