@@ -218,8 +218,8 @@ class Host(pluggy.PluginManager):
         return [*named.items(), *((name, None) for name, plugin in super().list_name_plugin() if plugin is None)]
 
     def get_plugins(self) -> set[Any]:
-        """The plugins; those without a hash are in `list_name_plugin()` only."""
-        return {thing for _, thing in self.list_name_plugin() if thing is not None and _has_hash(thing)}
+        """The plugins; in place of one without a hash, its registered handlers."""
+        return {one.handler.thing if _has_hash(one.handler.thing) else one for one in self._registrations()}
 
     def get_canonical_name(self, plugin: Any) -> str:
         """The name of a plugin that is registered without one."""
