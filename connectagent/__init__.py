@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         PluginError,
         PluginWarning,
         ProviderError,
+        ResourceError,
         ToolArgumentsError,
         ToolDefinitionError,
         ToolNotFound,
@@ -58,12 +59,16 @@ if TYPE_CHECKING:
         on_agent_ready,
         on_complete,
         on_error,
+        on_session,
         on_text,
         on_trace,
         register_commands,
         register_models,
     )
+    from connectagent.hooks.own import hookspec
+    from connectagent.hooks.resource import resource
     from connectagent.loop.ask import llm_do
+    from connectagent.output.masking import mask
     from connectagent.tools.loops import run_async
     from connectagent.tools.signature import tool
     from connectagent.tools.tool import Tool
@@ -74,12 +79,16 @@ _HOME = {
     "agents.agent": "Agent",
     "builtin.xray": "xray",
     "errors": "ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError Pause Paused "
-    "PluginError PluginWarning ProviderError ToolArgumentsError ToolDefinitionError ToolNotFound ToolRejected",
+    "PluginError PluginWarning ProviderError ResourceError ToolArgumentsError ToolDefinitionError ToolNotFound "
+    "ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
-    "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_text on_trace "
-    "register_commands register_models",
+    "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_session on_text "
+    "on_trace register_commands register_models",
     "hooks.discovery": "shadow use",
+    "hooks.own": "hookspec",
+    "hooks.resource": "resource",
     "loop.ask": "llm_do",
+    "output.masking": "mask",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
     "tools": "Tool tool",
     "tools.loops": "run_async",
@@ -108,6 +117,7 @@ __all__ = [
     "PluginError",
     "PluginWarning",
     "ProviderError",
+    "ResourceError",
     "Retry",
     "Sequential",
     "Session",
@@ -129,15 +139,19 @@ __all__ = [
     "before_each_tool",
     "before_llm",
     "before_tools",
+    "hookspec",
     "llm_do",
+    "mask",
     "on_agent_closed",
     "on_agent_ready",
     "on_complete",
     "on_error",
+    "on_session",
     "on_text",
     "on_trace",
     "register_commands",
     "register_models",
+    "resource",
     "run_async",
     "shadow",
     "tool",

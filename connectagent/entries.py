@@ -205,7 +205,7 @@ class Change(Entry, StateChange, total=False):
     """A handler changed or replaced what its hook is about."""
 
     type: Required[Literal["change"]]
-    of: Required[Literal["tool_call", "tool_calls", "request", "response", "result", "llm_call", "tool_execution"]]
+    of: Required[str]  # the chained parameter, for a hook that a plugin defines
     value: Required[Any]
     call_id: str
     iteration: int | None

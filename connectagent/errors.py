@@ -228,6 +228,10 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f" Did you mean {near!r}?" if near else ""
 
 
+class ResourceError(PluginError):
+    """A resource that a tool or handler takes cannot be made; the message names it."""
+
+
 class OutputError(ConnectAgentError, ValueError):
     """A structured answer does not fit what `output=` asks for."""
 

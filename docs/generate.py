@@ -102,7 +102,7 @@ def contracts() -> str:
 INTERNAL = ("answer", "by", "call_options", "ended", "shorten")
 """What `Agent` has without an underscore for other modules of the package, and not for users."""
 
-INHERITED = ("ainput", "astream", "aresume", "ask", "session", "state", "plugin", "close", "find", "root", "branch")
+INHERITED = tuple("ainput astream aresume ask trace session state plugin close find root branch".split())
 """What it has for users from the classes that it is made of."""
 
 

@@ -15,7 +15,8 @@ from connectagent.testing import HookRecorder, ScriptedLLM
 Boom = type("Boom", (Exception,), {})
 
 # The parts that paths are made of. A `+` is a trace entry, `>` and `<` are the two halves of an around hook.
-BEGIN = ">turn +user_input after_user_input"
+BEGIN = ">turn on_session +user_input after_user_input"
+GO_ON = ">turn +user_input after_user_input"
 ASK = "before_llm >llm <llm +llm_call after_llm"
 STAND_IN_MODEL = "before_llm +llm_call after_llm"
 FAILED_MODEL = ">llm <llm +llm_call on_error"
@@ -289,7 +290,7 @@ def test_the_turn_after_any_path_is_a_whole_one(path: Path) -> None:
     if any("around" in str(handler.connectagent_marks) for handler in path.handlers):
         return  # it raises each time
     assert agent.input("Go on.") == "Done."
-    assert seen(recorder) == spelled_out(f"{BEGIN} {ASK} before_tools {RUN} {ROUND_END}")
+    assert seen(recorder) == spelled_out(f"{GO_ON} {ASK} before_tools {RUN} {ROUND_END}")
 
 
 def test_the_table_reaches_every_event_and_around_hook() -> None:

@@ -466,7 +466,7 @@ def test_monitoring_sees_every_hook_of_a_turn_and_its_outcome() -> None:
     agent.hooks.hook.after_tools(agent=agent, entries=[])
     names = [name for name, _ in began if name != "on_trace"]
     assert names == [
-        *("around_turn", "after_user_input"),
+        *("around_turn", "on_session", "after_user_input"),
         *("before_llm", "around_llm", "after_llm"),
         *("before_tools", "before_each_tool", "after_each_tool", "after_tools"),
         *("before_llm", "around_llm", "after_llm"),
@@ -507,3 +507,66 @@ def test_tracing_tells_hooks_and_their_values() -> None:
     count = len(lines)
     ask(agent)
     assert len(lines) == count
+
+
+def test_the_plugins_are_listed_as_they_were_registered() -> None:
+    pair, note = Pair([], "p"), noting([], "n")
+    agent = agent_with(pair)
+    agent.hooks.register(note, "mine")
+    assert dict(agent.hooks.list_name_plugin())["mine"] is note
+    assert {pair, note} <= agent.hooks.get_plugins()
+    assert agent.hooks.has_plugin("mine") and agent.hooks.has_plugin("Pair") and not agent.hooks.has_plugin("other")
+    agent.hooks.set_blocked("mine")
+    assert note not in agent.hooks.get_plugins() and ("mine", None) in agent.hooks.list_name_plugin()
+    assert agent.hooks.register(note, "mine") is None
+    assert agent.hooks.unblock("mine") and agent.hooks.register(note, "mine") == "mine"
+
+
+def test_a_call_without_what_a_handler_takes_is_refused_as_in_pluggy() -> None:
+    @on_complete
+    def louder(result: str, outcome: str) -> str:
+        return result.upper()
+
+    agent = agent_with(louder)
+    for given in ({"result": "x"}, {"outcome": "answered"}):
+        with pytest.warns(UserWarning, match="cannot be found"), pytest.raises(pluggy.HookCallError, match="argument"):
+            agent.hooks.hook.on_complete(agent=agent, **given)
+    with pytest.warns(UserWarning, match="cannot be found"):
+        assert agent_with().hooks.hook.before_each_tool(tool_call=CALL) is None
+
+
+def test_a_hook_without_a_contract_is_refused() -> None:
+    class Specs:
+        @pluggy.HookspecMarker("connectagent")
+        def mine(self, x: int) -> None: ...
+
+    with pytest.raises(PluginError, match=r"define it with @connectagent\.hookspec"):
+        agent_with().hooks.add_hookspecs(Specs)
+
+
+def test_a_plugin_registered_in_a_turn_brings_its_resources_and_hooks_of_others() -> None:
+    from connectagent import resource
+
+    seen: list[Any] = []
+
+    class Late:
+        @resource
+        def shelf(self) -> str:
+            return "the shelf"
+
+        @after_tools
+        def notes(self, shelf: str) -> None:
+            seen.append(shelf)
+
+    late = Late()
+
+    @before_llm
+    def registers(agent: Agent) -> None:
+        if not agent.hooks.is_registered(late):
+            agent.hooks.register(late)
+
+    agent = agent_with(registers)
+    agent.input("Hi")
+    assert seen == ["the shelf"]
+    agent.hooks.unregister(late)
+    assert agent.resources.names() == []

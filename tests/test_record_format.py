@@ -42,6 +42,7 @@ from connectagent import (
     llm_do,
     on_complete,
     on_error,
+    on_session,
     shadow,
     tool,
 )
@@ -312,7 +313,11 @@ def a_pause_that_is_decided_elsewhere() -> None:
         def ask(agent: Any) -> None:
             raise Pause("sure?")
 
-        return agent("payer", [work], *script, plugins=[count, ask])
+        @on_session
+        def greet(agent: Any) -> None:
+            agent.state["greeted"] = True
+
+        return agent("payer", [work], *script, plugins=[count, ask, greet])
 
     first = payer(CALL, "Done.")
     with pytest.raises(Paused):

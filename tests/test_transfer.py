@@ -356,7 +356,8 @@ def test_the_end_of_an_agents_part_is_its_result(scope: str) -> None:
 # -- every hook of each part, once, in order ---------------------------------------------------------
 
 BEGIN = "{0}>turn {0}+user_input {0}after_user_input"
-TOLD = "{0}>turn {0}+message {0}+user_input {0}after_user_input"
+START = "{0}>turn {0}on_session {0}+user_input {0}after_user_input"
+TOLD = "{0}>turn {0}on_session {0}+message {0}+user_input {0}after_user_input"
 ASK = "{0}before_llm {0}>llm {0}<llm {0}+llm_call {0}after_llm"
 PASS = f"{ASK} {{0}}before_tools {{0}}before_each_tool {{0}}>tool {{0}}<tool {{0}}+tool_execution {{0}}after_each_tool"
 PASS += " {0}after_tools"
@@ -377,7 +378,7 @@ class Path(NamedTuple):
     result: str
 
 
-ROOT_PASSES = part("root", BEGIN, PASS, "{0}+session_delta")
+ROOT_PASSES = part("root", START, PASS, "{0}+session_delta")
 PATHS = [
     Path("to a child", 1, ([to("billing")], ["B."], []),
          f"{ROOT_PASSES} {part('billing', TOLD, ASK, END)} {NOTED} {part('root', END)}", "B."),

@@ -88,8 +88,8 @@ def test_a_body_has_the_hooks_of_a_turn_and_none_of_a_model() -> None:
     agent = body(lambda prompt: "Done.", plugins=[recorder])
     agent.input("Hi")
     assert recorder.names == [
-        "on_agent_ready", "around_turn:enter", "on_trace:user_input", "after_user_input", "on_trace:message",
-        "on_complete", "around_turn:exit",
+        "on_agent_ready", "around_turn:enter", "on_session", "on_trace:user_input", "after_user_input",
+        "on_trace:message", "on_complete", "around_turn:exit",
     ]  # fmt: skip
     assert session(agent)["messages"][-1] == {"role": "assistant", "content": "Done."}
 

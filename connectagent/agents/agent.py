@@ -13,6 +13,7 @@ from typing import Any, cast, overload
 from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.awaitable import AsyncMethods, Output, Prompt
 from connectagent.agents.closing import watch
+from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
 from connectagent.data import LLM, Log, TokenUsage, ToolCall, TraceEntry
@@ -58,7 +59,8 @@ class Agent(AsyncMethods):
         trust: `"open"`, `"careful"`, `"strict"`, a policy text, a path to one, or an `Agent` that judges.
         log: None writes `.co/`, False writes nothing, a path replaces the text log's.
         quiet: whether nothing is shown on the terminal.
-        plugins: marked functions, lists, modules, objects, installed names; `"no:name"` leaves one out.
+        plugins: marked functions, lists, modules, objects, installed names, also with options, `("name", {...})`;
+            `"no:name"` leaves one out.
         on_events: the same as `plugins`, for this agent without those below it; they run after `plugins`.
         stream: whether handlers of `on_text` get the model's text as it arrives.
         options: parameters of the provider that are sent with each request, such as `temperature`.
@@ -123,25 +125,25 @@ class Agent(AsyncMethods):
         self.last_usage: TokenUsage | None = None
         self.spent = Spent()
         self.turning, self.executing = threading.Lock(), threading.RLock()
-        self.listener: Any = None  # who streams this agent's next turn
         self.runtime = default()
         self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
         self.left_out = left_out([plugins, on_events])
         self.system_prompt = read_prompt(system_prompt)
         self.max_iterations = _limit(overrides.get("max_iterations", max_iterations))
         self.parallel_tools, self.streaming = _limit(parallel_tools, "parallel_tools"), stream or "stream" in overrides
-        self.tools, self._executed = ToolRegistry(tools, agent_tool=agent_tool), 0
+        self._executed = 0
         self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.boundary = DryRunBoundary(self, announce, warn_only=plugin_errors == "warn")
         self.hooks = Host(self.boundary)
         own = import_module(OWN_PLUGINS).built_in(trust=trust, log=log, quiet=quiet)
         asked_for = ("trust",) if log is None else ("trust", "record", "textlog")
-        named = overrides.get("model")
-        chosen = [plugins, on_events]
+        named, chosen = overrides.get("model"), [plugins, on_events]
         handlers, self.switched_off = find_handlers(own, chosen, named or model, asked_for, provider_of=parse_model)
         self.hooks.load(handlers)
         self.shows_calls = not is_left_out("xray", chosen)
+        self.resources = Resources(self, handlers)
+        self.tools = ToolRegistry(tools, agent_tool=agent_tool, resources=self.resources.names)
         self.log: Log = new_log(log is not False and not is_left_out("record", chosen, asked_for))
         self.llm: LLM = self._choose_llm(llm, model, named)
         self.hooks.observe("on_agent_ready", agent=self)
@@ -285,6 +287,7 @@ class Agent(AsyncMethods):
         Returns:
             The call's trace entry: `status`, `result`, `timing` and so on.
         """
+        refuse_in_setup("execute_tool()")
         self._executed += 1
         call = ToolCall(f"executed_{self._executed}", name, dict(arguments or {}))
         turn = self.turn

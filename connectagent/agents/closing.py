@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, Self
 
 from connectagent.agents.handler_api import HandlerAPI
-from connectagent.errors import PluginWarning
+from connectagent.agents.resources import close_process
+from connectagent.errors import PluginWarning, ResourceError
 
 _HOOK = "on_agent_closed"
 _open: weakref.WeakSet[Any] = weakref.WeakSet()  # agents with handlers of on_agent_closed
@@ -44,21 +45,36 @@ class Closable(HandlerAPI):
     def __exit__(self, *raised: object) -> None:
         self.close()
 
+    def keep_open(self) -> None:
+        """Keep the agent until it is closed: it has something to tear down then."""
+        if not self._watched:
+            watch(self, needed=True)
+
+    def closes_at_exit(self) -> None:
+        """Tear down what belongs to the process when it ends, after the agents were closed."""
+        with _lock:
+            if not _open:
+                atexit.unregister(_close_all)
+                atexit.register(_close_all)
+
     def __del__(self) -> None:
         if self._watched and not self.closed:  # not closed here: garbage is collected while code holds locks
             _dropped.append(self)
 
 
-def watch(agent: Any) -> None:
-    """Close an agent at the end of the process, if it has handlers of `on_agent_closed` and is still open."""
+def watch(agent: Any, needed: bool = False) -> None:
+    """Close an agent at the end of the process, if it is still open.
+
+    Args:
+        agent: the agent.
+        needed: whether there is something to close, besides handlers of `on_agent_closed`.
+    """
     close_dropped()
-    if not agent.hooks.handlers(_HOOK):
+    if not needed and not agent.hooks.handlers(_HOOK):
         return
     agent._watched = True
+    agent.closes_at_exit()
     with _lock:
-        if not _open:
-            atexit.unregister(_close_all)
-            atexit.register(_close_all)
         _open.add(agent)
 
 
@@ -79,10 +95,12 @@ def _close(agent: Any) -> None:
     for one in listed:
         others = [other.by for other in listed if other is not one]
         _collect(errors, partial(agent.hooks.observe, _HOOK, others, agent=agent))
+    errors += agent.resources.pool.close()
     agent.leave_log()
     if errors:
         for error in errors[1:]:
-            errors[0].add_note(f"another handler of {_HOOK} raised {type(error).__name__}: {error}")
+            what = "and a" if isinstance(error, ResourceError) else f"another handler of {_HOOK} raised"
+            errors[0].add_note(f"{what} {type(error).__name__}: {error}")
         raise errors[0]
 
 
@@ -105,3 +123,5 @@ def _close_all() -> None:
     close_dropped()
     for agent in list(_open):
         _close_quietly(agent)
+    for error in close_process():
+        warnings.warn(str(error), PluginWarning, stacklevel=2)

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
+from connectagent import frame
 from connectagent.agents.links import Links
+from connectagent.agents.resources import refuse_in_setup
 from connectagent.agents.tree import repeats
-from connectagent.data import LLM, Session
+from connectagent.data import CORE_TYPES, LLM, Session, TraceEntry
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import model_handlers
 from connectagent.hooks.entry_points import normalized
 from connectagent.loop.ending import Ending
+from connectagent.loop.execute import refuse_over
+from connectagent.loop.fire import fire_hook
+from connectagent.loop.remote import Remote
 from connectagent.models.create import connected
 from connectagent.models.names import parse_model
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone
 
 SCOPES = ("agent", "loop", "turn")
+PROGRAM: By = {"plugin": "(program)"}
+_OF_HOST = ("by", "at", "id", "author", "branch")  # keys of entries that nobody else may set
 STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed", "running", "between_turns")
 
 
@@ -67,7 +78,41 @@ class HandlerAPI(Links):
         loops = (one for one in turn.callers() if one.agent.body is not None and repeats(one.agent.body.function))
         if scope == "loop" and next(loops, None) is None:
             raise RuntimeError(f"agent {self.name!r} is not in a Loop: end_turn(scope='loop') ends one")
-        turn.end(Ending(result, outcome, self.boundary.running() or {"plugin": "(program)"}), scope)
+        turn.end(Ending(result, outcome, self.boundary.running() or PROGRAM), scope)
+
+    def trace(self, type: str, /, **fields: Any) -> TraceEntry:
+        """Add an entry of a plugin's own to the trace; it is recorded, and `on_trace` fires for it.
+
+        Args:
+            type: the entry's type; none of connectagent's own.
+            fields: what else it has, as data. `by`, which names who added it, and its place are connectagent's.
+
+        Returns:
+            The entry.
+
+        Raises:
+            RuntimeError: the agent has not had an `input()` yet.
+            ValueError: the type or a field is connectagent's own.
+        """
+        if not isinstance(type, str) or not type.strip() or type in CORE_TYPES:
+            raise ValueError(f"agent.trace() takes a type of your own, a text, not {type!r}, as connectagent's are")
+        if own := [name for name in fields if name in _OF_HOST]:
+            raise ValueError(f"agent.trace() sets {own[0]!r} itself; its fields are named otherwise than {_OF_HOST}")
+        refuse_in_setup("trace()")
+        _ = self.session
+        entry = {"type": type, **clone(fields), "by": self.boundary.running() or PROGRAM}
+        here = frame.current()
+        if here is None or here.body is None or here.turn.agent is not self:
+            self.conversation.trace(entry)
+        else:
+            refuse_over(here, "trace()")
+            Remote(here.body, copy_context()).call(self.conversation.trace, entry)
+        return entry
+
+    def fire_hook(self, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> tuple[Any]:
+        """Call the handlers of a hook that a plugin defined; the result, in a tuple. See `OwnHook.fire`."""
+        refuse_in_setup(f"{hook}.fire()")
+        return (fire_hook(self, hook, operation, given),)
 
     def plugin(self, name: str) -> Any:
         """The object, module or function of one of this agent's plugins.
@@ -111,6 +156,7 @@ class HandlerAPI(Links):
             ProviderError: the call failed, and no handler recovered it.
             OutputError: the second answer does not fit `output` either.
         """
+        refuse_in_setup("ask()")
         from connectagent.loop.ask import ask  # loads pydantic, which few programs need
 
         return ask(self, prompt, output, system_prompt, model, tools)

@@ -28,12 +28,13 @@ class Links(Node):
     runtime: Runtime
     _connection: Any  # the key, address and options given in code
     spent: Spent
-    listener: Any  # who streams this agent's next turn
+    listener: Any = None  # who streams this agent's next turn
     _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
     form: Any = None  # of results; None for text
     closed = False
+    fresh = True  # whether its session has not begun yet
     _session: Session | None = None
 
     @property
@@ -59,6 +60,7 @@ class Links(Node):
     def _open(self, session: dict[str, Any] | None) -> None:
         self._conversation = Conversation(self, self.name, self.system_prompt, session, self._state, self.labels)
         self._session = cast(Session, self._conversation.session)
+        self.fresh = session is None
         self.boundary.snapshot = self._conversation.snapshot
 
     def label(self, labels: dict[str, str]) -> None:

@@ -18,12 +18,13 @@ from connectagent.loop.ending import Given
 from connectagent.loop.nested import take_root_turn
 from connectagent.loop.operations import RESUMED
 from connectagent.loop.stored import as_stored
+from connectagent.loop.turn import resumptions
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.write import ResumedFrom
 from connectagent.session.history import as_session
-from connectagent.session.journal import DECIDED, Journal
+from connectagent.session.journal import BEGAN, DECIDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in, spent_inside
 
@@ -127,16 +128,36 @@ def _reopened(
     entry |= {"decided": decision.value} if line is not None else {}
     if opened is None or begun is None:
         agent.conversation.trace(entry)
+        agent.hooks.observe("on_session", agent=agent, reason=_reason(fork))
         return _begun_anew(agent, session, at, decision.form)
     entry["turn"] = opened.number
     if line is not None:
         journal = Journal([*journal.lines, line])
         agent.log.append(line)
     agent.conversation.trace(entry)
+    place = f"T{opened.number}"
+    journal = _goes_on(agent, journal, place, fork)
+    return take_root_turn(agent, _given(agent, begun, decision.form), journal, place)
+
+
+def _given(agent: Any, begun: TraceEntry, form: Any) -> Given:
+    """What a turn that goes on was given."""
     message = user_message(begun.get("content", begun.get("prompt", "")))
-    limit = begun.get("max_iterations") or agent.max_iterations
-    given = Given(message, text_of(message["content"]), limit, decision.form)
-    return take_root_turn(agent, given, journal, f"T{opened.number}")
+    return Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations, form)
+
+
+def _reason(fork: bool) -> str:
+    return "forked" if fork else "resumed"
+
+
+def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
+    """Begin the handlers of `on_session` for an open turn, which runs them; what they change is the turn's."""
+    if agent.hooks.is_idle("on_session"):
+        return journal
+    id = f"{turn}/resumed{len(resumptions(journal, turn)) + 1}/on_session"
+    line = {"type": BEGAN, "id": id, "reason": _reason(fork), "timestamp": time.time()}
+    agent.log.append(line)
+    return Journal([*journal.lines, line])
 
 
 def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
@@ -318,9 +339,8 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
         if child is not agent:
             child.rewind(journal.unfinished(child.branch))
     agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
-    message = user_message(begun.get("content", begun.get("prompt", "")))
-    limit = begun.get("max_iterations") or agent.max_iterations
-    return take_root_turn(agent, Given(message, text_of(message["content"]), limit, form), journal, place)
+    journal = _goes_on(agent, journal, place, False)
+    return take_root_turn(agent, _given(agent, begun, form), journal, place)
 
 
 def _changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from connectagent.cli import failure, script
+from connectagent.cli.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, cut, short_path
 from connectagent.hooks.markers import marks_of, on_text, on_trace
 from connectagent.output.masking import current
@@ -84,7 +85,7 @@ class View:
         self.text = ""
 
 
-@click.command(short_help="Talk to an agent.")
+@click.command(cls=AgentCommand, short_help="Talk to an agent.")
 @click.argument("path", metavar="[SCRIPT]", required=False)
 @click.option("--system", metavar="TEXT", help="The system prompt: text, or a path to a text file.")
 @click.option("--continue", "go_on", is_flag=True, help="Go on with the last session of SCRIPT's agent, or of all.")

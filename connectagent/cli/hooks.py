@@ -7,7 +7,7 @@ import re
 
 import click
 
-from connectagent.cli.failure import usage_error
+from connectagent.cli.failure import plain, usage_error
 from connectagent.errors import did_you_mean
 
 TITLES = {
@@ -21,8 +21,17 @@ TITLES = {
 @click.command(short_help="Print the hooks and their contracts.")
 @click.argument("name", required=False)
 @click.option("--markdown", is_flag=True, help="Print the table as Markdown, as it is in the README.")
-def hooks(name: str | None, markdown: bool) -> None:
-    """Print all hooks, or the contract of the hook NAME."""
+@click.option("-p", "plugins", metavar="PLUGIN", multiple=True, help="Load an installed plugin, or a file, for its own "
+              "hooks. Repeatable.")  # fmt: skip
+def hooks(name: str | None, markdown: bool, plugins: tuple[str, ...]) -> None:
+    """Print all hooks, or the contract of the hook NAME.
+
+    Hooks that installed plugins declare are among them; NAME and -p load the plugin that defines it.
+    """
+    from connectagent.hooks.discovery import handlers_of
+
+    for plugin in plugins:
+        list(handlers_of(plugin))
     if markdown:
         click.echo(markdown_table())
     elif name is None:
@@ -42,7 +51,25 @@ def table() -> str:
             doc = inspect.getdoc(specs.SPECS[name]) or ""
             lines += [f"  {name}({', '.join(specs.PARAMETERS[name])})", f"      {doc.splitlines()[0]}"]
         lines.append("")
+    if own := _own():
+        lines += ["Of plugins", "", *own, ""]
     return "\n".join([*lines, "A handler takes any of these parameters, by name: connectagent hooks NAME"])
+
+
+def _own() -> list[str]:
+    """The hooks that plugins define: those that are loaded with their parameters, the others as declared."""
+    from connectagent.hooks import specs
+    from connectagent.hooks.entry_points import OWN_HOOKS, installed
+    from connectagent.hooks.own import own_hooks
+
+    lines = []
+    for name in own_hooks():
+        doc = inspect.getdoc(specs.SPECS[name]) or specs.SPECS[name].__module__
+        lines += [plain(f"  {name}({', '.join(specs.PARAMETERS[name])})"), plain(f"      {doc.splitlines()[0]}")]
+    for plugin in installed(OWN_HOOKS):
+        if plugin.name not in specs.SPECS:
+            lines += [plain(f"  {plugin.name}"), plain(f"      Of {plugin}: connectagent hooks {plugin.name}")]
+    return lines
 
 
 def contract(name: str) -> str:
@@ -51,12 +78,14 @@ def contract(name: str) -> str:
     Raises:
         click.UsageError: there is no such hook.
     """
-    from connectagent.hooks.specs import CONTRACTS, HOOKS, PARAMETERS, SPECS
+    from connectagent.hooks.entry_points import OWN_HOOKS, installed
+    from connectagent.hooks.own import find_hook
+    from connectagent.hooks.specs import CONTRACTS, PARAMETERS, SPECS
 
     name = name.replace("-", "_").removeprefix("@")
-    if name not in SPECS:
-        hint = did_you_mean(name, HOOKS, 0.5)
-        raise usage_error(f"no hook {name!r}.{hint}\nHooks: {', '.join(HOOKS)}")
+    if not find_hook(name):
+        known = list(dict.fromkeys([*SPECS, *(plugin.name for plugin in installed(OWN_HOOKS))]))
+        raise usage_error(f"no hook {name!r}.{did_you_mean(name, known, 0.5)}\nHooks: {', '.join(known)}")
     body = "    outcome = yield" if CONTRACTS[name].kind == "around" else "    ..."
     head = [f"@{name}", f"def handler({', '.join(PARAMETERS[name])}):", body, ""]
     return "\n".join([*head, inspect.getdoc(SPECS[name]) or ""])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from connectagent.errors import ConnectAgentError
 from connectagent.hooks.discovery import handlers_of, process_wide, shadow
 from connectagent.hooks.handler import Handler
-from connectagent.hooks.specs import AROUND, HOOKS
+from connectagent.hooks.specs import CONTRACTS
 
 
 class Step(NamedTuple):
@@ -29,7 +29,7 @@ def plan_of(agent: Any) -> dict[str, list[Step]]:
     places = _places()
     return {
         hook: [Step(handler, _why(handler, places)) for handler in agent.hooks.handlers(hook)]
-        for hook in HOOKS
+        for hook in CONTRACTS
         if agent.hooks.handlers(hook)
     }
 
@@ -38,7 +38,8 @@ def text_of(plan: dict[str, list[Step]]) -> str:
     """A plan as text."""
     lines = []
     for hook, steps in plan.items():
-        lines.append(f"{hook}{' (the first is the outermost)' if hook in AROUND else ''}")
+        around = CONTRACTS[hook].kind == "around"
+        lines.append(f"{hook}{' (the first is the outermost)' if around else ''}")
         lines += [f"  {number}. {handler_text(step.handler)}: {step.why}" for number, step in enumerate(steps, 1)]
     return "\n".join(lines)
 

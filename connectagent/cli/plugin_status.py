@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError, ConnectAgentError, PluginError
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of
 from connectagent.hooks.entry_points import (
     COMMANDS,
@@ -27,9 +28,9 @@ from connectagent.hooks.entry_points import (
     table_names,
     way_out,
 )
-from connectagent.hooks.handler import Handler
+from connectagent.hooks.handler import RESOURCE, Handler
 from connectagent.hooks.markers import marks_of
-from connectagent.hooks.specs import HOOKS, PROJECT
+from connectagent.hooks.specs import CONTRACTS
 from connectagent.settings import named_plugins, project_file, project_settings, refusal
 
 
@@ -115,13 +116,13 @@ def _look(plugin: Installed, status: Status) -> None:
         members = [member for cls in getattr(thing, "__mro__", ()) for member in vars(cls).values()]
         hooks = {hook for member in members for hook in marks_of(member)}
         if isinstance(thing, type) and hooks:
-            status.status, status.hooks = "needs options", [hook for hook in HOOKS if hook in hooks]
+            status.status, status.hooks = "needs options", [hook for hook in (*CONTRACTS, RESOURCE) if hook in hooks]
             return
     status.handlers = list(handlers_of(plugin))
     if status.status == "installed":
         status.status = "ok"
     hooks = {handler.hook for handler in status.handlers}
-    status.hooks = [hook for hook in HOOKS if hook in hooks]
+    status.hooks = [hook for hook in (*CONTRACTS, RESOURCE) if hook in hooks]
 
 
 def _named_by(plugin: Installed) -> list[str]:

@@ -12,7 +12,9 @@ from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_check import LIMIT_S, check
+from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
+from connectagent.hooks.own import hooks_of
 from connectagent.output.rows import many
 
 
@@ -25,14 +27,17 @@ def plugins() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
 def list_(as_json: bool) -> None:
     """Print every installed plugin: name, version and source. No plugin is loaded: `doctor` loads them."""
-    found = [declared(plugin) for plugin in everything()]
+    listed = everything()
+    found = [declared(plugin) for plugin in listed]
     if as_json:
         click.echo(json.dumps([status.data() for status in found], indent=2))
     elif not found:
         click.echo("no plugin is installed; write one: connectagent plugins new NAME")
-    for status in found if not as_json else ():
+    for plugin, status in zip(listed, found, strict=True) if not as_json else ():
         click.echo(plain(f"{status.name} {status.version}  {status.status}"))
         click.echo(plain(f"    from {status.distribution}, {status.source}"))
+        if own := hooks_of(plugin):
+            click.echo(plain(f"    defines the hooks {', '.join(own)}"))
         if status.named_by:
             click.echo(plain(f"    named by {', '.join(status.named_by)}"))
         if status.error:
@@ -57,6 +62,8 @@ def inspect(name: str) -> None:
         raise SystemExit(f"error: {status.error}\nway out: {status.way_out}")
     for handler, place in _placed(status):
         click.echo(f"{handler.hook}: {handler_text(handler)}, {place}")
+    if own := hooks_of(plugin):
+        click.echo(plain(f"defines the hooks: {', '.join(own)}"))
     given = options_of(plugin)
     known = {name: f"set to {given[name]!r}" if name in given else how for name, how in _options(plugin)}
     click.echo(f"options: {', '.join(f'{name} ({how})' for name, how in known.items()) or 'none'}")
@@ -91,7 +98,7 @@ def _options(plugin: Any) -> list[tuple[str, str]]:
     return [(p.name, "needed" if p.default is p.empty else f"default {p.default!r}") for p in parameters]
 
 
-@plugins.command(short_help="The handlers of each hook, their order, and why.")
+@plugins.command(cls=AgentCommand, short_help="The handlers of each hook, their order, and why.")
 @click.argument("path", metavar="[SCRIPT]", required=False)
 @script.agent_options
 def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: bool, traceback: bool) -> None:

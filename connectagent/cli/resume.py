@@ -9,12 +9,13 @@ from typing import Any
 import click
 
 from connectagent.cli import script
+from connectagent.cli.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, short_path
 from connectagent.records.find import find_record
 from connectagent.records.read import read_record
 
 
-@click.command(short_help="Go on with a session that was stopped, paused or ended.")
+@click.command(cls=AgentCommand, short_help="Go on with a session that was stopped, paused or ended.")
 @click.argument("record", required=False, metavar="[RECORD]")
 @click.argument("prompt", required=False)
 @click.option("--script", "path", metavar="FILE", help="The script that makes the agent; else the one in the record.")

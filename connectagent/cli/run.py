@@ -13,12 +13,13 @@ import click
 
 from connectagent.cli import script
 from connectagent.cli.failure import answer, usage_error
+from connectagent.cli.plugin_options import AgentCommand
 from connectagent.settings import enabled, overrides
 
 MOST_SLOW = 10  # calls and handlers that `--durations` shows
 
 
-class _Run(click.Command):
+class _Run(AgentCommand):
     """The command, whose `--durations` takes a number or none: the prompt may come after it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -14,7 +14,9 @@ from typing import Any
 import click
 
 from connectagent.cli.failure import script_is
+from connectagent.cli.plugin_options import with_given
 from connectagent.errors import ConfigError, short_path
+from connectagent.hooks.options import from_text
 from connectagent.settings import co_folder, overrides, project_folder
 
 NAME = "connectagent_script"  # no name that the script or its imports use
@@ -33,8 +35,9 @@ def agent_options(function: Command) -> Command:
             "plugins",
             metavar="PLUGIN",
             multiple=True,
-            help="Add an installed plugin or a file (./plugin.py), shadow one (shadow:NAME), or leave one out "
-            "(no:NAME). Repeatable.",
+            callback=with_given,
+            help="Add an installed plugin (NAME, or NAME:OPTION=VALUE,...) or a file (./plugin.py), shadow one "
+            "(shadow:NAME), or leave one out (no:NAME). Repeatable.",
         ),
     ):
         function = option(function)
@@ -54,6 +57,7 @@ def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...]) -> None:
 
 
 def _placed(name: Any) -> Any:
+    name = from_text(name) if isinstance(name, str) else name
     if not isinstance(name, str) or not name.endswith(".py"):
         return name
     mode = "shadow:" if name.startswith("shadow:") else ""

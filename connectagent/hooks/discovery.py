@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib.util
 import inspect
-import os
 import sys
-from collections.abc import Callable, Collection, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -25,6 +22,7 @@ from connectagent.hooks.entry_points import (
     USE,
     Installed,
     LeftOut,
+    check_required,
     clash,
     describe_place,
     find,
@@ -39,8 +37,10 @@ from connectagent.hooks.entry_points import (
     own_name,
     undeclared,
 )
+from connectagent.hooks.files import module_from_path
 from connectagent.hooks.handler import Handler, event_of, name_of, where
 from connectagent.hooks.markers import marked_members, marks_of
+from connectagent.hooks.options import Configured, configured
 from connectagent.hooks.specs import HOOKS
 from connectagent.settings import check_file, named_plugins, overrides, setting
 
@@ -85,10 +85,8 @@ class shadow:  # called as a function, like `use`
     def __init__(self, plugin: Any) -> None:
         plugin = plugin.plugin if isinstance(plugin, shadow) else plugin
         if plugin is None or (isinstance(plugin, str) and plugin.startswith("no:")):
-            raise PluginError(
-                f"shadow() takes a marked function, a list, a module, an object or a name, not {plugin!r:.80}"
-            )
-        self.plugin: Any = plugin
+            raise PluginError(f"shadow() takes a marked function, a list, an object or a name, not {plugin!r:.80}")
+        self.plugin: Any = configured(plugin) or plugin
 
     def __repr__(self) -> str:
         return f"shadow({self.plugin!r})"
@@ -96,7 +94,11 @@ class shadow:  # called as a function, like `use`
 
 def _read(item: Any) -> Any:
     """An item of a list of plugins; `"shadow:name"` becomes a `shadow`."""
-    return shadow(item.removeprefix(SHADOW).strip()) if isinstance(item, str) and item.startswith(SHADOW) else item
+    name, options = item if isinstance(item, Configured) else (item, None)
+    if not isinstance(name, str) or not name.startswith(SHADOW):
+        return item
+    bare = name.removeprefix(SHADOW).strip()
+    return shadow(bare if options is None else Configured(bare, options))
 
 
 def process_wide() -> list[tuple[Any, str]]:
@@ -128,7 +130,8 @@ def find_handlers(
         The handlers, and the names of the plugins in code that the command line left out.
 
     Raises:
-        PluginError: a plugin cannot be found or loaded, is named twice, or a `"no:name"` matches none.
+        PluginError: a plugin cannot be found or loaded, is named twice, requires another that the agent does not
+            have, or a `"no:name"` matches none.
     """
     everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
     out = LeftOut(everything, BUILT_IN)
@@ -143,12 +146,14 @@ def find_handlers(
     found += [(handler, BY_DEFAULT) for handler in model_handlers(model or setting("model"), known, provider_of)]
     switched_off = _switched_off(everything, found, out)
     _announce(switched_off)
-    return [handler for handler, place in found if not out(handler.plugin, place)], switched_off
+    kept = [handler for handler, place in found if not out(handler.plugin, place)]
+    check_required(kept)
+    return kept, switched_off
 
 
 def _switched_off(everything: list[tuple[Any, str]], found: list[tuple[Handler, str]], out: LeftOut) -> list[str]:
     """The names of the plugins in code that the command line left out."""
-    names = [_key(item) for item, place in everything if place in IN_CODE and isinstance(item, str)]
+    names = [_key(item) for item, place in everything if place in IN_CODE and isinstance(item, str | Configured)]
     names += [normalized(handler.plugin) for handler, place in found if place in IN_CODE]
     return sorted({name for name in names if name in out.by_person})
 
@@ -168,6 +173,7 @@ def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, 
     _check_shadows([item for item, _ in everything])
     # What is left out is not loaded either: so a broken plugin can be left out.
     items = [(item, place) for item, place in everything if not leaves_out(item) and not out(_name(item), place)]
+    items = _with_options_of_the_person(items)
     own = [(item, place) for item, place in items if place == CODE]
     mine = [_key(item) for item, _ in own]
     _check_named_once([item for item, _ in own], mine)
@@ -179,6 +185,23 @@ def _wanted(everything: list[tuple[Any, str]], out: LeftOut) -> list[tuple[Any, 
     return [*wide.values(), *own]
 
 
+def _with_options_of_the_person(items: list[tuple[Any, str]]) -> list[tuple[Any, str]]:
+    """The plugins, each with the options that the command line gives it, wherever else it is named."""
+    given: dict[Any, dict[str, Any]] = {}
+    for item, place in items:
+        bare = item.plugin if isinstance(item, shadow) else item
+        if place == PERSON and isinstance(bare, Configured):
+            given.setdefault(_key(item), {}).update(bare.options)
+    return [(_configured(item, given[key]) if (key := _key(item)) in given else item, place) for item, place in items]
+
+
+def _configured(item: Any, options: dict[str, Any]) -> Any:
+    if isinstance(item, shadow):
+        return shadow(_configured(item.plugin, options))
+    name, own = item if isinstance(item, Configured) else (item, {})
+    return Configured(name, {**own, **options})
+
+
 def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
     """The handlers of a plugin that is named in a place.
 
@@ -186,7 +209,7 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
         PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard named in code.
         ConfigError: the project's file names code that the person has not allowed.
     """
-    bare, plugin = item.plugin if isinstance(item, shadow) else item, None
+    bare, plugin = _bare(item), None
     if isinstance(bare, str) and bare.endswith(".py"):
         check_file(bare, place)
     elif isinstance(bare, str):
@@ -198,14 +221,14 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
     if plugin is not None and place in IN_CODE and guards and options_of(plugin):
         raise PluginError(
             f"{options_place(plugin)} gives options to plugin {plugin.name!r}, which code names and which may guard "
-            "tools. Give them in code, with the object itself in plugins=[...], or name the plugin in settings only"
+            f"tools. Give them in code, plugins=[({plugin.name!r}, {{...}})], or name the plugin in settings only"
         )
     return handlers
 
 
 def _check_named_once(items: list[Any], keys: list[Any]) -> None:
     for item, key in zip(items, keys, strict=True):
-        name = item.plugin if isinstance(item, shadow) else item
+        name = _bare(item)
         if isinstance(name, str) and keys.count(key) > 1:
             raise PluginError(f"plugin {name!r} is named twice for this agent; name it once")
 
@@ -228,10 +251,15 @@ def left_out(sources: Any) -> set[str]:
     return {normalized(item[3:]) for item in _flat(sources) if isinstance(item, str) and item.startswith("no:")}
 
 
+def _bare(item: Any) -> Any:
+    """What is named, without options, shadowed or not."""
+    item = item.plugin if isinstance(item, shadow) else item
+    return item.name if isinstance(item, Configured) else item
+
+
 def _key(item: Any) -> Any:
     """A key that is equal for all ways of naming one plugin."""
-    if isinstance(item, shadow):
-        return _key(item.plugin)
+    item = _bare(item)
     if not isinstance(item, str):
         return id(item)
     if item.endswith(".py") or item.startswith("no:"):
@@ -278,7 +306,9 @@ def _begins(model: str, prefix: str) -> bool:
 
 
 def _flat(things: Any) -> Iterator[Any]:
-    if isinstance(things, (list, tuple)):
+    if (one := configured(things)) is not None:
+        yield _read(one)
+    elif isinstance(things, (list, tuple)):
         for thing in things:
             yield from _flat(thing)
     elif things is not None:
@@ -291,7 +321,11 @@ def handlers_of(thing: Any, plugin: str | None = None, *, builtin: bool = False)
     Raises:
         PluginError: the plugin has no handler, or an installed plugin cannot be loaded.
     """
-    if isinstance(thing, (list, tuple)):
+    if (one := configured(thing)) is not None:
+        if one.name.endswith(".py"):
+            raise PluginError(f"{one.name!r} is a file, and takes no options: a class of an installed plugin has some")
+        yield from _handlers_of_installed(find(one.name), one.options)
+    elif isinstance(thing, (list, tuple)):
         for item in thing:
             yield from handlers_of(item, plugin, builtin=builtin)
     elif isinstance(thing, shadow):
@@ -317,8 +351,8 @@ def _handlers(thing: Any, plugin: str, version: str | None, builtin: bool = Fals
             yield Handler(hook, made, opts, plugin, version, builtin, thing=thing)
 
 
-def _handlers_of_installed(plugin: Installed) -> list[Handler]:
-    thing = load(plugin)
+def _handlers_of_installed(plugin: Installed, options: Mapping[str, Any] | None = None) -> list[Handler]:
+    thing = load(plugin, options or {})
 
     def listed() -> list[Handler]:
         return [handler for item in _flat([thing]) for handler in _handlers(item, own_name(plugin), plugin.version)]
@@ -363,38 +397,3 @@ def plugin_name(thing: Any) -> str:
     if _is_function(thing):
         return name_of(thing)
     return str(getattr(thing, "name", None) or type(thing).__name__)
-
-
-_loading: ContextVar[tuple[str, ...]] = ContextVar("_loading", default=())  # the files that are being loaded
-
-
-class _LoadsItself(PluginError):
-    """A file's code makes an agent that loads the file."""
-
-
-def module_from_path(path: str) -> ModuleType:
-    """Load a one-file plugin.
-
-    Raises:
-        PluginError: the file cannot be loaded.
-    """
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    if spec is None or spec.loader is None or not Path(path).is_file():
-        raise PluginError(f"{path!r} is not a Python file; a one-file plugin is a .py with marked functions")
-    real = os.path.realpath(path)
-    if real in _loading.get():
-        raise _LoadsItself(
-            f"plugin {path!r} makes an agent while it is being loaded, and each agent has this plugin: it would be "
-            "loaded for ever. Keep plugins and agents in files of their own, and name the plugin's"
-        )
-    module = importlib.util.module_from_spec(spec)
-    token = _loading.set((*_loading.get(), real))
-    try:
-        spec.loader.exec_module(module)
-    except (_LoadsItself, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise PluginError(f"plugin {path!r} cannot be loaded: {type(error).__name__}: {error}") from error
-    finally:
-        _loading.reset(token)
-    return module

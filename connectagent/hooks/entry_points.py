@@ -3,10 +3,11 @@
     [project.entry-points.connectagent]              the plugin under its name: a module, or "module:object"
     [project.entry-points."connectagent.models"]     the same, under the prefix of each of its models
     [project.entry-points."connectagent.commands"]   the same, under the name of each of its commands
+    [project.entry-points."connectagent.hooks"]      each hook that it defines, under its name: "module:hook"
 
 The first only makes a plugin available: it acts where it is named. The other two are for `register_models` and
 `register_commands`, which work without naming the plugin: the entry point's name says what the plugin brings, so
-that it is loaded only where that is needed.
+that it is loaded only where that is needed. The last one lists hooks without loading the plugins that define them.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import PluginError, did_you_mean, nearest
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.markers import marks_of
-from connectagent.hooks.specs import PROJECT
+from connectagent.hooks.options import read_options
 from connectagent.settings import check_allowed, project_file, project_settings
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 MODELS = f"{PROJECT}.models"
 COMMANDS = f"{PROJECT}.commands"
+OWN_HOOKS = f"{PROJECT}.hooks"
 PREFIX = f"{PROJECT}-"
 # The places that name plugins. Other places are settings: a file's path, or an environment variable.
 CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
@@ -94,7 +97,7 @@ def _read(group: str, path: tuple[str, ...]) -> tuple[Installed, ...]:
 def _declared(path: tuple[str, ...]) -> list[Installed]:
     from connectagent.hooks.distributions import declared  # a third of the import time of this package
 
-    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS))]
+    return [Installed(*found) for found in declared((PROJECT, MODELS, COMMANDS, OWN_HOOKS))]
 
 
 def undeclared(group: str) -> list[Installed]:
@@ -183,10 +186,14 @@ def guarded(plugin: Installed, step: Callable[[], Any]) -> Any:
         ) from error
 
 
-def load(plugin: Installed) -> Any:
+def load(plugin: Installed, given: Mapping[str, Any]) -> Any:
     """Load a plugin: a module or an object; a class or a factory is called with the options.
 
     With `scope = "process"` it is called once for the same options, and all agents of the process share the result.
+
+    Args:
+        plugin: the plugin.
+        given: options from code or the command line, which come before those of the project.
 
     Raises:
         PluginError: it cannot be loaded, or its options or its scope do not fit.
@@ -194,13 +201,15 @@ def load(plugin: Installed) -> Any:
     thing = guarded(plugin, lambda: imported(plugin))
     options = options_of(plugin)
     if not is_factory(thing):
-        if options:
+        if options or given:
+            place = options_place(plugin) if options else "options"
             raise PluginError(
-                f"{options_place(plugin)}: plugin {plugin.name!r} ({plugin}) takes no options: it is a "
-                f"{type(thing).__name__}, and only a class or a factory has some; remove the table"
+                f"{place}: plugin {plugin.name!r} ({plugin}) takes no options: it is a "
+                f"{type(thing).__name__}, and only a class or a factory has some; remove them"
             )
         return thing
-    check_options(plugin, thing, options)
+    check_options(plugin, thing, options, given)
+    options = {**options, **read_options(f"{plugin.name!r} ({plugin})", thing, given)}
     make = partial(thing, **options)
     scope = getattr(thing, "scope", "agent")
     if scope not in ("agent", "process"):
@@ -260,8 +269,10 @@ def options_place(plugin: Installed) -> str:
     return f"{project_file() or 'pyproject.toml'}: [tool.connectagent.{plugin.name}]"
 
 
-def check_options(plugin: Installed, factory: Callable[..., Any], options: dict[str, Any]) -> None:
-    """Check a plugin's options against its signature.
+def check_options(
+    plugin: Installed, factory: Callable[..., Any], options: dict[str, Any], given: Mapping[str, Any]
+) -> None:
+    """Check a plugin's options in the project's file against its signature; `given` are the others.
 
     Raises:
         PluginError: an option is unknown, or a required one is missing.
@@ -276,11 +287,12 @@ def check_options(plugin: Installed, factory: Callable[..., Any], options: dict[
                 f"{options_place(plugin)} has an unknown option {name!r}.{hint} Plugin {plugin.name!r} ({plugin}) "
                 f"takes: {', '.join(known) or 'none'}"
             )
-    missing = missing_options(factory, options)
+    missing = missing_options(factory, {**options, **given})
     if missing:
         raise PluginError(
             f"plugin {plugin.name!r} ({plugin}) needs the option {missing[0]!r}: set it in {options_place(plugin)}, "
-            "or give the object itself, plugins=[...]; a handler needs its marker"
+            f"in code, plugins=[({plugin.name!r}, {{{missing[0]!r}: ...}})], or give the object itself, plugins=[...]; "
+            "a handler needs its marker"
         )
 
 
@@ -293,6 +305,26 @@ def missing_options(factory: Callable[..., Any], options: dict[str, Any]) -> lis
         and parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         and parameter.name not in options
     ]
+
+
+def check_required(handlers: Iterable[Any]) -> None:
+    """Check that the plugins are there that others require: `requires = ("otel",)` in a module, class or object.
+
+    Raises:
+        PluginError: one is missing; the message says how to get it.
+    """
+    listed = list(handlers)
+    there = {normalized(handler.plugin) for handler in listed}
+    for handler in listed:
+        required = getattr(handler.thing, "requires", ())
+        required = (required,) if isinstance(required, str) else required
+        for name in required if isinstance(required, tuple | list) else ():
+            if normalized(str(name)) not in there:
+                get = "" if named(str(name)) else f" Install it: pip install {PREFIX}{name}."
+                raise PluginError(
+                    f"plugin {handler.plugin!r} requires plugin {name!r}, which this agent does not have.{get} Name it "
+                    f"too: plugins=[{name!r}, {handler.plugin!r}]"
+                )
 
 
 def way_out(plugin: Installed, error: BaseException) -> str:

@@ -14,7 +14,7 @@ import pluggy
 from connectagent.data import Continue
 from connectagent.errors import PluginError, Waiting
 from connectagent.hooks.handler import Handler, who
-from connectagent.hooks.specs import CONTRACTS
+from connectagent.hooks.specs import CONTRACTS, PARAMETERS
 from connectagent.session.snapshot import By, peek_value, same
 from connectagent.session.state import clone
 
@@ -124,7 +124,11 @@ class Executor:
         self, hook: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any], firstresult: bool
     ) -> Any:
         """Run the implementations by the hook's contract, the last one first."""
-        call = arguments if isinstance(arguments, HookCall) else HookCall(arguments)
+        if isinstance(arguments, HookCall):
+            call = arguments
+        else:
+            _check_given(hook, implementations, arguments)
+            call = HookCall(arguments)
         kind = CONTRACTS[hook].kind
         if kind == "around":
             operation = call.operation or _operation(implementations, call)
@@ -199,6 +203,20 @@ class Executor:
         if error is not None:
             raise error
         return result
+
+
+def _check_given(hook: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:
+    """Refuse a call without what its handlers take, as pluggy does.
+
+    Raises:
+        pluggy.HookCallError: an argument is missing.
+    """
+    extra = "" if CONTRACTS[hook].kind == "around" else hook
+    taken = [name for one in _handlers_in(implementations, extra) for name in (*one.positional, *one.keywords)]
+    for name in (*taken, *filter(None, [CONTRACTS[hook].chained])):
+        if name not in arguments:
+            takes = ", ".join(PARAMETERS[hook])
+            raise pluggy.HookCallError(f"hook call must provide argument {name!r}: {hook} takes {takes}")
 
 
 def _handlers_in(implementations: Sequence[pluggy.HookImpl], hook: str = "") -> Iterable[Handler]:

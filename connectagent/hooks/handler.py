@@ -14,6 +14,8 @@ from connectagent.session.usage import Account
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = "connectagent_marks"  # pluggy's own `connectagent_impl` has room for one mark only
+RESOURCE = "resource"  # in place of a hook: the function makes a resource
+known_resources: set[str] = set()  # the names of the resources that this process has defined
 
 
 @dataclass(slots=True, eq=False)
@@ -30,6 +32,9 @@ class Handler:
         shadowed: whether it runs on copies, and only its intended changes are traced.
         local: whether agents below its agent do not inherit it, as with `on_events`.
         thing: what was listed or registered: the function, or the object or module that has it.
+
+    Attributes:
+        resources: the parameters that are resources of the agent.
     """
 
     hook: str
@@ -43,11 +48,12 @@ class Handler:
     thing: Any = None
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
     by: dict[str, Any] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
 
     def __post_init__(self) -> None:
-        self.positional, self.keywords = check_handler(self.function, self.hook)
+        self.positional, self.keywords, self.resources = check_handler(self.function, self.hook)
         file, line = where(self.function)
         self.by = {
             "plugin": self.plugin,
@@ -60,11 +66,27 @@ class Handler:
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
         """Call the function with those arguments of the hook that it takes."""
+        if self.resources:
+            return self._with_resources(arguments)
         if self.keywords:
             return self.function(
                 *[arguments[name] for name in self.positional], **{name: arguments[name] for name in self.keywords}
             )
         return self.function(*[arguments[name] for name in self.positional])
+
+    def _with_resources(self, arguments: dict[str, Any]) -> Any:
+        """The same for a function that takes resources, which are made where they are not there yet."""
+        call = functools.partial(self.function, **{name: arguments[name] for name in self.positional + self.keywords})
+
+        def given() -> dict[str, Any]:
+            made: dict[str, Any] = arguments["agent"].resources.give(self.resources, who(self))
+            return made
+
+        def begun_later() -> Any:  # a generator: they are made when its first half runs
+            return (yield from call(**given()))
+
+        around = self.hook != RESOURCE and CONTRACTS[self.hook].kind == "around"
+        return begun_later() if around else call(**given())
 
 
 def event_of(function: object) -> str | None:
@@ -75,8 +97,8 @@ def event_of(function: object) -> str | None:
 
 def check_handler(
     function: Callable[..., Any], hook: str, *, unbound: bool = False
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The positional and the keyword-only parameters of the hook that a handler takes.
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The positional and the keyword-only parameters of the hook that a handler takes, and the resources.
 
     Args:
         function: the handler.
@@ -88,24 +110,45 @@ def check_handler(
     """
     place = f"@{hook} handler {name_of(function)!r} ({place_of(function)})"
     _check_kind(_code_holder(function), hook, place)
+    names = parameters_of(function, unbound)
+    for parameter in names:
+        _check_parameter(parameter, hook, place)
+    taken = [parameter for parameter in names if parameter.name in _given_by(hook)]
+    return (
+        tuple(parameter.name for parameter in taken if parameter.kind is not parameter.KEYWORD_ONLY),
+        tuple(parameter.name for parameter in taken if parameter.kind is parameter.KEYWORD_ONLY),
+        tuple(parameter.name for parameter in names if is_resource(parameter, hook)),
+    )
+
+
+def parameters_of(function: Callable[..., Any], unbound: bool) -> list[inspect.Parameter]:
+    """The parameters that a handler is to be given."""
     parameters = list(inspect.signature(function).parameters.values())
     if unbound and parameters and parameters[0].name in ("self", "cls"):
         del parameters[0]
     given = function.keywords if isinstance(function, functools.partial) else {}
-    names = [parameter for parameter in parameters if parameter.name not in given]
-    for parameter in names:
-        _check_parameter(parameter, hook, place)
-    taken = [parameter for parameter in names if parameter.name in PARAMETERS[hook]]
+    return [parameter for parameter in parameters if parameter.name not in given]
+
+
+def is_resource(parameter: inspect.Parameter, hook: str) -> bool:
+    """Whether a handler's parameter is a resource: it has no default, the hook does not give it, and there is one."""
     return (
-        tuple(parameter.name for parameter in taken if parameter.kind is not parameter.KEYWORD_ONLY),
-        tuple(parameter.name for parameter in taken if parameter.kind is parameter.KEYWORD_ONLY),
+        parameter.name not in _given_by(hook)
+        and parameter.name in known_resources
+        and parameter.default is parameter.empty
     )
+
+
+def _given_by(hook: str) -> tuple[str, ...]:
+    return ("agent",) if hook == RESOURCE else PARAMETERS[hook]
 
 
 def _check_kind(code: Any, hook: str, place: str) -> None:
     """Refuse async functions, generators for other hooks than around hooks, and functions without yield for these."""
     if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
         raise HandlerError(f"{place} is async: the loop is synchronous; write 'def', and asyncio.run() inside it")
+    if hook == RESOURCE:  # it may yield or return
+        return
     yields, around = inspect.isgeneratorfunction(code), CONTRACTS[hook].kind == "around"
     if around and not yields:
         raise HandlerError(f"{place} must yield exactly once: what is before the yield runs before the operation")
@@ -114,15 +157,22 @@ def _check_kind(code: Any, hook: str, place: str) -> None:
 
 
 def _check_parameter(parameter: inspect.Parameter, hook: str, place: str) -> None:
-    accepted = f"{hook} gives {', '.join(PARAMETERS[hook]) or 'no parameters'}"
+    given = _given_by(hook)
+    accepted = f"{hook} gives {', '.join(given) or 'no parameters'}"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise HandlerError(f"{place} takes {parameter}: handlers name what they take; {accepted}")
-    if parameter.name in PARAMETERS[hook]:
+    if parameter.name in given:
         if parameter.default is not parameter.empty:
             raise HandlerError(f"{place} has a default on {parameter.name!r}, which the hook always gives; drop it")
+    elif is_resource(parameter, hook):
+        if "agent" not in given:
+            raise HandlerError(f"{place} cannot take the resource {parameter.name!r}: it is given no agent; {accepted}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise HandlerError(f"{place}: the resource {parameter.name!r} is given by name; drop the '/'")
     elif parameter.default is parameter.empty:
-        hint = did_you_mean(parameter.name, PARAMETERS[hook], 0.4)
-        raise HandlerError(f"{place} has an unknown parameter {parameter.name!r}.{hint} {accepted}")
+        hint = did_you_mean(parameter.name, [*given, *known_resources], 0.4)
+        more = "; resources are defined, or imported, before what takes them" if known_resources else ""
+        raise HandlerError(f"{place} has an unknown parameter {parameter.name!r}.{hint} {accepted}{more}")
 
 
 def _code_holder(function: Any) -> Any:

@@ -17,11 +17,12 @@ import pluggy
 
 from connectagent.errors import HookResultError, PluginError, short
 from connectagent.hooks import specs
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration, nothing
-from connectagent.hooks.handler import Handler, name_of, who
-from connectagent.hooks.specs import CONTRACTS, HOOKS, PROJECT
+from connectagent.hooks.handler import RESOURCE, Handler, name_of, who
+from connectagent.hooks.specs import CONTRACTS, HOOKS, SPECS
 from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
 
@@ -45,6 +46,8 @@ class Host(pluggy.PluginManager):
         # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
         self._inner_hookexec = self._executor = cast(Any, Executor(boundary))
         self.add_hookspecs(specs)
+        for hook in list(CONTRACTS)[len(HOOKS) :]:
+            self.know(hook)
         self._arranging = threading.RLock()
         self._numbers = itertools.count()
 
@@ -52,13 +55,20 @@ class Host(pluggy.PluginManager):
 
     def handlers(self, hook: str) -> tuple[Handler, ...]:
         """The handlers of a hook, in the order in which they run."""
-        found = dict.fromkeys(one.plugin.handler for one in getattr(self.hook, hook).get_hookimpls())
+        if (caller := getattr(self.hook, hook, None)) is None:
+            return ()
+        found = dict.fromkeys(one.plugin.handler for one in caller.get_hookimpls())
         return tuple(reversed(found))
 
     @property
     def loaded(self) -> list[Handler]:
         """All handlers: hook by hook, in the order in which they run."""
-        return [handler for hook in HOOKS for handler in self.handlers(hook)]
+        return [handler for hook in (*CONTRACTS, RESOURCE) for handler in self.handlers(hook)]
+
+    def know(self, hook: str) -> None:
+        """Take in a hook that a plugin has defined."""
+        if hook in SPECS and not hasattr(self.hook, hook):
+            self.add_hookspecs(type(hook, (), {hook: staticmethod(SPECS[hook])}))
 
     def load(self, handlers: Iterable[Handler]) -> None:
         """Register these handlers in place of all others, to run in the given order.
@@ -69,7 +79,7 @@ class Host(pluggy.PluginManager):
         listed = list(handlers)
         _refuse_twice(listed)
         with self._arranging:
-            self._arrange(listed, HOOKS)
+            self._arrange(listed, (*CONTRACTS, RESOURCE))
 
     def add(self, *handlers: Handler) -> contextlib.ExitStack:
         """Add handlers at the end; those of built-in plugins behind the other built-in ones.
@@ -101,7 +111,7 @@ class Host(pluggy.PluginManager):
         given = list(plugins)
         names = {normalized(one) for one in given if isinstance(one, str)}
         with self._arranging:
-            before = {hook: self.handlers(hook) for hook in HOOKS}
+            before = {hook: self.handlers(hook) for hook in (*CONTRACTS, RESOURCE)}
             gone = [one for one in self.loaded if one in given or normalized(one.plugin) in names]
             self._remove(gone)
         undo = contextlib.ExitStack()
@@ -128,6 +138,7 @@ class Host(pluggy.PluginManager):
             super().unregister(registration)
 
     def _register(self, handler: Handler) -> None:
+        self.know(handler.hook)
         super().register(Registration(handler), f"{handler.plugin}:{handler.hook}:{next(self._numbers)}")
 
     def _remove(self, handlers: Iterable[Handler]) -> None:
@@ -137,7 +148,7 @@ class Host(pluggy.PluginManager):
                     super().unregister(registration)
 
     def _registrations(self) -> list[Registration]:
-        return [plugin for _, plugin in self.list_name_plugin() if isinstance(plugin, Registration)]
+        return [plugin for _, plugin in super().list_name_plugin() if isinstance(plugin, Registration)]
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
         """The options of a registration's only function; pluggy asks for every attribute of a plugin."""
@@ -190,6 +201,26 @@ class Host(pluggy.PluginManager):
                 self._remove([one for one in self.loaded if _is_of(one, found if name is None else name)])
         return found
 
+    def add_hookspecs(self, module_or_class: Any) -> None:
+        """Refuse hooks that are not defined with `connectagent.hookspec`: they have no contract.
+
+        Raises:
+            PluginError: there are such hooks.
+        """
+        for name, member in vars(module_or_class).items():
+            if hasattr(member, f"{PROJECT}_spec") and name not in SPECS:
+                raise PluginError(f"hook {name!r} has no contract; define it with @connectagent.hookspec")
+        super().add_hookspecs(module_or_class)
+
+    def list_name_plugin(self) -> list[tuple[str, Any]]:
+        """The plugins with their names, and blocked names with None, as `get_plugin` gives them."""
+        named = {one.plugin: one.thing for one in reversed(self.loaded)}
+        return [*named.items(), *((name, None) for name, plugin in super().list_name_plugin() if plugin is None)]
+
+    def get_plugins(self) -> set[Any]:
+        """The plugins; in place of one without a hash, its registered handlers."""
+        return {one.handler.thing if _has_hash(one.handler.thing) else one for one in self._registrations()}
+
     def get_canonical_name(self, plugin: Any) -> str:
         """The name of a plugin that is registered without one."""
         return plugin_name(plugin)
@@ -213,7 +244,7 @@ class Host(pluggy.PluginManager):
         if isinstance(plugin, Registration):
             return super().get_hookcallers(plugin)
         found = {one.hook for one in self.loaded if _is_of(one, plugin)}
-        return [getattr(self.hook, hook) for hook in HOOKS if hook in found] or None
+        return [getattr(self.hook, hook) for hook in (*CONTRACTS, RESOURCE) if hook in found] or None
 
     def subset_hook_caller(self, name: str, remove_plugins: Iterable[Any]) -> pluggy.HookCaller:
         """A caller of a hook that leaves out plugins, or single handlers."""
@@ -234,7 +265,11 @@ class Host(pluggy.PluginManager):
     def run(self, hook: str, call: HookCall, over: Over = ()) -> None:
         """Call handlers by the hook's contract, without those in `over`; `call` has the results."""
         if not self.is_idle(hook):
-            self._call(hook, call, self._named(hook, over) if over else ())
+            self.call(hook, call, over)
+
+    def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
+        """Call handlers by the hook's contract, without those in `over`; what the contract gives."""
+        return self._call(hook, call, self._named(hook, over) if over else ())
 
     def observe(
         self, hook: str, but: Iterable[By | None] = (), ready: Callable[[], None] = nothing, /, **arguments: Any
@@ -331,6 +366,14 @@ def _is_of(handler: Handler, plugin: Any) -> bool:
     if isinstance(plugin, str):
         return handler.plugin == plugin
     return handler is plugin or handler.thing is plugin or (inspect.ismethod(plugin) and handler.thing == plugin)
+
+
+def _has_hash(thing: Any) -> bool:
+    try:
+        hash(thing)
+    except TypeError:
+        return False
+    return True
 
 
 def _tell_apart(listed: list[Handler]) -> None:

@@ -16,8 +16,9 @@ import pluggy
 
 from connectagent.errors import HandlerError
 from connectagent.hooks.connectonion import CONNECTONION, UNORDERED
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.handler import MARKS, F, check_handler, event_of, place_of
-from connectagent.hooks.specs import CONTRACTS, PROJECT
+from connectagent.hooks.specs import CONTRACTS
 
 _hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -31,7 +32,9 @@ class Marker(Protocol):
     def __call__(self, *, tryfirst: bool = False, trylast: bool = False) -> Callable[[F], F]: ...
 
 
-def _marker(hook: str) -> Marker:
+def marker(hook: str) -> Marker:
+    """The marker of a hook."""
+
     def marker(function: Any = None, /, *, tryfirst: bool = False, trylast: bool = False) -> Any:
         def mark(function: Any) -> Any:
             target = getattr(function, "__func__", function)  # staticmethod, classmethod, bound method
@@ -54,24 +57,25 @@ def _marker(hook: str) -> Marker:
     return marker
 
 
-after_user_input = _marker("after_user_input")
-before_llm = _marker("before_llm")
-after_llm = _marker("after_llm")
-before_tools = _marker("before_tools")
-before_each_tool = _marker("before_each_tool")
-after_each_tool = _marker("after_each_tool")
-after_tools = _marker("after_tools")
-on_error = _marker("on_error")
-on_complete = _marker("on_complete")
-around_turn = _marker("around_turn")
-around_llm = _marker("around_llm")
-around_tool = _marker("around_tool")
-on_trace = _marker("on_trace")
-on_text = _marker("on_text")
-on_agent_ready = _marker("on_agent_ready")
-on_agent_closed = _marker("on_agent_closed")
-register_models = _marker("register_models")
-register_commands = _marker("register_commands")
+after_user_input = marker("after_user_input")
+before_llm = marker("before_llm")
+after_llm = marker("after_llm")
+before_tools = marker("before_tools")
+before_each_tool = marker("before_each_tool")
+after_each_tool = marker("after_each_tool")
+after_tools = marker("after_tools")
+on_error = marker("on_error")
+on_complete = marker("on_complete")
+around_turn = marker("around_turn")
+around_llm = marker("around_llm")
+around_tool = marker("around_tool")
+on_trace = marker("on_trace")
+on_text = marker("on_text")
+on_agent_ready = marker("on_agent_ready")
+on_agent_closed = marker("on_agent_closed")
+on_session = marker("on_session")
+register_models = marker("register_models")
+register_commands = marker("register_commands")
 
 
 def marks_of(function: object) -> dict[str, dict[str, Any]]:

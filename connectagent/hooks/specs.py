@@ -7,52 +7,19 @@ its name, and the executor reads its contract.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
-
-import pluggy
+from typing import TYPE_CHECKING, Any
 
 from connectagent.data import Continue, LLMRequest, LLMResponse, ToolCall, TraceEntry
 from connectagent.hooks.agent_api import AgentAPI
+from connectagent.hooks.contract import Contract, spec
 
 if TYPE_CHECKING:
     import click  # for readers and type checkers; nothing is imported at run time
 
-PROJECT = "connectagent"
-Kind = Literal["first", "chain", "observe", "around", "collect"]
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Contract(NamedTuple):
-    """How the executor runs a hook.
-
-    Args:
-        kind: `first` (the first value ends the call), `chain` (every handler gets the value of the one before
-            it), `observe` (no values), `around` (generators around an operation), `collect` (a list of all
-            values).
-        takes: the types that a handler may return; empty for any.
-        chained: for `chain`, the parameter with the value.
-    """
-
-    kind: Kind
-    takes: tuple[type, ...] = ()
-    chained: str = ""
-
-
-_marker = pluggy.HookspecMarker(PROJECT)
-
-
-def _spec(kind: Kind, takes: tuple[type, ...] = (), chained: str = "") -> Callable[[F], F]:
-    def mark(function: F) -> F:
-        function.contract = Contract(kind, takes, chained)  # type: ignore[attr-defined]
-        return _marker(function, firstresult=kind in ("first", "around"))
-
-    return mark
-
-
 # -- the nine events -----------------------------------------------------------------------------
 
 
-@_spec("first", (str,))
+@spec("first", (str,))
 def after_user_input(agent: AgentAPI, prompt: str) -> str | None:
     """A user's message has been added to the conversation.
 
@@ -68,7 +35,7 @@ def after_user_input(agent: AgentAPI, prompt: str) -> str | None:
     """
 
 
-@_spec("first", (LLMResponse, str))
+@spec("first", (LLMResponse, str))
 def before_llm(agent: AgentAPI, request: LLMRequest) -> LLMResponse | str | None:
     """The model is about to be called.
 
@@ -85,7 +52,7 @@ def before_llm(agent: AgentAPI, request: LLMRequest) -> LLMResponse | str | None
     """
 
 
-@_spec("chain", (LLMResponse, str), "response")
+@spec("chain", (LLMResponse, str), "response")
 def after_llm(agent: AgentAPI, request: LLMRequest, response: LLMResponse) -> LLMResponse | str | None:
     """The model has answered.
 
@@ -102,7 +69,7 @@ def after_llm(agent: AgentAPI, request: LLMRequest, response: LLMResponse) -> LL
     """
 
 
-@_spec("observe")
+@spec("observe")
 def before_tools(agent: AgentAPI, tool_calls: list[ToolCall]) -> None:
     """A tool round is about to begin.
 
@@ -120,7 +87,7 @@ def before_tools(agent: AgentAPI, tool_calls: list[ToolCall]) -> None:
     """
 
 
-@_spec("first")
+@spec("first")
 def before_each_tool(agent: AgentAPI, tool_call: ToolCall) -> Any:
     """One tool is about to be called.
 
@@ -139,7 +106,7 @@ def before_each_tool(agent: AgentAPI, tool_call: ToolCall) -> Any:
     """
 
 
-@_spec("chain", (), "result")
+@spec("chain", (), "result")
 def after_each_tool(agent: AgentAPI, tool_call: ToolCall, result: Any, entry: TraceEntry) -> Any:
     """One tool call has its result.
 
@@ -157,7 +124,7 @@ def after_each_tool(agent: AgentAPI, tool_call: ToolCall, result: Any, entry: Tr
     """
 
 
-@_spec("observe")
+@spec("observe")
 def after_tools(agent: AgentAPI, entries: list[TraceEntry]) -> None:
     """A tool round is over.
 
@@ -172,7 +139,7 @@ def after_tools(agent: AgentAPI, entries: list[TraceEntry]) -> None:
     """
 
 
-@_spec("first")
+@spec("first")
 def on_error(
     agent: AgentAPI, error: Exception, tool_call: ToolCall | None, request: LLMRequest | None, attempt: int
 ) -> Any:
@@ -196,7 +163,7 @@ def on_error(
     """
 
 
-@_spec("chain", (str, Continue), "result")
+@spec("chain", (str, Continue), "result")
 def on_complete(agent: AgentAPI, result: str, outcome: str) -> str | Continue | None:
     """The turn has its result.
 
@@ -218,7 +185,7 @@ def on_complete(agent: AgentAPI, result: str, outcome: str) -> str | Continue | 
 # -- around an operation -------------------------------------------------------------------------
 
 
-@_spec("around", (str,))
+@spec("around", (str,))
 def around_turn(agent: AgentAPI, prompt: str) -> Generator[None, Any, Any]:
     """The whole of a turn runs inside the handler's `yield`.
 
@@ -238,7 +205,7 @@ def around_turn(agent: AgentAPI, prompt: str) -> Generator[None, Any, Any]:
     yield
 
 
-@_spec("around", (LLMResponse, str))
+@spec("around", (LLMResponse, str))
 def around_llm(agent: AgentAPI, request: LLMRequest) -> Generator[None, Any, Any]:
     """A model call runs inside the handler's `yield`.
 
@@ -258,7 +225,7 @@ def around_llm(agent: AgentAPI, request: LLMRequest) -> Generator[None, Any, Any
     yield
 
 
-@_spec("around")
+@spec("around")
 def around_tool(agent: AgentAPI, tool_call: ToolCall) -> Generator[None, Any, Any]:
     """A tool runs inside the handler's `yield`.
 
@@ -282,7 +249,7 @@ def around_tool(agent: AgentAPI, tool_call: ToolCall) -> Generator[None, Any, An
 # -- observing and joining -----------------------------------------------------------------------
 
 
-@_spec("observe")
+@spec("observe")
 def on_trace(agent: AgentAPI, entry: TraceEntry) -> None:
     """Something happened and is in the trace.
 
@@ -297,7 +264,7 @@ def on_trace(agent: AgentAPI, entry: TraceEntry) -> None:
     """
 
 
-@_spec("observe")
+@spec("observe")
 def on_text(agent: AgentAPI, text: str) -> None:
     """A piece of the model's text has arrived.
 
@@ -313,7 +280,7 @@ def on_text(agent: AgentAPI, text: str) -> None:
     """
 
 
-@_spec("observe")
+@spec("observe")
 def on_agent_ready(agent: AgentAPI) -> None:
     """An agent has been made.
 
@@ -327,7 +294,7 @@ def on_agent_ready(agent: AgentAPI) -> None:
     """
 
 
-@_spec("observe")
+@spec("observe")
 def on_agent_closed(agent: AgentAPI) -> None:
     """An agent was closed.
 
@@ -342,10 +309,26 @@ def on_agent_closed(agent: AgentAPI) -> None:
     """
 
 
+@spec("observe")
+def on_session(agent: AgentAPI, reason: str) -> None:
+    """A session begins, or goes on from a record.
+
+    Fires: in a session's first turn, before its first message, for agents inside others too; and when an agent
+    is given the session of a record, before the open turn goes on.
+
+    Args:
+        agent: the agent; its session is there, with the messages so far.
+        reason: `begun`, `resumed`, or `forked` where what follows is written to a copy of the record.
+
+    Returns:
+        None.
+    """
+
+
 # -- bringing things -----------------------------------------------------------------------------
 
 
-@_spec("collect", (dict,))
+@spec("collect", (dict,))
 def register_models() -> dict[str, Callable[[str], Any]]:
     """Model names are looked up.
 
@@ -360,7 +343,7 @@ def register_models() -> dict[str, Callable[[str], Any]]:
     return {}
 
 
-@_spec("observe")
+@spec("observe")
 def register_commands(cli: click.Group) -> None:
     """The command line is being built.
 
@@ -386,12 +369,12 @@ EVENTS = (
     "on_complete",
 )
 AROUND = ("around_turn", "around_llm", "around_tool")
-OBSERVING = ("on_trace", "on_text", "on_agent_ready", "on_agent_closed")
+OBSERVING = ("on_trace", "on_text", "on_agent_ready", "on_agent_closed", "on_session")
 BRINGING = ("register_models", "register_commands")
 HOOKS = EVENTS + AROUND + OBSERVING + BRINGING
 
 SPECS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in HOOKS}
-CONTRACTS: dict[str, Contract] = {name: spec.contract for name, spec in SPECS.items()}  # type: ignore[attr-defined]
+CONTRACTS: dict[str, Contract] = {name: one.contract for name, one in SPECS.items()}  # type: ignore[attr-defined]
 PARAMETERS: dict[str, tuple[str, ...]] = {
-    name: spec.__code__.co_varnames[: spec.__code__.co_argcount] for name, spec in SPECS.items()
+    name: one.__code__.co_varnames[: one.__code__.co_argcount] for name, one in SPECS.items()
 }

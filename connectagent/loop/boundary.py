@@ -29,6 +29,7 @@ from connectagent.tools.tool import Tool
 threads: Callable[[], int] = getattr(_thread, "_count", lambda: threading.active_count() - 1)
 SLOW_S = 0.005  # a handler call that takes longer is listed by itself
 MOST_SLOW = 1000  # the most slow calls listed for one turn
+_MAY_PAUSE = ("before_llm", "before_tools", "before_each_tool")
 _MAY_REJECT = ("before_tools", "before_each_tool")
 
 
@@ -340,7 +341,7 @@ def resume(handler: Handler, generator: Any, error: BaseException | None, value:
 
 def _is_decision(error: BaseException, handler: Handler) -> bool:
     return (isinstance(error, ToolRejected) and handler.hook in _MAY_REJECT) or (
-        isinstance(error, Pause) and handler.hook.startswith("before_")
+        isinstance(error, Pause) and handler.hook in _MAY_PAUSE
     )
 
 

@@ -160,7 +160,8 @@ class _DryRunTools(ToolRegistry):
 
     def __init__(self, tools: ToolRegistry, calls: list[dict[str, Any]]) -> None:
         self._calls: list[dict[str, Any]] | None = None
-        super().__init__([self._idle(tool, calls) for tool in tools], agent_tool=tools._agent_tool)
+        own = [self._idle(tool, calls) for tool in tools]
+        super().__init__(own, agent_tool=tools._agent_tool, resources=tools._resources)
         self._calls = calls
 
     @staticmethod

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 from connectagent.data import Message
+from connectagent.errors import PluginWarning
 from connectagent.session.snapshot import By
 
 
@@ -30,3 +32,11 @@ class Given(NamedTuple):
     prompt: str
     limit: int
     output: Any = None
+
+
+def tear_down(pool: Any) -> None:
+    """Tear down the resources of a turn; their errors become warnings, since the turn has its result."""
+    from connectagent.output.masking import current  # it has many patterns to compile
+
+    for error in pool.close():
+        warnings.warn(current().text(str(error)), PluginWarning, stacklevel=2)

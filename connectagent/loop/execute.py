@@ -9,7 +9,7 @@ from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Abandoned, Pause, Waiting
 from connectagent.frame import Frame
-from connectagent.loop.ending import Given
+from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.remote import Remote
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
@@ -42,13 +42,18 @@ def asking_in(turn: Turn) -> Frame:
         here = here.turn.asked
     if here is None:
         return turn.innermost
-    _refuse_over(here)
+    refuse_over(here)
     return here
 
 
-def _refuse_over(here: Frame | None) -> None:
+def refuse_over(here: Frame | None, what: str = "execute_tool()") -> None:
+    """Refuse what code asks for after its turn has left it behind.
+
+    Raises:
+        RuntimeError: the turn no longer waits for the code.
+    """
     if here is not None and here.body is not None and (here.body.left or here.body.over):
-        raise RuntimeError(f"execute_tool() was called by a tool that the turn no longer waits for: {here.id}")
+        raise RuntimeError(f"{what} was called by a tool that the turn no longer waits for: {here.id}")
 
 
 def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
@@ -75,7 +80,7 @@ def _from_body(asked: Frame, run: ToolRun) -> TraceEntry:
 
 def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
     """Run a tool between turns; it is recorded, but never looked up."""
-    _refuse_over(frame.current())
+    refuse_over(frame.current())
     with agent.executing:
         log = agent.open_log()
         agent.conversation.take_over()
@@ -87,6 +92,9 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
             pause = Pause(waiting.waits[0].reason)
             pause.call = waiting.call
             raise pause from None
+        finally:
+            if turn.pool is not None:
+                tear_down(turn.pool)
         agent.boundary.announce_pending()
         return entry
 

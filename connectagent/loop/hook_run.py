@@ -38,6 +38,8 @@ class HookRun:
     ) -> None:
         self.hook, self.place, self.given, self.convert = hook, place, given, convert
         self.chained = CONTRACTS[hook].chained
+        self.around = CONTRACTS[hook].kind == "around"  # then handlers run again as long as the run has not ended
+        self.asked = False  # whether a plugin fired it, so that its end is always written
         self.original = given[self.chained] if self.chained else None
         self.over: list[list[Any]] = []
         self.passed: list[list[Any]] = []
@@ -46,7 +48,7 @@ class HookRun:
 
     def ran(self, by: By, builtin: bool = False) -> None:
         """Note that a handler has run."""
-        if not builtin:
+        if not builtin and not self.around:
             self.last = by
             self.passed.append([by.get("plugin"), by.get("handler")])
         if self._call is not None and by.get("hook") == self.hook:

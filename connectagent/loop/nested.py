@@ -13,7 +13,7 @@ from connectagent.errors import Abandoned, Diverged, DivergenceError, Paused, Wa
 from connectagent.frame import Frame
 from connectagent.loop.described import describe_error
 from connectagent.loop.divergence import finish
-from connectagent.loop.ending import Given
+from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.run import run_turn
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal
@@ -91,6 +91,8 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             turn.over = True
             agent.turn = None
             agent.boundary.forget_errors()
+            if turn.pool is not None:
+                tear_down(turn.pool)
 
 
 def _beside(body: Any, turn: Turn) -> str:

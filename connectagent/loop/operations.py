@@ -175,7 +175,7 @@ class Operations:
 
         operation = HookRun(hook, f"{place}{hook}{suffix}", call, *[convert] if convert else [])
         operation.leave_out(over)
-        return self._hook(operation, run)
+        return self.run_hook(operation, run)
 
     def chain(
         self,
@@ -190,14 +190,14 @@ class Operations:
             return given[CONTRACTS[hook].chained], None
         call = HookCall({"agent": self.agent, **given}, convert, ready)
         run = HookRun(hook, place + hook, call)
-        self._hook(run, lambda operation: self.host.run(hook, call, operation.over))
+        self.run_hook(run, lambda operation: self.host.run(hook, call, operation.over))
         return call[run.chained], call.decided
 
     def notify(self, hook: str, place: str = "", ready: Callable[[], None] = nothing, **given: Any) -> None:
         """Run the handlers of a hook."""
         if not self.host.is_idle(hook):
             call = HookCall({"agent": self.agent, **given}, None, ready)
-            self._hook(HookRun(hook, place + hook, call), lambda operation: self.host.run(hook, call, operation.over))
+            self.run_hook(HookRun(hook, place + hook, call), lambda run: self.host.run(hook, call, run.over))
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
         """Run the handlers of a hook; the rejection, if one of them refuses."""
@@ -207,7 +207,7 @@ class Operations:
             return rejection
         return None
 
-    def _hook(self, run: HookRun, handlers: Callable[[HookRun], None]) -> HookRun:
+    def run_hook(self, run: HookRun, handlers: Callable[[HookRun], None]) -> HookRun:
         """Run a hook's handlers as one operation, or look up its result."""
         if not self.host.has_others(run.hook):  # only the package's own, which change nothing
             handlers(run)
@@ -241,13 +241,13 @@ class Operations:
     def _close(self, run: HookRun, ended: Ending | None, **line: Any) -> None:
         """Write what the handlers decided, or that they changed something; nothing if they only observed."""
         if self.past is not None and not line:
-            finish(self, run.id, run.passed[run.known :])
+            finish(self, run.id, None if run.around else run.passed[run.known :])
         line = {**run.as_data(), **line}
         if self.ended is not ended and self.ended is not None:
             line["ended"] = self.ending_as_data()
         if run.hook == "before_llm" and self.has_changes(run.id) and (changed := self._changed(run.given["request"])):
             line["request"] = changed
-        if line or run.id in self.touched:
+        if line or run.asked or run.id in self.touched:
             self._begin(run)
             self.log.append({"type": CLOSED, "id": run.id, **line})
 

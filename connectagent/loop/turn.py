@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,6 +24,12 @@ from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import as_data
 from connectagent.session.state import clone, same
 from connectagent.session.usage import Spent, spent_in, time_in
+
+
+def resumptions(past: Journal, turn: str) -> list[TraceEntry]:
+    """The lines with which `on_session` began each time that a turn was resumed, the newest last."""
+    place = re.compile(f"{re.escape(turn)}/resumed[0-9]+/on_session")
+    return [past.lines[number] for id, number in past.began.items() if place.fullmatch(id)]
 
 
 class Turn(Operations):
@@ -51,6 +58,7 @@ class Turn(Operations):
     hops = handoffs = misfits = 0
     outward: tuple[Ending, str] | None = None
     _tools: list[dict[str, Any]] | None = None
+    pool: Any = None  # of a root turn: the resources that were made for it
 
     def __init__(
         self, agent: Any, given: Given, id: str, log: Log, asked: Frame | None = None, past: Journal | None = None
@@ -150,6 +158,11 @@ class Turn(Operations):
     def begin(self) -> None:
         """Take the user's message into the conversation."""
         conversation = self.conversation
+        if self.agent.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
+            self.agent.fresh = False
+            self.notify("on_session", reason="begun")
+        if self.past is not None:
+            self._go_on(resumptions(self.past, self.id))
         if self.handoff is not None:
             self.handoff.begin(self)
         conversation.append(self.message)
@@ -161,6 +174,15 @@ class Turn(Operations):
         if self.output is not None:
             entry["output"] = self.output.name
         conversation.trace(entry)
+
+    def _go_on(self, lines: list[TraceEntry]) -> None:
+        """Run the handlers of `on_session` of a resumed turn; what they changed when it was resumed before is kept."""
+        for line in lines:
+            id: str = line["id"]
+            if line is lines[-1]:
+                self.notify("on_session", id[len(self.id) + 1 :].removesuffix("on_session"), reason=line["reason"])
+            elif self.is_known(id):
+                self.reapply(id)
 
     def fits(self, response: LLMResponse) -> bool:
         """Whether the model's answer has the form of the result; otherwise ask for a correction.

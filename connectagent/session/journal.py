@@ -41,7 +41,8 @@ WITHHELD = "withheld"  # in a line: it has no texts and arguments, and is not lo
 ABANDONED = "abandoned"  # the outcome of a turn that is not asked for again
 
 _APART = re.compile("[%/~#]")
-_ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that a handler or tool asked for
+_ASKED = re.compile(r"/(turn|exec|ask|hook):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that a handler or tool asked for
+LOOSE = ("ask", "hook")  # these may differ when a turn is resumed: by the time, or by the plugins that there are
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
 
 
@@ -364,14 +365,14 @@ class Asked:
         """Note that a frame asks for an operation; the finished one that it should have asked for instead, or None."""
         self._now.add(id)
         operations = self._kinds.get(frame, {})
-        if id in operations or _kind(id) == "ask" or frame in self.at_once:
+        if id in operations or _kind(id) in LOOSE or frame in self.at_once:
             return None
         return self.forgotten(frame)
 
     def forgotten(self, frame: str) -> str | None:
         """A finished operation that a frame has not asked for, or None. Asks may differ, for example by the time."""
         for id, kind in self._kinds.get(frame, {}).items():
-            if id not in self._now and kind != "ask" and self._is_finished(id, kind):
+            if id not in self._now and kind not in LOOSE and self._is_finished(id, kind):
                 return id
         return None
 

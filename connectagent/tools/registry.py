@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, overload
 
 from connectagent.data import AgentBase
@@ -19,19 +19,22 @@ AgentTool = Callable[[Any], "Tool"]
 # -- collecting ----------------------------------------------------------------------------------
 
 
-def collect_tools(source: object, *, agent_tool: AgentTool | None = None) -> list[Tool]:
+def collect_tools(
+    source: object, *, agent_tool: AgentTool | None = None, resources: Collection[str] = ()
+) -> list[Tool]:
     """The tools that `tools=` means.
 
     Args:
         source: None; a function, bound method, async function, callable, `functools.partial`, `Tool`, agent, an
             instance whose public annotated methods are tools, a registry; or a list or tuple of them, nested too.
         agent_tool: makes the tool that calls an agent.
+        resources: the names of the agent's resources.
 
     Raises:
         ToolDefinitionError: something else is in it, something cannot be a tool, or two have one name.
     """
     found: dict[str, Tool] = {}
-    _put(found, _tools_of(source, agent_tool))
+    _put(found, _tools_of(source, agent_tool, resources))
     return list(found.values())
 
 
@@ -45,14 +48,14 @@ def _put(found: dict[str, Tool], tools: Iterator[Tool]) -> None:
         found[one.name] = one
 
 
-def _tools_of(source: Any, agent_tool: AgentTool | None) -> Iterator[Tool]:
+def _tools_of(source: Any, agent_tool: AgentTool | None, resources: Collection[str]) -> Iterator[Tool]:
     if source is None:
         return
     if isinstance(source, Tool):
         yield source
     elif isinstance(source, list | tuple | ToolRegistry):
         for one in source:
-            yield from _tools_of(one, agent_tool)
+            yield from _tools_of(one, agent_tool, resources)
     elif isinstance(source, type) or (type(source).__module__ == "builtins" and not callable(source)):
         raise ToolDefinitionError(not_a_tool(source))
     elif isinstance(source, AgentBase):
@@ -62,12 +65,12 @@ def _tools_of(source: Any, agent_tool: AgentTool | None) -> Iterator[Tool]:
             )
         yield agent_tool(source)
     elif callable(source):
-        yield Tool.from_function(source)
+        yield Tool.from_function(source, resources)
     else:
-        yield from _methods(source)
+        yield from _methods(source, resources)
 
 
-def _methods(instance: Any) -> Iterator[Tool]:
+def _methods(instance: Any, resources: Collection[str]) -> Iterator[Tool]:
     """Tools from the public annotated methods of an object, those of base classes first."""
     names: dict[str, None] = {}
     for cls in reversed(type(instance).__mro__):
@@ -83,7 +86,7 @@ def _methods(instance: Any) -> Iterator[Tool]:
             continue
         found = True
         try:
-            yield Tool.from_function(method)
+            yield Tool.from_function(method, resources)
         except ToolDefinitionError as error:
             rather = f"Or pass only the methods of {type(instance).__name__} that are tools: tools=[x.{name}, ...]."
             raise ToolDefinitionError(f"{error}\n{rather}") from error
@@ -102,9 +105,17 @@ class ToolRegistry:
     Args:
         source: anything that `collect_tools` takes.
         agent_tool: makes the tool that calls an agent.
+        resources: gives the names of the agent's resources.
     """
 
-    def __init__(self, source: object = None, *, agent_tool: AgentTool | None = None) -> None:
+    def __init__(
+        self,
+        source: object = None,
+        *,
+        agent_tool: AgentTool | None = None,
+        resources: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        self._resources = resources
         self._tools: dict[str, Tool] = {}
         self._schemas: list[dict[str, Any]] | None = None
         self._agent_tool = agent_tool
@@ -155,7 +166,7 @@ class ToolRegistry:
         Raises:
             ToolDefinitionError: as `collect_tools`, and for a name that is there already.
         """
-        new = collect_tools(source, agent_tool=self._agent_tool)
+        new = collect_tools(source, agent_tool=self._agent_tool, resources=self._resources())
         _put(dict(self._tools), iter(new))
         self._tools.update((one.name, one) for one in new)
         self._schemas = None

@@ -157,3 +157,14 @@ def target(root: dict[str, Any], ref: Any) -> Any:
 
 def _bad(name: str, where: str, what: str) -> typing.NoReturn:
     raise ToolDefinitionError(f"tool {name!r}: {where} {what}.")
+
+
+def check_timeout(timeout_s: Any, where: str) -> None:
+    """Refuse what is no time limit.
+
+    Raises:
+        ToolDefinitionError: it is neither None nor a positive number of seconds.
+    """
+    if timeout_s is None or (type(timeout_s) in (int, float) and 0 < timeout_s < float("inf")):
+        return
+    raise ToolDefinitionError(f"{where}: timeout_s is a positive number of seconds, or None, not {timeout_s!r}.")

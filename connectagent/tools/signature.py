@@ -8,7 +8,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from connectagent.errors import ToolDefinitionError
 from connectagent.tools.arguments import Check, as_json, signature_check
 from connectagent.tools.docstring import call_method, docstring
-from connectagent.tools.schema import check_name, wire_schema
+from connectagent.tools.schema import check_name, check_timeout, wire_schema
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,17 +99,6 @@ def tool(
     return mark if function is None else mark(function)
 
 
-def check_timeout(timeout_s: Any, where: str) -> None:
-    """Refuse what is no time limit.
-
-    Raises:
-        ToolDefinitionError: it is neither None nor a positive number of seconds.
-    """
-    if timeout_s is None or (type(timeout_s) in (int, float) and 0 < timeout_s < float("inf")):
-        return
-    raise ToolDefinitionError(f"{where}: timeout_s is a positive number of seconds, or None, not {timeout_s!r}.")
-
-
 def options_of(function: Any) -> ToolOptions | None:
     """What `@tool` said of a function, through partials too."""
     options = getattr(function, OPTIONS, None)
@@ -151,12 +140,14 @@ class Interface:
         parameters: the JSON Schema of the arguments.
         check: validates and coerces what the model sent.
         takes_agent: whether there is a parameter `agent`, which the model does not see.
+        resources: the parameters that are resources of the agent, which the model does not see either.
     """
 
     description: str
     parameters: dict[str, Any]
     check: Check
     takes_agent: bool
+    resources: tuple[str, ...] = ()
 
 
 # By function and not by method: a bound method is a new object at every access. The second one holds what is
@@ -164,15 +155,18 @@ class Interface:
 _INTERFACES: tuple[WeakKeyDictionary[Any, Interface], ...] = (WeakKeyDictionary(), WeakKeyDictionary())
 
 
-def interface(function: Callable[..., Any], name: str) -> Interface:
+def interface(function: Callable[..., Any], name: str, resources: Collection[str] = ()) -> Interface:
     """The interface of a function, method, partial or callable object; made once and remembered.
 
     Args:
         name: what messages call the tool.
+        resources: the names of the agent's resources.
 
     Raises:
         ToolDefinitionError: a parameter has no annotation, or one that cannot be told to a model.
     """
+    if resources and any(_is_hidden(one, resources) for one in _parameters(function, name)):
+        return _read(function, name, resources)
     key = getattr(function, "__func__", function)
     known = _INTERFACES[key is not function]
     if not (isinstance(key, functools.partial) or hasattr(key, "__name__")):
@@ -211,9 +205,13 @@ def origin(function: Any) -> str:
 # -- from signature and docstring ----------------------------------------------------------------
 
 
-def _read(function: Callable[..., Any], name: str) -> Interface:
+def _is_hidden(parameter: inspect.Parameter, resources: Collection[str]) -> bool:
+    return parameter.name in resources and parameter.default is parameter.empty
+
+
+def _read(function: Callable[..., Any], name: str, resources: Collection[str] = ()) -> Interface:
     described, told = docstring(function)
-    fields = _Fields(function, name)
+    fields = _Fields(function, name, resources)
     schema, check = signature_check(fields.annotations, fields.required, fields.extra, fields.fill, fields.refuse)
     properties = schema.setdefault("properties", {})
     for parameter, text in {**told, **fields.told}.items():
@@ -222,14 +220,14 @@ def _read(function: Callable[..., Any], name: str) -> Interface:
     for parameter, default in fields.defaults.items():
         _tell_default(properties[parameter], default)
     check.schema = wire_schema(schema, name)
-    return Interface(described, check.schema, check, fields.takes_agent)
+    return Interface(described, check.schema, check, fields.takes_agent, tuple(fields.taken))
 
 
 class _Fields:
     """The parameters of a function that the model fills in."""
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self.function, self.name = function, name
+    def __init__(self, function: Callable[..., Any], name: str, resources: Collection[str]) -> None:
+        self.function, self.name, self.resources, self.taken = function, name, resources, list[str]()
         self.plain = plain_function(function)
         self.annotations: dict[str, Any] = {}
         self.required: set[str] = set()
@@ -250,6 +248,9 @@ class _Fields:
             self.refuse(f"takes '*{parameter.name}'", "Models pass arguments by name: take a list instead")
         if parameter.name == "agent":
             self.takes_agent = True
+            return
+        if _is_hidden(parameter, self.resources):
+            self.taken.append(parameter.name)
             return
         if parameter.kind is parameter.POSITIONAL_ONLY:
             self.refuse(f"parameter {parameter.name!r} is positional-only", "Drop the '/': models pass by name")

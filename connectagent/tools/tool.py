@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
@@ -13,10 +13,9 @@ from connectagent.errors import ToolDefinitionError, cut
 from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
 from connectagent.tools.results import harmless
 from connectagent.tools.running import settled
-from connectagent.tools.schema import check_name, given_schema
+from connectagent.tools.schema import check_name, check_timeout, given_schema
 from connectagent.tools.signature import (
     Interface,
-    check_timeout,
     described,
     function_name,
     interface,
@@ -47,6 +46,7 @@ class Tool:
     Attributes:
         schema: `{"type": "function", "function": {"name", "description", "parameters"}}`; do not change it.
         takes_agent: whether the function is given the agent.
+        resources: the parameters for which the function is given resources of the agent.
         origin: where its function is defined, as `file:line`.
 
     Raises:
@@ -65,6 +65,7 @@ class Tool:
     known: InitVar[Interface | None] = None
     schema: dict[str, Any] = field(init=False, repr=False)
     takes_agent: bool = field(init=False, repr=False)
+    resources: tuple[str, ...] = field(init=False, repr=False, default=())
     origin: str = field(init=False, repr=False)
     _check: Check = field(init=False, repr=False)
 
@@ -82,18 +83,22 @@ class Tool:
             self.takes_agent = "agent" not in self.parameters["properties"] and _has_agent(self.function)
             self._check = GivenCheck(self.parameters)
         else:
-            self.takes_agent, self._check = known.takes_agent, known.check
+            self.takes_agent, self.resources, self._check = known.takes_agent, known.resources, known.check
         self.description = harmless(self.description or "") or _sentence(self.name)
         text = cut(self.description, _DESCRIPTION_LENGTH)
         function = {"name": self.name, "description": text, "parameters": self.parameters}
         self.schema = {"type": "function", "function": function}
 
     @classmethod
-    def from_function(cls, function: Callable[..., Any]) -> Tool:
+    def from_function(cls, function: Callable[..., Any], resources: Collection[str] = ()) -> Tool:
         """A tool from a function, bound method, async function, partial or callable object.
 
         Name and description come from the function and its docstring (Google, NumPy or ReST), or from `@tool`;
         the schema from its annotations. What is read is remembered, so the second time costs microseconds.
+
+        Args:
+            function: the function.
+            resources: the names of the agent's resources, which the model does not see.
 
         Raises:
             ToolDefinitionError: a parameter without an annotation, or with one that no JSON Schema describes.
@@ -102,7 +107,7 @@ class Tool:
             raise ToolDefinitionError(not_a_tool(function))
         options = options_of(function)
         name = (options and options.name) or function_name(function)
-        known = interface(function, name)
+        known = interface(function, name, resources)
         return cls(
             name,
             (options and options.description) or known.description,
@@ -115,12 +120,12 @@ class Tool:
             known=known,
         )
 
-    def bind(self, arguments: dict[str, Any], agent: object = None) -> dict[str, Any]:
+    def bind(self, arguments: dict[str, Any], agent: Any = None) -> dict[str, Any]:
         """Validate and coerce the model's arguments into the keyword arguments of the call.
 
         Args:
             arguments: what the model sent.
-            agent: what the parameter `agent` receives, if there is one.
+            agent: what the parameter `agent` receives, and who has the resources.
 
         Raises:
             ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
@@ -131,6 +136,8 @@ class Tool:
         values = self._check(self.name, arguments)
         if self.takes_agent:
             values["agent"] = agent
+        if self.resources:
+            values |= agent.resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
         return values
 
     def run(self, kwargs: dict[str, Any]) -> Any:

@@ -179,6 +179,18 @@ def current() -> Mask:
     return mask
 
 
+def mask(value: Any) -> Any:
+    """A value without secrets, as connectagent masks what it writes and shows; for exporters.
+
+    Args:
+        value: text, data or any object. It is not changed.
+
+    Returns:
+        The value itself, where there is no secret in it; else a copy of it as data, with marks in place of secrets.
+    """
+    return current().value(value)
+
+
 def refresh() -> None:
     """Read variables and setting again, as each turn does first. A setting that cannot be read stays as it was."""
     try:

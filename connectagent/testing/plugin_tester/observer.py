@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from connectagent import hooks
 from connectagent.data import Continue, Message, Retry, ToolCall, TraceEntry
 from connectagent.errors import ToolRejected, cut
-from connectagent.hooks.handler import Handler
+from connectagent.hooks.handler import RESOURCE, Handler
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import place_of_result
 from connectagent.session.snapshot import By, same
@@ -102,7 +102,7 @@ class Observer:
         # A plugin may ask for another model, by name; it is given this one, under that name.
         agent.runtime = replace(agent.runtime, create_model=lambda model: _named(self.llm, model))
         for handler in agent.hooks.loaded:
-            if handler.by in self.handlers:
+            if handler.by in self.handlers and handler.hook != RESOURCE:
                 around = CONTRACTS[handler.hook].kind == "around"
                 handler.function = (self._around if around else self._event)(handler, handler.function)
 
@@ -278,6 +278,12 @@ class _Generator:
     generator: Any
     function: Any
     entered: bool = False
+
+    def __iter__(self) -> _Generator:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
 
     def send(self, value: Any) -> Any:
         """The first or the second half, the operation having returned a value."""

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from connectagent.agents.agent import Agent
 from connectagent.errors import PluginError, did_you_mean
-from connectagent.hooks.discovery import handlers_of, module_from_path
+from connectagent.hooks.discovery import handlers_of
 from connectagent.hooks.entry_points import is_factory, missing_options
+from connectagent.hooks.files import module_from_path
 from connectagent.testing.plugin_tester.lines import Lines
 from connectagent.testing.plugin_tester.observer import CHANGES, Fault, Observer
 from connectagent.testing.plugin_tester.paths import PATHS, PLAIN, TOOLS, Path, PathError, PathModel

@@ -72,10 +72,13 @@ class RecordedTools(ToolRegistry):
     def __init__(self, tools: ToolRegistry, stand_in: Callable[[Tool], Tool], agent_tool: Any) -> None:
         self._stand_in = stand_in
         self.gone: dict[str, Tool] = {}  # those that ran then and that the agent does not offer any more
-        super().__init__(tools, agent_tool=agent_tool)
+        super().__init__(tools, agent_tool=agent_tool, resources=tools._resources)
 
     def add(self, source: object) -> list[Tool]:
-        return super().add([self._stand_in(tool) for tool in collect_tools(source, agent_tool=self._agent_tool)])
+        return super().add([self._stand_in(tool) for tool in self._collected(source)])
+
+    def _collected(self, source: object) -> list[Tool]:
+        return collect_tools(source, agent_tool=self._agent_tool, resources=self._resources())
 
     def get(self, name: str, default: Tool | None = None) -> Tool | None:  # type: ignore[override]
         return super().get(name) or self.gone.get(name, default)
@@ -219,7 +222,7 @@ class Player:
             self._arguments = clone(arguments)  # what the model and the handlers gave, before defaults
             return check(name, arguments)
 
-        made.function, made._check = recorded, checked
+        made.function, made._check, made.resources = recorded, checked, ()  # what does not run makes none
         return made
 
     def run(self, name: str) -> Any:

@@ -1,0 +1,84 @@
+"""Options of plugins on the command line: `--budget-usd 2` is `-p budget:usd=2`."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+
+from connectagent.errors import did_you_mean, nearest
+from connectagent.hooks.entry_points import Installed, find, guarded, imported, installed, is_factory, normalized
+from connectagent.hooks.options import Configured, Text, is_flag
+
+_GIVEN = "connectagent.plugin_options"
+
+
+class AgentCommand(click.Command):
+    """A command that takes options of installed plugins. Such an option names its plugin too, which is loaded then."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {name: one for one in self.get_params(ctx) for name in (*one.opts, *one.secondary_opts)}
+        rest, left = [], list(args)
+        while left:
+            name, equals, value = left.pop(0).partition("=")
+            if name in own or name == "--" or not name.startswith("--"):
+                rest.append(f"{name}{equals}{value}")
+                takes_next = name in own and not equals and not getattr(own[name], "is_flag", True)
+                count = len(left) if name == "--" else 1 if takes_next else 0
+                rest, left = [*rest, *left[:count]], left[count:]
+            else:
+                ctx.meta.setdefault(_GIVEN, []).append(_read(ctx, name, value if equals else None, left))
+        return super().parse_args(ctx, rest)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say how options of plugins are given; listing them would load the plugins."""
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text("--PLUGIN-OPTION VALUE adds an installed plugin, as -p PLUGIN:OPTION=VALUE does.")
+
+
+def with_given(ctx: click.Context, parameter: click.Parameter, value: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The callback of `-p`: its values, and the plugins whose own options were given."""
+    return (*value, *ctx.meta.get(_GIVEN, ()))
+
+
+def _read(ctx: click.Context, name: str, value: str | None, left: list[str]) -> Configured:
+    """The plugin and the value of an option; a value that follows is taken from `left`.
+
+    Raises:
+        click.UsageError: there is no such plugin or option, or it has no value.
+    """
+    plugin = _plugin_of(ctx, name)
+    prefix = f"--{normalized(plugin.name)}-"
+    parameters = _parameters(plugin)
+    option = name.removeprefix(prefix).replace("-", "_")
+    if option not in parameters:
+        known = [prefix + one.replace("_", "-") for one in parameters]
+        listed = ", ".join(known) or "none"
+        raise click.UsageError(f"no option {name!r}.{did_you_mean(name, known)} Those of {plugin}: {listed}", ctx)
+    if value is None and is_flag(parameters[option]):
+        value = "true"
+    elif value is None:
+        if not left:
+            raise click.UsageError(f"option {name!r} needs a value", ctx)
+        value = left.pop(0)
+    return Configured(plugin.name, {option: Text(value)})
+
+
+def _plugin_of(ctx: click.Context, name: str) -> Installed:
+    names = [normalized(plugin.name) for plugin in installed()]
+    found = max((one for one in names if name.startswith(f"--{one}-")), key=len, default=None)
+    if found is None:
+        near = nearest(name[2:].partition("-")[0], names, 0.7)
+        meant = [f"--{near}-{name[2:].partition('-')[2]}"] if near else None
+        raise click.NoSuchOption(name, possibilities=meant, ctx=ctx)
+    return find(found)
+
+
+def _parameters(plugin: Installed) -> dict[str, inspect.Parameter]:
+    factory = guarded(plugin, lambda: imported(plugin))
+    if not is_factory(factory):
+        return {}
+    parameters = guarded(plugin, lambda: inspect.signature(factory)).parameters.values()
+    return {one.name: one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}

@@ -1,0 +1,54 @@
+"""Calls of hooks that plugins define: in a turn an operation of it, else a plain call of the handlers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from typing import Any
+
+from connectagent.hooks.executor import HookCall
+from connectagent.hooks.specs import CONTRACTS
+from connectagent.loop.execute import asking_in
+from connectagent.loop.hook_run import HookRun
+from connectagent.loop.remote import Remote
+
+
+def fire_hook(agent: Any, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> Any:
+    """Call an agent's handlers of a hook that a plugin defined; the result by the hook's kind.
+
+    Raises:
+        Exception: what a handler or the operation raised.
+    """
+    agent.hooks.know(hook)
+    if agent.turn is None:
+        return _result(_run(agent.hooks, agent.by, HookRun(hook, "", HookCall(given, operation=operation))))
+    turn = agent.turn
+    asked = asking_in(turn)
+    if asked.body is not None:
+        return Remote(asked.body, copy_context()).call(_in_turn, turn, asked, hook, operation, given)
+    return _in_turn(turn, asked, hook, operation, given)
+
+
+def _in_turn(turn: Any, asked: Any, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> Any:
+    with turn.alone(asked):
+        id = turn.key(asked, "hook", hook, [value for name, value in given.items() if name != "agent"])
+        run = HookRun(hook, id.removeprefix(f"{turn.id}/"), HookCall(given, operation=operation))
+        run.asked = True
+        return _result(turn.run_hook(run, partial(_run, turn.host, turn.agent.by)))
+
+
+def _run(host: Any, by: Any, run: HookRun) -> HookRun:
+    """Run the handlers, and put what they decided into `run`."""
+    call, kind = run.given, CONTRACTS[run.hook].kind
+    if kind in ("collect", "around"):
+        run.value = host.call(run.hook, call, run.over)
+        run.by = by
+    else:
+        host.run(run.hook, call, run.over)
+        run.decide(lambda by: False)
+    return run
+
+
+def _result(run: HookRun) -> Any:
+    return run.given[run.chained] if run.chained else run.value
