@@ -21,7 +21,7 @@ from connectagent.cli.hooks import TITLES, markdown_table
 from connectagent.hooks import specs
 from connectagent.models.names import PROVIDERS
 from connectagent.settings import SETTINGS
-from connectagent.testing.plugin_tester.observer import CHANGES
+from connectagent.testing.plugin_tester.faults import CHANGES, RULES
 
 ROOT = Path(__file__).parents[1]
 
@@ -102,7 +102,10 @@ def contracts() -> str:
 INTERNAL = ("answer", "by", "call_options", "ended", "shorten")
 """What `Agent` has without an underscore for other modules of the package, and not for users."""
 
-INHERITED = tuple("ainput astream aresume ask trace session state plugin close find root branch".split())
+INHERITED = (
+    *("ainput", "astream", "aresume", "ask", "trace", "session", "state"),
+    *("plugin", "close", "find", "root", "branch"),
+)
 """What it has for users from the classes that it is made of."""
 
 
@@ -170,6 +173,11 @@ def changes() -> str:
     return table(["kind", "the plugin"], [[f"`{kind}`", means] for kind, means in CHANGES.items()])
 
 
+def rules() -> str:
+    """The rules that the plugin tester checks."""
+    return table(["rule", "is broken where the plugin"], [[f"`{rule}`", means] for rule, means in RULES.items()])
+
+
 def providers() -> str:
     """The providers, from `connectagent/models/names.py`."""
     rows = []
@@ -198,6 +206,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "settings": settings,
     "changes": changes,
+    "rules": rules,
     "providers": providers,
     "errors": exceptions,
 }

@@ -362,6 +362,26 @@ def test_a_shadowed_plugin_finds_its_own_state_again_and_nobody_else_does() -> N
     assert of(agent, "before_each_tool")[0]["raise"]["error"] == "1 1"
 
 
+def test_agent_state_and_agent_session_are_those_of_the_copy() -> None:
+    @before_each_tool
+    def begin(agent: Agent) -> None:
+        agent.state["mine"] = {"calls": 1}
+        agent.session["messages"].append({"role": "user", "content": "hm"})
+
+    @after_each_tool
+    def look(agent: Agent) -> str:
+        return f"{agent.state['mine']['calls']} call"
+
+    plugin = type("plugin", (), {"begin": staticmethod(begin), "look": staticmethod(look)})()
+    agent, _, _ = run(shadow(plugin), script=(CALL, "Done."))
+    first, second = entries(agent, "shadow")
+    kinds = [change["type"] for change in first["would"]["changes"]]
+    assert sorted(kinds) == ["message", "state_delta"]
+    assert second["would"] == {"return": "1 call"}
+    assert "mine" not in agent.state
+    assert "hm" not in str(agent.session["messages"])
+
+
 def test_handlers_that_read_the_last_entry_find_the_one_that_they_would_find_without() -> None:
     last: list[str] = []
 

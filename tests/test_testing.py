@@ -512,7 +512,7 @@ WRONG: list[tuple[Any, dict[str, Any], str, list[str]]] = [
     (goes_on, {}, "changes", ["let the turn go on with 'more'", "changes={'turn'}"]),
     (brings_a_tool, {}, "changes", ["changed agent.tools", "'search'", "changes={'tools'}"]),
     (switches_the_model, {}, "changes", ["changed agent.llm", "changes={'agent'}"]),
-    (needs_a_call, {}, "raises", ["AttributeError", "a model's error", "raises=[AttributeError]"]),
+    (needs_a_call, {"changes": {"terminal"}}, "raises", ["a model's error", "raises=[AttributeError]"]),
     (returns_a_dict, {}, "raises", ["HookResultError", "after_llm takes None, LLMResponse, str"]),
     (never_resumed, {}, "raises", ["yields more than once"]),
     (Counter(), {}, "shares state", ["'turns' of the Counter object", "shares_state=True"]),
@@ -522,7 +522,7 @@ WRONG: list[tuple[Any, dict[str, Any], str, list[str]]] = [
     (closure(), {}, "shares state", ["'seen' of the function remembers"]),
     (keeps_in_a_default, {}, "shares state", ["'_seen' of the function keeps_in_a_default"]),
     (swallows, {}, "interrupts", ["swallowed KeyboardInterrupt", "catch Exception"]),
-    (converts, {"raises": [RuntimeError]}, "interrupts", ["KeyboardInterrupt was turned into RuntimeError"]),
+    (converts, {"raises": [RuntimeError], "leave_out": "differs"}, "interrupts", ["was turned into RuntimeError"]),
     (careless, {}, "interrupts", ["swallowed a Ctrl-C at", "input() returned 'Done.'"]),
     (asks_and_swallows, {}, "interrupts", ["swallowed Ctrl-C", "the plugin itself asks"]),
     (finally_returns, {}, "interrupts", ["swallowed a Ctrl-C at"]),
@@ -557,7 +557,7 @@ def test_a_wrongdoing_is_found_and_named(
         (closure, {}),
         ([Counter, closure], {}),
         (HookRecorder, {}),
-        (needs_a_call, {"raises": [AttributeError]}),
+        (needs_a_call, {"raises": [AttributeError], "changes": {"terminal"}}),
         (tries_again, {"changes": ["retry"]}),
         (brings_a_tool, {"changes": {"tools"}}),
         ([ends, goes_on], {"changes": {"turn"}}),
@@ -608,13 +608,13 @@ def test_no_lock_is_left_locked() -> None:
 DECLARED: dict[str, dict[str, Any]] = {
     "approve_before_tools": {"changes": {"rejection"}},
     "cache_answers": {"changes": {"response"}, "shares_state": True},
-    "hand_over": {},
-    "log_each_tool": {},
+    "hand_over": {"changes": {"terminal"}},
+    "log_each_tool": {"changes": {"terminal"}},
     "recover_failing_model": {"changes": {"retry", "response"}},
     "recover_failing_tool": {"changes": {"retry", "result"}},
     "redact_secrets": {"changes": {"response", "result"}},
     "reflect_after_tools": {"changes": {"messages"}},
-    "watch_context": {"changes": {"request"}},
+    "watch_context": {"changes": {"request", "terminal"}},
 }
 
 

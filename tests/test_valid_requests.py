@@ -14,6 +14,7 @@ from connectagent import Agent, HookResultError, around_llm, before_llm, on_trac
 from connectagent.models.anthropic_messages import to_wire as to_anthropic
 from connectagent.models.openai_messages import to_wire as to_openai
 from connectagent.models.sdk import encoded
+from connectagent.session.messages import mend
 from connectagent.testing import ScriptedLLM, conversation_problems
 
 
@@ -229,3 +230,11 @@ def test_a_handler_that_empties_the_conversation_again_and_again_stops_nothing()
     for expected in ("Done.", "Again."):
         assert agent.input("Go.") == expected
     assert all(conversation_problems(request.messages) == [] for request in requests_of(agent))
+
+
+def test_a_mended_conversation_has_each_result_behind_its_round_and_no_other() -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    asks = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result, stray = ({"role": "tool", "tool_call_id": id, "content": id} for id in ("a", "b"))
+    messages: Any = [{"role": "user", "content": "Hi"}, stray, asks, {"role": "user", "content": "hm"}, result]
+    assert mend(messages) == [messages[0], asks, result, messages[3]]

@@ -115,6 +115,8 @@ class DryRunAgent:
         agent, calls = vars(self)["_agent"], vars(self)["_calls"]
         if name.startswith("_") or name == "conversation":
             raise AttributeError(f"a shadowed handler is not given agent.{name}; read agent.current_session")
+        if name in ("session", "state"):  # of the copy
+            return self.session["state"] if name == "state" else type(agent).session.fget(self)
         if name == "tools":
             vars(self)["tools"] = _DryRunTools(agent.tools, calls)
             return self.tools

@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from connectagent.testing.network import NetworkRefused, no_network
-from connectagent.testing.plugin_tester.observer import Fault
+from connectagent.testing.plugin_tester.faults import Fault
 from connectagent.testing.plugin_tester.tester import AgentTester, Checked, PluginFaults
 from connectagent.testing.recorder import HookCall, HookRecorder
 from connectagent.testing.replayed import Recorded, Replayed, recording, replayed

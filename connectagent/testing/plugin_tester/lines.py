@@ -1,4 +1,4 @@
-"""Follows a plugin's code line by line, and presses Ctrl-C at one of them."""
+"""Follows a plugin's code line by line: presses Ctrl-C at one of them, and sees the rejections that it raises."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from connectagent.errors import ToolRejected
+
 
 class Lines:
-    """Follows the lines of some files as they run, and presses Ctrl-C at one of them."""
+    """Follows the lines of some files as they run, and presses Ctrl-C at one of them.
+
+    Attributes:
+        seen: file and line of each line, in the order in which they ran.
+        rejected: each `ToolRejected` that was raised in these files, with file and line.
+    """
 
     def __init__(self, files: set[str], at: int = 0, press: Callable[[], None] | None = None) -> None:
         self.files, self.at, self.press = files, at, press
         self.seen: list[tuple[str, int]] = []
+        self.rejected: dict[int, tuple[BaseException, str, int]] = {}
         self.pressed = False
 
     def __enter__(self) -> Lines:
@@ -30,6 +38,8 @@ class Lines:
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename not in self.files:
             return None
+        if event == "exception" and isinstance(argument[1], ToolRejected):
+            self.rejected.setdefault(id(argument[1]), (argument[1], frame.f_code.co_filename, frame.f_lineno))
         if event == "line" and frame.f_lineno not in _safe_lines(frame.f_code.co_filename):
             self.seen.append((frame.f_code.co_filename, frame.f_lineno))
             if len(self.seen) == self.at and self.press is not None:

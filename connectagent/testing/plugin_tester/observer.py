@@ -4,37 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
-from connectagent import hooks
-from connectagent.data import Continue, Message, Retry, ToolCall, TraceEntry
-from connectagent.errors import ToolRejected, cut
+from connectagent import frame, hooks
+from connectagent.data import Continue, LLMResponse, Message, Retry, ToolCall, TraceEntry
+from connectagent.errors import Pause, ToolRejected, cut
 from connectagent.hooks.handler import RESOURCE, Handler
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import place_of_result
 from connectagent.session.snapshot import By, same
-from connectagent.testing.plugin_tester.paths import PathError, PathModel
+from connectagent.testing.plugin_tester.effects import Effects, Held
+from connectagent.testing.plugin_tester.faults import CHANGES, Fault
+from connectagent.testing.plugin_tester.paths import OTHERS, RAN, PathError, PathModel
 from connectagent.testing.plugin_tester.shared_state import Keeping
 from connectagent.testing.rules import conversation_problems
 
-CHANGES = {
-    "messages": "adds, edits or removes messages",
-    "state": "changes `state`",
-    "session": "changes other keys of the session",
-    "trace": "adds entries to the trace",
-    "request": "changes what one model call is given",
-    "response": "changes the model's answer, or stands in for it",
-    "arguments": "edits the arguments of tool calls",
-    "result": "changes the result of a tool call or of the turn, or stands in for it",
-    "rejection": "rejects tool calls",
-    "retry": "has a failed call made again",
-    "turn": "ends the turn, or lets it go on",
-    "tools": "adds or removes tools of the agent",
-    "agent": "changes the agent: its model, system prompt or limit",
-    "interrupts": "deals with Ctrl-C itself",
-}
 _MESSAGES = {"message": "added", "message_edited": "edited", "message_removed": "removed"}
 _EDITED = {"tool_call": "arguments", "tool_calls": "arguments", "request": "request", "response": "response"}
 _VALUES = {  # what a value that a hook takes changes
@@ -49,22 +37,6 @@ _VALUES = {  # what a value that a hook takes changes
 }
 
 
-class Fault(NamedTuple):
-    """One thing that a plugin does wrong.
-
-    Args:
-        rule: what it breaks: `order`, `changes`, `raises`, `shares state` or `interrupts`.
-        by: the handler, with `plugin`, `hook`, `handler`, `file` and `line`; None where it is not known.
-        path: the path on which it was seen.
-        problem: what is wrong, and what to do.
-    """
-
-    rule: str
-    by: By | None
-    path: str
-    problem: str
-
-
 @dataclass
 class Observer:
     """A plugin that watches another one, handler by handler; it is listed first.
@@ -76,6 +48,7 @@ class Observer:
         declared: the kinds of change that are meant, of `CHANGES`.
         raises: the exceptions that are meant.
         keeping: takes what changes outside of the session.
+        effects: takes what handlers do outside of the agent.
         number: tells the agents of one check apart.
     """
 
@@ -85,26 +58,40 @@ class Observer:
     declared: frozenset[str]
     raises: tuple[type[BaseException], ...]
     keeping: Keeping
+    effects: Effects
     number: int
     faults: list[Fault] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     running: By | None = None  # the watched handler that runs, or ran last
-    _agent: Any = None
+    rejections: int = 0  # how often its handlers rejected calls
+    agent: Any = None
     _answered: set[str] = field(default_factory=set)  # ids of the calls that have had their result
     _announced: list[TraceEntry] = field(default_factory=list)  # the entries that were announced
     _said: list[Any] = field(default_factory=list)  # texts of decisions, which the loop makes into messages
     _changed_by: By | None = None  # who last changed messages
+    _judged: list[Any] = field(default_factory=list)  # the requests that were checked already
+    _ran: list[tuple[By, int]] = field(default_factory=list)  # the tool bodies that handlers ran by themselves
 
     @hooks.on_agent_ready(tryfirst=True)
     def begin(self, agent: Any) -> None:
         """Step between the agent and the watched handlers."""
-        self._agent = self.llm.agent = agent
+        if self.agent is None:  # else it is one of the agents below, which inherit the plugin
+            self.agent = self.llm.agent = agent
         # A plugin may ask for another model, by name; it is given this one, under that name.
         agent.runtime = replace(agent.runtime, create_model=lambda model: _named(self.llm, model))
         for handler in agent.hooks.loaded:
-            if handler.by in self.handlers and handler.hook != RESOURCE:
-                around = CONTRACTS[handler.hook].kind == "around"
-                handler.function = (self._around if around else self._event)(handler, handler.function)
+            known = handler.by in self.handlers and handler.hook != RESOURCE
+            if known and not hasattr(handler.function, "connectagent_watched"):
+                watched = self._around if CONTRACTS[handler.hook].kind == "around" else self._event
+                function: Any = functools.wraps(handler.function)(watched(handler, handler.function))
+                function.connectagent_watched = True
+                function.__signature__ = inspect.signature(handler.function)  # agents below check it anew
+                handler.function = function
+
+    def _here(self) -> Any:
+        """The agent whose handler runs here."""
+        here = frame.current()
+        return self.agent if here is None else here.turn.agent
 
     @hooks.on_trace(tryfirst=True)
     def entry(self, entry: TraceEntry) -> None:
@@ -121,6 +108,8 @@ class Observer:
             self._judge_message(by, entry)
         elif kind == "state_delta":
             self._change("state", by, f"changed state[{', '.join(map(repr, entry['delta']))}]")
+            for key in sorted(OTHERS.keys() & entry["delta"].keys() - {by["plugin"]}):
+                self.fault("foreign state", by, f"changed state[{key!r}], which is not its own")
         elif kind == "session_delta":
             self._change("session", by, f"changed session[{', '.join(map(repr, entry['delta']))}]")
         elif kind == "change" and entry["of"] in _EDITED:
@@ -134,12 +123,24 @@ class Observer:
 
     def check_conversation(self) -> None:
         """Check the requests, and the conversation that the turn left, by the providers' rules."""
-        session = self._agent.current_session if self._agent is not None else None
-        asked = [request.messages for request in self.llm.requests]
-        for messages in [*asked, *([session["messages"]] if session else [])]:
+        agents = [] if self.agent is None else [self.agent, *self.agent.below]
+        requests = [request for agent in agents for request in getattr(agent.llm, "requests", ())]
+        asked = [one.messages for one in requests if not any(one is known for known in self._judged)]
+        self._judged = requests
+        sessions = [agent.current_session for agent in agents if agent.current_session]
+        for messages in [*asked, *(session["messages"] for session in sessions)]:
             problems = conversation_problems(messages) if messages else []
             if problems and not any(fault.rule == "order" for fault in self.faults):
                 self.fault("order", self._changed_by, f"left a conversation that no provider takes: {problems[0]}")
+
+    def check_rejected(self) -> None:
+        """Check that no handler ran a call that was refused, by itself."""
+        session = self.agent.current_session if self.agent is not None else None
+        for entry in session["trace"] if session else ():
+            if entry["type"] == "tool_execution" and entry["status"] == "rejected":
+                for by, x in self._ran:
+                    if entry["arguments"] == {"x": x}:
+                        self.fault("rejections", by, f"ran {entry['tool_name']}(x={x}) although it was rejected")
 
     # -- the handlers --------------------------------------------------------------------------
 
@@ -168,11 +169,13 @@ class Observer:
         Args:
             passing: an error that goes through it and is not its own.
         """
-        by, agent, session = handler.by, self._agent, self._agent.current_session
+        agent = self._here()
+        by, session = handler.by, agent.current_session
         self.running = by
         self.called.add(handler.hook)
         surface, ended, known = _surface(agent), _ended(agent), len(session["trace"]) if session else 0
-        kept = self.keeping.snapshot(function)
+        kept, ran = self.keeping.snapshot(function), len(RAN)
+        begun = self.effects.begin(Held(by, self.path, self._wrote))
         try:
             yield
         except StopIteration:
@@ -182,6 +185,8 @@ class Observer:
                 self._judge_error(handler, error)
             raise
         finally:
+            self.effects.end(begun)
+            self._ran += [(by, x) for x in RAN[ran:]]
             self.keeping.compare(kept, self.number, by, self.path)
             self._judge_agent(by, surface, _surface(agent))
             if _ended(agent) is not ended and _ended(agent) is not None:
@@ -189,6 +194,10 @@ class Observer:
                 self._change("turn", by, "ended the turn")
             self._judge_trace(by, session, known)
             self._judge_request(by, given.get("request"))
+
+    def _wrote(self, rule: str, by: By, what: str) -> None:
+        """Take what a handler did outside of its agent."""
+        self._change(rule, by, what) if rule in CHANGES else self.fault(rule, by, what)
 
     def _decided(self, handler: Handler, given: dict[str, Any], value: Any) -> Any:
         """Judge a value that a handler returned."""
@@ -202,11 +211,12 @@ class Observer:
             self._said.append(value.prompt)
             self._change("turn", handler.by, f"let the turn go on with {_short(value.prompt)}")
         elif handler.hook == "on_error":
-            kind = "result" if self._agent.current_session["pending_tool"] else "response"
+            kind = "result" if self._here().current_session["pending_tool"] else "response"
             self._change(kind, handler.by, f"recovered the call with {_short(value)}")
         elif handler.hook in _VALUES and not (chained in given and same(given[chained], value)):
             self._said.append(value)
             self._change(_VALUES[handler.hook], handler.by, f"returned {_short(value)}")
+        self._judge_kept(handler.by, given.get("response"), value)
         return value
 
     # -- the judgements ------------------------------------------------------------------------
@@ -227,10 +237,19 @@ class Observer:
         if problems:
             self.fault("order", by, f"broke the conversation: {problems[0]}")
 
+    def _judge_kept(self, by: By, given: Any, value: Any) -> None:
+        """Check that an answer with the model's own calls keeps what the provider needs back with them."""
+        if not isinstance(given, LLMResponse) or not isinstance(value, LLMResponse) or not given.provider_data:
+            return
+        if value.tool_calls == given.tool_calls and value.provider_data != given.provider_data:
+            problem = "returned the answer without its provider_data, which the provider needs back with its calls"
+            self.fault("order", by, f"{problem}: return dataclasses.replace(response, ...)")
+
     def _completed(self) -> list[Message]:
         """The conversation, with a result for each call that is still to have one: these are the loop's to add."""
-        messages = list(self._agent.current_session["messages"])
-        for call in self._agent.current_session["pending_tools"] or ():
+        session = self._here().current_session
+        messages = list(session["messages"])
+        for call in session["pending_tools"] or ():
             if call["id"] not in self._answered:
                 index, there = place_of_result(messages, call["id"])
                 if index is not None and there is None:
@@ -244,7 +263,7 @@ class Observer:
     def _judge_request(self, by: By, request: Any) -> None:
         """Check a list that is only for this call: the loop mends it silently, so nobody else would notice."""
         messages = getattr(request, "messages", None)
-        if isinstance(messages, list) and messages is not self._agent.current_session["messages"]:
+        if isinstance(messages, list) and messages is not self._here().current_session["messages"]:
             with contextlib.suppress(Exception):  # not even messages: the host reports that
                 if problems := conversation_problems(messages):
                     self.fault("order", by, f"left a request.messages that no provider takes: {problems[0]}")
@@ -262,7 +281,10 @@ class Observer:
 
     def _judge_error(self, handler: Handler, error: BaseException) -> None:
         if isinstance(error, ToolRejected) and handler.hook in ("before_tools", "before_each_tool"):
+            self.rejections += 1
             self._change("rejection", handler.by, f"rejected a call: {_short(str(error))}")
+        elif isinstance(error, Pause) and handler.hook.startswith("before_"):
+            self._change("pause", handler.by, f"paused the turn: {_short(str(error))}")
         elif not isinstance(error, (PathError, KeyboardInterrupt, *self.raises)):
             name = type(error).__name__
             self.fault("raises", handler.by, f"raised {name}: {error}. If it is meant: check(..., raises=[{name}])")
@@ -314,6 +336,10 @@ class _Generator:
 
     def close(self) -> None:
         self.generator.close()
+
+    @property
+    def gi_frame(self) -> Any:
+        return self.generator.gi_frame  # None where it is over, as a dry run asks
 
     def _swallowed(self, error: BaseException, what: str) -> None:
         if "interrupts" not in self.watch.declared:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
-from connectagent import hooks
-from connectagent.data import Continue, LLMResponse, Message, Retry, TokenUsage, ToolCall
-from connectagent.errors import ProviderError, ToolRejected
+from connectagent import frame, hooks
+from connectagent.agents.agent import Agent
+from connectagent.data import Continue, Image, LLMResponse, Message, Retry, TokenUsage, ToolCall
+from connectagent.errors import Pause, ProviderError, ToolRejected
 from connectagent.hooks.specs import AROUND, EVENTS
+from connectagent.session.journal import is_aside
 from connectagent.testing.script import ScriptedLLM, call
 from connectagent.testing.turn import crash_at
 
@@ -35,13 +37,17 @@ class Path(NamedTuple):
         drivers: makes the handlers that bring it about.
         limit: the number of iterations.
         aside: what the model raises when the plugin itself asks it something; None for nothing.
+        options: makes what else `Agent` takes on this path.
+        prompt: what the user says; None for what the check was given.
     """
 
     name: str
     script: Callable[[], list[Any]]
     drivers: Callable[[], list[Any]] = list
-    limit: int = 10
+    limit: int = 5
     aside: type[BaseException] | None = None
+    options: Callable[[], dict[str, Any]] = dict
+    prompt: Any = None
 
 
 class PathModel(ScriptedLLM):
@@ -62,7 +68,7 @@ class PathModel(ScriptedLLM):
 
     def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
         """The next response; to a handler's or tool's own question, the next answer."""
-        asking = self.agent.boundary.running() if self.agent is not None else None
+        asking = None if self.agent is None else self._asking()
         if asking is None:
             if len(self.requests) >= len(self.responses):
                 self.responses.append("Done.")
@@ -72,6 +78,14 @@ class PathModel(ScriptedLLM):
             raise failure() if self.aside is ModelFailure else self.aside
         self.asked += 1
         return ScriptedLLM(self.answers[(self.asked - 1) % len(self.answers)]).complete(messages, tools)
+
+
+    def _asking(self) -> Any:
+        """The handler or tool that asks; None for the loop."""
+        here = frame.current()
+        if here is None or here.turn.agent is not self.agent or self.agent.boundary.running() is not None:
+            return self.agent.boundary.running()
+        return here.by if here.by is not None else SHADOWED if is_aside({"id": here.id}) else None
 
 
 def failure() -> ModelFailure:
@@ -84,6 +98,7 @@ def failure() -> ModelFailure:
 
 def do_work(x: int = 0) -> int:
     """Work."""
+    RAN.append(x)
     return 2 * x
 
 
@@ -106,8 +121,25 @@ def do_end(agent: Any) -> str:
     return "last"
 
 
+def do_picture() -> list[Any]:
+    """Draw."""
+    return ["A dot:", Image(_PNG)]
+
+
+def do_login(password: str) -> str:
+    """Log in."""
+    return f"the key is {password}"
+
+
 _failed: WeakSet[Any] = WeakSet()
-TOOLS = (do_work, do_fail, do_fail_once, do_end)
+TOOLS = (do_work, do_fail, do_fail_once, do_end, do_picture, do_login)
+RAN: list[int] = []
+"""The `x` of each time that the body of `do_work` has run."""
+OTHERS: dict[str, Any] = {name: {"kept": 1} for name in ("theirs", "approve", "memory", "reflect", "artifacts")}
+"""What other plugins have in `state`, by the plugin's name."""
+SHADOWED = {"plugin": "?"}  # a handler in a dry run, which asks a model
+SECRET = "sk-proj-Xy7Lq2Mn8Rt4Vb6Zc1Kd9Hf3Jg5Pw0Sa"  # no key, but it looks like one
+_PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
 def once(hook: str, act: Callable[[Any], Any]) -> Any:
@@ -133,8 +165,34 @@ def _reject(agent: Any) -> None:
     raise ToolRejected("not now")
 
 
+def _pause(agent: Any) -> None:
+    raise Pause("may it?")
+
+
 def _work() -> ToolCall:
     return call("do_work", x=1)
+
+
+def _thoughts() -> LLMResponse:
+    thoughts = [{"signature": "c2ln"}]
+    return LLMResponse("Hm.", [_work()], provider_data={"provider": "scripted", "thoughts": thoughts})
+
+
+def _two() -> dict[str, Any]:
+    """Two agents as tools; their models call a tool, and they inherit the plugin."""
+    inner = Path("an agent inside", _script([_work, _work], "Done."))
+    return {"tools": [_child(name, inner) for name in ("first", "second")]}
+
+
+def _one() -> dict[str, Any]:
+    """An agent to hand over to."""
+    return {"sub_agents": [_child("first", Path("an agent inside", _script(ROUND, "Done.")))]}
+
+
+def _child(name: str, path: Path) -> Agent:
+    llm = PathModel(path, ["Noted."])
+    llm.agent = Agent(name, tools=list(TOOLS), llm=llm, log=False, quiet=True)
+    return llm.agent  # type: ignore[no-any-return]
 
 
 def _script(*responses: Any) -> Callable[[], list[Any]]:
@@ -167,6 +225,8 @@ def _gives(hook: str, value: Any) -> Callable[[], list[Any]]:
 FAIL: Any = ("do_fail", {})
 FAIL_ONCE: Any = ("do_fail_once", {})
 UNKNOWN: Any = ("unknown", {})
+WORK: list[Any] = [("do_work", {"x": 11}), ("do_work", {"x": 12})]
+ASKED: list[Any] = [("first", {"prompt": "a"}), ("second", {"prompt": "b"})]
 ROUND: list[Any] = [_work, FAIL, UNKNOWN, _work]
 
 _PLAIN = [
@@ -188,10 +248,23 @@ _PLAIN = [
     Path("a model's error", _script(failure)),
     Path("the end in a tool", _script([("do_end", {}), _work])),
     Path("the limit", _script(_work, _work, _work), limit=2),
+    Path("an image in the prompt", _script(_work, "Done."), prompt=["What is it?", Image(_PNG)]),
+    Path("an image as a result", _script([("do_picture", {}), _work], "Done.")),
+    Path("an answer with thoughts", _script(_thoughts, "Done.")),
+    Path("a secret", _script(("do_login", {"password": SECRET}), f"It is {SECRET}."), prompt=f"My key is {SECRET}."),
+]
+_TREES = [
+    Path("calls at once", _script(ROUND, "Done."), options=lambda: {"parallel_tools": 4}),
+    Path("two agents in a round", _script(ASKED, "Done."), options=_two),
+    Path("a handoff", _script(("transfer_to_agent", {"agent_name": "first"})), options=_one),
+]
+_PAUSES = [
+    Path(f"a pause in {hook}", _script(WORK, "Done."), _does(hook, _pause))
+    for hook in ("before_llm", "before_tools", "before_each_tool")
 ]
 _DECIDED = [
-    Path("a rejected call", _script([_work, _work], "Done."), _does("before_each_tool", _reject)),
-    Path("a rejected round", _script([_work, _work], "Done."), _does("before_tools", _reject)),
+    Path("a rejected call", _script(WORK, "Done."), _does("before_each_tool", _reject)),
+    Path("a rejected round", _script(WORK, "Done."), _does("before_tools", _reject)),
     Path("a stand-in for a tool", _script(_work, "Done."), _gives("before_each_tool", 0)),
     Path("a stand-in for the model", _script("Done."), _gives("before_llm", "Done.")),
     Path(
@@ -238,4 +311,4 @@ _DOWN = [
 ]
 
 PLAIN: tuple[Path, ...] = tuple(_PLAIN)  # what happens without anybody's doing
-PATHS: tuple[Path, ...] = (*_PLAIN, *_DECIDED, *_ENDS, *_CRASHES, *_PRESSED, *_DOWN, *_ASIDE)
+PATHS: tuple[Path, ...] = (*_PLAIN, *_TREES, *_PAUSES, *_DECIDED, *_ENDS, *_CRASHES, *_PRESSED, *_DOWN, *_ASIDE)

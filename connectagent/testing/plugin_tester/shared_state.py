@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from connectagent.tools.signature import plain_function
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
-_DEPTH, _LENGTH = 6, 1_000  # of what is compared; beyond it only the identity and the length count
+_DEPTH, _LENGTH = 4, 40  # of what is compared; beyond it only the identity and the length count
 
 
 class Place(NamedTuple):

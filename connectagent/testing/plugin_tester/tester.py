@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import copy
 import io
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from connectagent.agents.agent import Agent
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import handlers_of
 from connectagent.hooks.entry_points import is_factory, missing_options
 from connectagent.hooks.files import module_from_path
-from connectagent.testing.plugin_tester.lines import Lines
-from connectagent.testing.plugin_tester.observer import CHANGES, Fault, Observer
-from connectagent.testing.plugin_tester.paths import PATHS, PLAIN, TOOLS, Path, PathError, PathModel
-from connectagent.testing.plugin_tester.shared_state import Keeping
-from connectagent.testing.turn import crash_at
+from connectagent.settings import overrides
+from connectagent.testing.plugin_tester.effects import Effects
+from connectagent.testing.plugin_tester.faults import CHANGES, RULES, Fault, report
+from connectagent.testing.plugin_tester.paths import PATHS, PLAIN, Path
+from connectagent.testing.plugin_tester.turns import Check, Stopped
+from connectagent.testing.plugin_tester.ways import Ways
 
 
 class PluginFaults(AssertionError):
@@ -63,25 +64,32 @@ class AgentTester:
         responses: Iterable[Any] = (),
         answers: Iterable[Any] = ("Noted.",),
         prompt: Any = "Go.",
+        limit_s: float | None = 10,
+        leave_out: Iterable[str] = (),
         **agent_options: Any,
     ) -> Checked:
         """Take a plugin through a few hundred turns, and fail where it breaks a rule.
 
-        Success, failing and unknown tools, bad arguments, rejections, stand-ins, errors of the model, recoveries, early
-        ends, the limit, errors and Ctrl-C at each hook and at each line of the plugin, a turn after each, and the
-        end of each agent; plain and streamed, the plugin listed first and last.
+        Success, failing and unknown tools, bad arguments, images, rejections, stand-ins, errors of the model,
+        recoveries, early ends, the limit, pauses, agents inside agents, errors and Ctrl-C at each hook and at each line
+        of the plugin, a turn after each, and the end of each agent; plain and streamed, the plugin listed first and
+        last, in a dry run, resumed, replayed, and with the calls of a round at once. `.co` is a temporary folder
+        meanwhile.
 
         Args:
             plugin: what `plugins=` takes, or a class or a function without parameters that makes it: then each agent is
                 given one of its own, as it is with an installed plugin.
             changes: what it may change: `messages`, `state`, `session`, `trace`, `request`, `response`, `arguments`,
-                `result`, `rejection`, `retry`, `turn`, `tools`, `agent`, `interrupts` (it deals with Ctrl-C itself).
+                `result`, `rejection`, `retry`, `pause`, `turn`, `tools`, `agent`, `terminal` (it prints), `outside` (it
+                writes files, runs programs or opens connections), `interrupts` (it deals with Ctrl-C itself).
             raises: the exceptions that it raises on purpose.
             shares_state: whether agents that have the plugin shall see each other, as with a cache.
             tools: tools of your own, called by `responses` only.
             responses: one more path: what the model answers, as `ScriptedLLM` takes it.
             answers: what the model answers, over and over, when the plugin itself asks it.
             prompt: what the user says.
+            limit_s: how many seconds a handler may run; None for any time.
+            leave_out: rules that are not checked, such as `replay`; `PluginFaults` names the rule of each fault.
             agent_options: the rest goes to `Agent`.
 
         Raises:
@@ -89,189 +97,57 @@ class AgentTester:
             PluginError, HandlerError: it cannot be used at all.
         """
         __tracebackhide__ = True
-        check = _Check(_maker(plugin), _kinds(changes), tuple(raises), agent_options)
+        rules = {*_known(leave_out, RULES, "leave_out", "rule"), *(["shares state"] if shares_state else [])}
+        declared = _known(changes, CHANGES, "changes", "kind of change")
+        check = Check(_maker(plugin), declared, tuple(raises), agent_options, Effects(limit_s))
         check.tools, check.answers, check.prompt = tools, list(answers), prompt
-        own = Path("your own responses", lambda: list(responses))
-        with _nobody_at_the_terminal():
-            check.every_path([*PATHS, *([own] if own.script() else [])])
-            # In a thread of its own, so that the tracing of a debugger or of coverage goes on undisturbed, and since
-            # Python 3.11 forgets to leave an `except` block in which a trace function raises.
-            _in_thread(lambda: check.every_line([*PLAIN, *([own] if own.script() else [])]))
-        faults = [*check.faults, *([] if shares_state else check.shared())]
+        given = list(responses)
+        _run(check, [Path("your own responses", lambda: list(given))] if given else [])
+        faults = [fault for fault in check.faults if fault.rule not in rules]
         if faults:
-            raise PluginFaults(_report(faults, check.turns), faults)
+            raise PluginFaults(report(faults, check.turns, len(PATHS)), faults)
         return Checked(check.turns, check.interrupts, check.called)
 
 
-@dataclass
-class _Check:
-    """One check: the turns, and what was found in them."""
-
-    make: Callable[[], Any]
-    declared: frozenset[str]
-    raises: tuple[type[BaseException], ...]
-    options: dict[str, Any]
-    tools: Any = None
-    answers: list[Any] = field(default_factory=list)
-    prompt: Any = "Go."
-    turns: int = 0
-    agents: int = 0
-    interrupts: int = 0
-    called: set[str] = field(default_factory=set)
-    faults: list[Fault] = field(default_factory=list)
-    keeping: Keeping = field(default_factory=Keeping)
-
-    def every_path(self, paths: list[Path]) -> None:
-        """Each path twice: plain with the plugin first, streamed with the plugin last; each with a turn after it."""
-        for path in paths:
-            for last in (False, True):
-                run = _Run(self, path, last)
-                run.turn(self.prompt)
-                run.next_turn()
-                self._take(run)
-
-    def every_line(self, paths: list[Path]) -> None:
-        """Ctrl-C at each line of the plugin, the first time that one of the paths comes to it."""
-        points: dict[tuple[str, int], tuple[Path, int]] = {}
-        for path in paths:
-            run = _Run(self, path, last=False)
-            with Lines(self._files()) as lines:
-                run.turn(self.prompt)
-            self._take(run)
-            for number, place in enumerate(lines.seen, start=1):
-                points.setdefault(place, (path, number))
-        for path, number in points.values():
-            run = _Run(self, path, last=False)
-            with Lines(self._files(), number, run.press) as lines:
-                run.turn(self.prompt)
-            if lines.pressed:
-                self.interrupts += 1
-                run.judge_press("{}:{}".format(*lines.seen[-1]))
-            self._take(run)
-
-    def shared(self) -> list[Fault]:
-        """What agents see of each other."""
-        found = []
-        for what, seen in self.keeping.shared():
-            (by, path), (_, other) = seen[:2]
-            also = f" and {other!r}" if other != path else ""
-            problem = (
-                f"changed {what} for {len(seen)} agents: they see each other. Keep it in "
-                "agent.current_session['state']; or, if each agent is to have an object of its own, give check() "
-                "the class or a factory; or, if they are to share it: check(..., shares_state=True)"
-            )
-            found.append(Fault("shares state", by, f"{path}{also}", problem))
-        return found
-
-    def _take(self, run: _Run) -> None:
-        run.close()
-        self.called |= run.watch.called
-        for fault in run.watch.faults:
-            if fault not in self.faults:
-                self.faults.append(fault)
-
-    def _files(self) -> set[str]:
-        return {handler.by["file"] for handler in handlers_of(self.make())}
+def _run(check: Check, own: list[Path]) -> None:
+    """Take every turn of a check."""
+    make, effects = check.make, check.effects
+    effects.files = {handler.by["file"] for handler in handlers_of(make())}
+    with _co_folder(), effects, _nobody_at_the_terminal():
+        # Each in a thread of its own: the main one watches how long handlers run, the tracing of a debugger or of
+        # coverage goes on, and Python 3.11 forgets to leave an `except` block in which a trace function raises.
+        _guarded(check, lambda: Ways(check, lambda: _untouched(make())).every_way(own))
+        _guarded(check, lambda: check.every_path([*PATHS, *own]))
+        _guarded(check, lambda: check.dry([*PLAIN, *own]))
+        _guarded(check, lambda: check.every_line([*PLAIN, *own]))
+        check.faults += [] if check.stopped else [*effects.left_behind(), *check.shared()]
 
 
-class _Run:
-    """One agent on one path."""
+def _guarded(check: Check, work: Callable[[], None]) -> None:
+    """Do a part of the check in a thread, until a handler hangs."""
+    if check.stopped:
+        return
+    raised: list[BaseException] = []
 
-    def __init__(self, check: _Check, path: Path, last: bool) -> None:
-        self.check, self.path = check, path
-        self.llm = PathModel(path, check.answers)
-        self.drivers = path.drivers()
-        self.agent: Agent | None = None
-        self.error: BaseException | None = None
-        self.result: str | None = None
-        self.pressed_in: Any = None
-        plugin = check.make()
-        check.agents += 1
-        self.plugins = [*self.drivers, plugin] if last else [plugin, *self.drivers]
-        self.stream = last
-        where = f"{path.name} (streamed, the plugin listed last)" if last else path.name
-        bys = [handler.by for handler in handlers_of(plugin)]
-        self.watch = Observer(bys, where, self.llm, check.declared, check.raises, check.keeping, check.agents)
-
-    def turn(self, prompt: Any) -> None:
-        """One turn along the path."""
-        self.check.turns += 1
-        self._do(lambda: (self.agent or self._agent()).input(prompt))
-
-    def close(self) -> None:
-        """End the agent's life."""
-        if self.agent is not None:
-            self.watch.path += ", its end"
-            self._do(self.agent.close)
-
-    def _do(self, action: Callable[[], Any]) -> None:
-        self.result = self.error = None
+    def run() -> None:
         try:
-            self.result = action()
-        except PluginError:
-            raise
+            work()
         except BaseException as error:
-            self.error = error
-        self._judge()
+            raised.append(error)
 
-    def next_turn(self) -> None:
-        """A turn after the path, which must be a whole one."""
-        if self.agent is None:
-            return
-        self.watch.path += ", the turn after it"
-        for driver in self.drivers:
-            if isinstance(driver, crash_at):
-                driver.fired, driver.nth = False, 0
-        self.llm.aside = self.llm.interrupted = None
-        self.llm.requests.clear()
-        self.llm.responses[:] = [("do_work", {"x": 2}), "Done."]
-        self.turn("Go on.")
-
-    def press(self) -> None:
-        """Note whose code runs when Ctrl-C is pressed."""
-        self.pressed_in = self.watch.running or {}
-
-    def judge_press(self, place: str) -> None:
-        """The Ctrl-C at a line of the plugin must have reached the caller."""
-        if not isinstance(self.error, KeyboardInterrupt) and "interrupts" not in self.check.declared:
-            problem = f"swallowed a Ctrl-C at {place}: {self._instead()}; catch Exception only"
-            self.watch.fault("interrupts", self.pressed_in or None, problem)
-
-    def _agent(self) -> Agent:
-        self.agent = Agent(
-            **{"name": "tested", **self.check.options},
-            tools=[*TOOLS, *([] if self.check.tools is None else [self.check.tools])],
-            llm=self.llm,
-            plugins=[self.watch, *self.plugins],
-            max_iterations=self.path.limit,
-            stream=self.stream,
-            log=False,
-            quiet=True,
-        )
-        return self.agent
-
-    def _judge(self) -> None:
-        """Compare the outcome of the turn with the path's."""
-        watch, error = self.watch, self.error
-        watch.check_conversation()
-        if self.pressed_in is not None or any(fault.rule in ("interrupts", "raises") for fault in watch.faults):
-            return  # `judge_press` does that, or the cause is noted already
-        if self._interrupted():
-            if not isinstance(error, KeyboardInterrupt) and "interrupts" not in self.check.declared:
-                problem = f"swallowed Ctrl-C: {self._instead()}; catch Exception only"
-                watch.fault("interrupts", self.llm.interrupted, problem)
-        elif error is not None and not isinstance(error, (PathError, KeyboardInterrupt, *self.check.raises)):
-            watch.fault("raises", watch.running, f"raised {type(error).__name__}: {error}")
-
-    def _interrupted(self) -> bool:
-        """Whether the path came to its Ctrl-C."""
-        crashes = [driver for driver in self.drivers if isinstance(driver, crash_at) and driver.fired]
-        return self.llm.interrupted is not None or any(crash.error is KeyboardInterrupt for crash in crashes)
-
-    def _instead(self) -> str:
-        if self.error is not None:
-            return f"input() raised {type(self.error).__name__}"
-        return f"input() returned {self.result!r:.80}"
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive() and not check.stopped:
+            thread.join(0.1)
+            if (hanging := check.effects.hanging()) is not None:
+                check.stopped = True
+                check.faults.append(hanging)
+    except BaseException:
+        check.stopped = True
+        raise
+    if raised and not isinstance(raised[0], Stopped):
+        raise raised[0]
 
 
 @contextlib.contextmanager
@@ -284,28 +160,33 @@ def _nobody_at_the_terminal() -> Iterator[None]:
         sys.stdin = before
 
 
-def _in_thread(work: Callable[[], None]) -> None:
-    raised: list[BaseException] = []
-
-    def run() -> None:
+@contextlib.contextmanager
+def _co_folder() -> Iterator[None]:
+    """A `.co` of the check's own: plugins that keep files there find none, and leave none."""
+    before = overrides.get("dir")
+    with tempfile.TemporaryDirectory(prefix="connectagent-check-", ignore_cleanup_errors=True) as folder:
+        overrides["dir"] = folder
         try:
-            work()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True)
-    thread.start()
-    thread.join()
-    if raised:
-        raise raised[0]
+            yield
+        finally:
+            overrides.pop("dir") if before is None else overrides.update(dir=before)
 
 
-def _kinds(changes: Iterable[str]) -> frozenset[str]:
-    kinds = frozenset([changes] if isinstance(changes, str) else changes)
-    for kind in sorted(kinds - CHANGES.keys()):
-        hint = did_you_mean(kind, CHANGES, 0.5)
-        raise ValueError(f"changes={{{kind!r}}}: there is no such kind of change.{hint} Known: {', '.join(CHANGES)}")
-    return kinds
+def _untouched(plugin: Any) -> Any:
+    """A copy of a plugin that has had no turn yet, as another process would have it; itself, if it cannot be copied."""
+    if isinstance(plugin, (list, tuple)):
+        return [_untouched(item) for item in plugin]
+    with contextlib.suppress(Exception):  # a lock, a connection
+        return copy.deepcopy(plugin)
+    return plugin
+
+
+def _known(given: Iterable[str], known: dict[str, str], argument: str, what: str) -> frozenset[str]:
+    names = frozenset([given] if isinstance(given, str) else given)
+    for name in sorted(names - known.keys()):
+        hint = did_you_mean(name, known, 0.5)
+        raise ValueError(f"{argument}={{{name!r}}}: there is no such {what}.{hint} Known: {', '.join(known)}")
+    return names
 
 
 def _maker(plugin: Any) -> Callable[[], Any]:
@@ -332,29 +213,3 @@ def _maker(plugin: Any) -> Callable[[], Any]:
         raise PluginError(f"{plugin.__qualname__!r} is not marked for a hook, and called it gave {made!r}, no plugin")
     list(handlers_of(made))
     return lambda: plugin()
-
-
-def _report(faults: list[Fault], turns: int) -> str:
-    """The faults, each once with its first path and the number of others."""
-    groups: dict[tuple[Any, ...], list[Fault]] = {}
-    for fault in faults:
-        by = fault.by or {}
-        problem = fault.problem if fault.rule == "changes" else fault.problem.partition(":")[0]
-        # Of undeclared changes the kind counts, and not each value.
-        what = problem.rpartition("If it is meant")[2] if fault.rule == "changes" else problem
-        groups.setdefault((fault.rule, by.get("file"), by.get("line"), by.get("hook"), what), []).append(fault)
-    plugin = next((fault.by["plugin"] for fault in faults if fault.by), "?")
-    number = f"{len(groups)} faults" if len(groups) > 1 else "1 fault"
-    lines = [f"plugin {plugin!r} has {number}, in {turns} turns along {len(PATHS)} paths"]
-    for number_of, group in enumerate(groups.values(), start=1):
-        lines += ["", f"{number_of}. {_fault_text(group[0])}"]
-        if others := sorted({fault.path.partition(",")[0].partition(" (")[0] for fault in group[1:]} - {group[0].path}):
-            more = f" and {len(others) - 3} others" if len(others) > 3 else ""
-            lines.append(f"   as well on: {'; '.join(others[:3])}{more}")
-    return "\n".join(lines)
-
-
-def _fault_text(fault: Fault) -> str:
-    by = fault.by
-    whose = f"{by['hook']} handler {by['handler']!r} ({by['file']}:{by['line']})" if by else "no handler of it"
-    return f"{fault.rule}: {whose}\n   on the path: {fault.path}\n   {fault.problem}"

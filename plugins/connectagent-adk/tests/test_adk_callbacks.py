@@ -11,7 +11,7 @@ import pytest
 from connectagent_adk import LlmResponse, adk_callbacks, types
 
 from connectagent import Agent, Continue, HandlerError, HookResultError, LLMResponse, on_complete, on_error
-from connectagent.testing import ScriptedLLM, call
+from connectagent.testing import AgentTester, ScriptedLLM, call
 
 LINE = "test_adk_callbacks.py"
 
@@ -608,3 +608,14 @@ def test_the_plugin_has_a_name_and_can_be_left_out() -> None:
     agent = Agent("a", llm=ScriptedLLM("yes"), plugins=[plugin, "no:adk"], log=False, quiet=True)
     assert agent.input("Hi") == "yes"
     assert LINE in repr(plugin)
+
+
+def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
+    def counts(tool: Any, args: Any, tool_context: Any) -> None:
+        tool_context.state["calls"] = tool_context.state.get("calls", 0) + 1
+
+    def observes(callback_context: Any, llm_response: Any) -> None:
+        return None
+
+    plugin = functools.partial(adk_callbacks, before_tool_callback=counts, after_model_callback=observes)
+    assert agenttester.check(lambda: plugin(), changes={"state"}).hooks >= {"before_each_tool", "after_llm"}

@@ -26,7 +26,7 @@ from connectagent_artifacts import (
 )
 
 from connectagent import Agent, ConfigError, after_tools
-from connectagent.testing import HookRecorder, ScriptedLLM, call
+from connectagent.testing import AgentTester, HookRecorder, ScriptedLLM, call
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
@@ -520,3 +520,8 @@ def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys:
     text = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
     exec(text.split("```python\n")[1].split("```")[0], {})
     assert "['report.md', 'user:style.txt'] # All about tea" in capsys.readouterr().out
+
+
+def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
+    saved = [call("save_artifact", name="a.txt", content="x"), "Done."]
+    agenttester.check(Artifacts, changes={"tools"}, responses=saved)

@@ -17,7 +17,7 @@ import pytest
 from connectagent_memory import Memory, MemoryStoreError, Remembered, SqliteStore
 
 from connectagent import Agent, ConfigError, PluginWarning, after_llm, after_tools, after_user_input
-from connectagent.testing import ScriptedLLM, call
+from connectagent.testing import AgentTester, ScriptedLLM, call
 
 
 @pytest.fixture(autouse=True)
@@ -443,3 +443,9 @@ def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys:
     text = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
     exec(text.split("```python\n")[1].split("```")[0], {})
     assert "user My sister Grace lives in Oslo." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("preload", [0, 3])
+def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester, preload: int) -> None:
+    changes = {"tools", "state", "outside", *(["messages"] if preload else [])}
+    agenttester.check(lambda: Memory(preload=preload), changes=changes)
