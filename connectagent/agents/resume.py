@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 from connectagent.agents.tree import walk
 from connectagent.data import TokenUsage, TraceEntry, Wait
 from connectagent.errors import ConfigError, Paused
-from connectagent.loop.ending import Given
+from connectagent.loop.ending import Given, resumptions
 from connectagent.loop.nested import take_root_turn
 from connectagent.loop.operations import RESUMED
 from connectagent.loop.stored import as_stored
-from connectagent.loop.turn import resumptions
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session

@@ -265,7 +265,7 @@ class Host(pluggy.PluginManager):
     def run(self, hook: str, call: HookCall, over: Over = ()) -> None:
         """Call handlers by the hook's contract, without those in `over`; `call` has the results."""
         if not self.is_idle(hook):
-            self.call(hook, call, over)
+            self._call(hook, call, self._named(hook, over) if over else ())
 
     def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
         """Call handlers by the hook's contract, without those in `over`; what the contract gives."""

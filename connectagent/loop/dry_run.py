@@ -16,11 +16,10 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.boundary import Boundary, resume, run
 from connectagent.session.messages import NOT_RUN
 from connectagent.session.snapshot import Snapshot, as_data, same, unless_same
-from connectagent.session.state import clone
+from connectagent.session.state import ATOMS, clone
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
-_ATOMS = frozenset((str, int, float, bool, bytes, type(None)))
 _PASSED = (LLMRequest, LLMResponse, ToolCall)
 _SKIPPED = NOT_RUN.format(reason="the handler is shadowed")
 _GONE = object()
@@ -34,17 +33,17 @@ def copied(value: Any, made: dict[int, Any]) -> Any:
         made: the copies so far by the id of the original, so that one object in two places stays one.
     """
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return value
     if id(value) in made:
         return made[id(value)]
     if kind is dict:
         made[id(value)] = items = dict[Any, Any]()
         for key, item in value.items():  # a call for each atom would be most of the cost
-            items[key] = item if type(item) in _ATOMS else copied(item, made)
+            items[key] = item if type(item) in ATOMS else copied(item, made)
     elif kind is list:
         made[id(value)] = listed = list[Any]()
-        listed += [item if type(item) in _ATOMS else copied(item, made) for item in value]
+        listed += [item if type(item) in ATOMS else copied(item, made) for item in value]
     elif kind in _PASSED:
         made[id(value)] = passed = copy.copy(value)
         for name in kind.__slots__:

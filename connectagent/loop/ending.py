@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import Any, NamedTuple
 
-from connectagent.data import Message
+from connectagent.data import Message, TraceEntry
 from connectagent.errors import PluginWarning
+from connectagent.session.journal import Journal
 from connectagent.session.snapshot import By
 
 
@@ -32,6 +34,12 @@ class Given(NamedTuple):
     prompt: str
     limit: int
     output: Any = None
+
+
+def resumptions(past: Journal, turn: str) -> list[TraceEntry]:
+    """The lines with which `on_session` began each time that a turn was resumed, the newest last."""
+    place = re.compile(f"{re.escape(turn)}/resumed[0-9]+/on_session")
+    return [past.lines[number] for id, number in past.began.items() if place.fullmatch(id)]
 
 
 def tear_down(pool: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +14,7 @@ from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.deciding import Decisions
-from connectagent.loop.ending import Ending, Given
+from connectagent.loop.ending import Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
 from connectagent.output.text import describe
@@ -24,12 +23,6 @@ from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import as_data
 from connectagent.session.state import clone, same
 from connectagent.session.usage import Spent, spent_in, time_in
-
-
-def resumptions(past: Journal, turn: str) -> list[TraceEntry]:
-    """The lines with which `on_session` began each time that a turn was resumed, the newest last."""
-    place = re.compile(f"{re.escape(turn)}/resumed[0-9]+/on_session")
-    return [past.lines[number] for id, number in past.began.items() if place.fullmatch(id)]
 
 
 class Turn(Operations):

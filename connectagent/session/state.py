@@ -8,7 +8,7 @@ from typing import Any
 
 from connectagent.errors import ConfigError
 
-_ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
+ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
 
 
 def same(left: Any, right: Any) -> bool:
@@ -23,9 +23,9 @@ def clone(value: Any) -> Any:
     """A copy of a value with plain dicts and lists; everything else in it is shared."""
     kind = type(value)
     if kind is dict or isinstance(value, dict):
-        return {key: item if type(item) in _ATOMS else clone(item) for key, item in value.items()}
+        return {key: item if type(item) in ATOMS else clone(item) for key, item in value.items()}
     if kind is list or isinstance(value, list):
-        return [item if type(item) in _ATOMS else clone(item) for item in value]
+        return [item if type(item) in ATOMS else clone(item) for item in value]
     return value
 
 
@@ -36,7 +36,7 @@ def copy_of(value: Any) -> Any:
     they hold. Everything else is shared: replacing it is noticed, a change inside it is not.
     """
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return value
     if kind is dict:
         return {key: copy_of(item) for key, item in value.items()}
