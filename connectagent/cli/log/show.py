@@ -64,10 +64,8 @@ def _show(path: Path, number: int | None, full: bool, as_json: bool) -> None:
     if as_json:
         echo_json({**data, "turns": turns})
         return
-    last = summarise(path).status
-    unended = [last if turn is turns[-1] and number is None else "crashed" for turn in turns]
-    below = (_turn(turn, ended, full) for turn, ended in zip(turns, unended, strict=True))
-    show_tree(Node(_head(path, data), chain(_given(data, full), below)), terminal())
+    last = "crashed" if number is not None else summarise(path).status
+    show_tree(Node(_head(path, data), chain(_given(data, full), _turns(turns, last, full))), terminal())
 
 
 def _head(path: Path, data: dict[str, Any]) -> Parts:
@@ -86,6 +84,11 @@ def _given(data: dict[str, Any], full: bool) -> Iterator[Node]:
         yield Node(((f"plugins: {named}", "dim"),))
     if data.get("system_prompt"):
         yield Node(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),))
+
+
+def _turns(turns: list[dict[str, Any]], last: str, full: bool) -> Iterator[Node]:
+    for turn in turns:
+        yield _turn(turn, last if turn is turns[-1] else "crashed", full)
 
 
 def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
