@@ -263,3 +263,32 @@ def test_a_record_does_not_approve() -> None:
     with pytest.raises(Paused):
         agent.resume(path)
     assert ran == []
+
+
+@pytest.mark.parametrize("of_tool", [False, True])
+def test_a_record_that_shows_a_person_another_call_than_it_holds_runs_neither(of_tool: bool) -> None:
+    def pay_itself(n: int) -> str:
+        """Pay."""
+        if not xray.approved:
+            raise Pause(f"pay {n}?")
+        return pay(n)
+
+    def made(*script: Any) -> Agent:
+        agent = agent_of(*([] if of_tool else [manager]), script=script, log=None)
+        agent.add_tool(pay_itself)
+        return agent
+
+    with pytest.raises(Paused) as paused:
+        made([call("pay_itself" if of_tool else "pay", n=5)]).input("Go.")
+    path = paused.value.record
+    assert path is not None
+    lines = path.read_text().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if '"llm_call"' in line)
+    lines[at] = lines[at].replace('"arguments": {"n": 5}', '"arguments": {"n": 5000}')
+    path.write_text("".join(lines))
+    agent = made("Done.")
+    assert agent.resume(path, approve=True) == "Done."
+    assert ran == []
+    assert agent.current_session is not None
+    results = [entry["result"] for entry in agent.current_session["trace"] if entry["type"] == "tool_execution"]
+    assert "decided about another call" in results[-1]

@@ -21,6 +21,7 @@ from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
+from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.write import ResumedFrom
 from connectagent.session.history import as_session
 from connectagent.session.journal import DECIDED, Journal
@@ -116,7 +117,7 @@ def _reopened(
 ) -> str | None:
     session = read_session(path, at)
     opened, last = session.open, session.last
-    journal = Journal(_unmasked(agent, path, at) or _lines_of(opened))
+    journal = journal_of(_unmasked(agent, path, at) or _lines_of(opened), session.head)
     status = last.get("status") if at is None else None
     line = _decided(agent, journal, decision, status, fork)
     if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
@@ -130,7 +131,7 @@ def _reopened(
         return _begun_anew(agent, session, at, decision.form)
     entry["turn"] = opened.number
     if line is not None:
-        journal = Journal([*journal.lines, line])
+        journal = _with_decision(journal, line, session.head)
         agent.log.append(line)
     agent.conversation.trace(entry)
     message = user_message(begun.get("content", begun.get("prompt", "")))
@@ -150,6 +151,12 @@ def _resumed(agent: Any, session: RecordedSession, path: Path) -> TraceEntry:
     entry: TraceEntry = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": now["turn"]}
     more = {"plugins": _changed_plugins(agent, session.head), "switched_off": agent.switched_off}
     return {**entry, "iteration": now["iteration"], **{key: value for key, value in more.items() if value}}
+
+
+def _with_decision(journal: Journal, line: TraceEntry, head: dict[str, Any]) -> Journal:
+    """The journal with a decision that was made now, which gets the user's mark."""
+    line["mark"] = decision_mark(str(head.get("id")), line)
+    return journal_of([*journal.lines, line], head)
 
 
 def _with_lines(trace: list[TraceEntry], journal: Journal) -> list[TraceEntry]:

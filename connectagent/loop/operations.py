@@ -19,7 +19,7 @@ from connectagent.loop.ending import Ending
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import change_request, changed_request, from_stored, input_digest
 from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, in_id
-from connectagent.session.snapshot import By, as_data
+from connectagent.session.snapshot import By, as_data, same
 
 RESUMED: By = {"plugin": "(resume)"}  # by: a person decided
 
@@ -359,6 +359,14 @@ class Operations:
         self.boundary.keep_owner(rejection, by)
         return rejection
 
+    def require_shown(self, wait: TraceEntry, place: str, call: ToolCall | None) -> None:
+        """Raises `ToolRejected` for a call that is not the one that a person was shown, if it waited at this place."""
+        shown = wait.get("call") or {}
+        if call is None or wait["id"].rpartition("/wait:")[0] != place:  # it waits for a call inside of this one
+            return
+        if not same((call.name, call.arguments), (shown.get("name"), shown.get("arguments"))):
+            raise self.rejection("a person decided about another call than this one, so it was not run")
+
     def _decided(self, run: HookRun, part: TraceEntry) -> bool:
         """Apply a person's decision in place of the waiting handler; whether it ends the hook."""
         past = self.past
@@ -366,6 +374,7 @@ class Operations:
         if part["id"] not in past.decided:
             waits = [one for one in past.pending() if one.id == part["id"]]
             raise Waiting(waits, run.given.get("tool_call"), part.get("by"))
+        self.require_shown(part, run.id, run.given.get("tool_call"))
         decision = past.lines[past.decided[part["id"]]]
         if "reject" in decision:
             if run.hook == "before_llm":
