@@ -11,14 +11,14 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import Log, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
-from connectagent.frame import Frame
+from connectagent.frame import Frame, handler_in_id, in_id
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.divergence import expect, finish
 from connectagent.loop.ending import Ending
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import change_request, changed_request, from_stored, input_digest
-from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, in_id
+from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
 from connectagent.session.snapshot import By, as_data, same
 
 RESUMED: By = {"plugin": "(resume)"}  # by: a person decided
@@ -398,4 +398,4 @@ def _is_of(entry: TraceEntry, hook: str, handlers: list[list[Any]]) -> bool:
     place, by = str(entry.get("at") or entry.get("id")), entry.get("by") or {}
     if place == hook:
         return [by.get("plugin"), by.get("handler")] in handlers
-    return any(place.startswith(f"{hook}/{plugin}.{handler}/") for plugin, handler in handlers)
+    return any(place.startswith(f"{hook}/{handler_in_id(*handler)}/") for handler in handlers)

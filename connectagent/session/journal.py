@@ -40,14 +40,8 @@ def digest_of(value: Any) -> str:
 WITHHELD = "withheld"  # in a line: it has no texts and arguments, and is not looked up
 ABANDONED = "abandoned"  # the outcome of a turn that is not asked for again
 
-_APART = re.compile("[%/~#]")
 _ASKED = re.compile(r"/(turn|exec|ask):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that a handler or tool asked for
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
-
-
-def in_id(name: Any) -> str:
-    """A name as a part of an id, with separators escaped."""
-    return _APART.sub(lambda found: f"%{ord(found[0]):02X}", str(name))
 
 
 def marks_in(value: Any) -> set[str]:
