@@ -22,6 +22,7 @@ from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
 from connectagent.records.own import decision_mark, journal_of
+from connectagent.records.read import refuse_odd
 from connectagent.records.write import ResumedFrom
 from connectagent.session.history import as_session
 from connectagent.session.journal import DECIDED, Journal
@@ -115,29 +116,46 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) 
 def _reopened(
     agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None
 ) -> str | None:
-    session = read_session(path, at)
-    opened, last = session.open, session.last
-    journal = journal_of(_unmasked(agent, path, at) or _lines_of(opened), session.head)
-    status = last.get("status") if at is None else None
-    line = _decided(agent, journal, decision, status, fork)
-    if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
-        raise _still_paused(journal, path)
-    begun = next((line for line in _lines_of(opened) if line.get("type") == "user_input"), None)
-    _take(agent, session, journal, path, at, fork, held)
-    entry = _resumed(agent, session, path)
+    with refuse_odd(path):
+        session = read_session(path, at)
+        journal, line = _looked_up(agent, session, path, at, fork, decision)
+        begun = next((line for line in _lines_of(session.open) if line.get("type") == "user_input"), None)
+        given = None if begun is None else _given_again(agent, begun, decision.form)
+        _take(agent, session, journal, path, at, fork, held)
+        entry = _resumed(agent, session, path)
     entry |= {"decided": decision.value} if line is not None else {}
-    if opened is None or begun is None:
+    if session.open is None or given is None:
         agent.conversation.trace(entry)
         return _begun_anew(agent, session, at, decision.form)
-    entry["turn"] = opened.number
+    entry["turn"] = session.open.number
     if line is not None:
         journal = _with_decision(journal, line, session.head)
         agent.log.append(line)
     agent.conversation.trace(entry)
+    return take_root_turn(agent, given, journal, f"T{session.open.number}")
+
+
+def _looked_up(
+    agent: Any, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision
+) -> tuple[Journal, TraceEntry | None]:
+    """The journal of the open turn, and the line of a new decision.
+
+    Raises:
+        ConfigError: the decision does not fit.
+        Paused: no decision was made yet.
+    """
+    journal = journal_of(_unmasked(agent, path, at) or _lines_of(session.open), session.head)
+    status = session.last.get("status") if at is None else None
+    line = _decided(agent, journal, decision, status, fork)
+    if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
+        raise _still_paused(journal, path)
+    return journal, line
+
+
+def _given_again(agent: Any, begun: TraceEntry, form: Any) -> Given:
+    """What a recorded turn was given."""
     message = user_message(begun.get("content", begun.get("prompt", "")))
-    limit = begun.get("max_iterations") or agent.max_iterations
-    given = Given(message, text_of(message["content"]), limit, decision.form)
-    return take_root_turn(agent, given, journal, f"T{opened.number}")
+    return Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations, form)
 
 
 def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
@@ -270,6 +288,7 @@ def _take(
     """Give an agent and those below it their sessions from the record."""
     for recorded in (session.own, *session.inside.values()):
         recorded.trace = _with_lines(recorded.trace, journal)
+    spent, inside = spent_in(session.paid), spent_inside(session.paid)
     restored = as_session(session.own.history, session.own.trace, session.last if session.open is None else None)
     place = None if at is None else list(at)
     origin = ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held)
@@ -277,10 +296,10 @@ def _take(
     agent.log.go_on(origin)
     agent.take_session(restored)
     agent.open_log()
-    agent.spent = spent_in(session.paid)
+    agent.spent = spent
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
-    agent.outside, agent.spent_outside = session.inside, spent_inside(session.paid)
+    agent.outside, agent.spent_outside = session.inside, inside
     for child in walk(agent):
         if child is agent:
             continue
@@ -325,14 +344,13 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
         if child is not agent:
             child.rewind(journal.unfinished(child.branch))
     agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
-    message = user_message(begun.get("content", begun.get("prompt", "")))
-    limit = begun.get("max_iterations") or agent.max_iterations
-    return take_root_turn(agent, Given(message, text_of(message["content"]), limit, form), journal, place)
+    return take_root_turn(agent, _given_again(agent, begun, form), journal, place)
 
 
 def _changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, Any]:
     """How the agent's plugins differ from the record's: `added`, `removed`, `changed`; {} if they do not."""
-    before, now = head.get("plugins") or {}, plugin_versions(agent)
+    before, now = head.get("plugins"), plugin_versions(agent)
+    before = before if isinstance(before, dict) else {}
     differences = {
         "added": sorted(now.keys() - before.keys()),
         "removed": sorted(before.keys() - now.keys()),

@@ -16,6 +16,7 @@ import click
 from connectagent.cli.failure import script_is
 from connectagent.errors import ConfigError, short_path
 from connectagent.records.own import is_own
+from connectagent.records.read import refuse_odd
 from connectagent.settings import co_folder, overrides, project_folder
 
 NAME = "connectagent_script"  # no name that the script or its imports use
@@ -106,7 +107,8 @@ def recorded(record: Path, head: dict[str, Any], command: str) -> str:
         ConfigError: the script may not be run.
     """
     script = str(head["script"])
-    project, file, records = project_folder().resolve(), Path(script).resolve(), co_folder().resolve()
+    with refuse_odd(record):  # a path with a null byte
+        project, file, records = project_folder().resolve(), Path(script).resolve(), co_folder().resolve()
     if record.resolve().parent != records / "evals":
         why = f"the record is none of this project's, which are in {short_path(records / 'evals')}"
     elif record.stat().st_uid != getattr(os, "geteuid", lambda: 0)():
