@@ -233,6 +233,11 @@ def _renaming_again(tool_call: Any) -> Any:
     return None
 
 
+@on_error
+def _trying_again(attempt: int) -> Any:
+    return Retry() if attempt == 1 else None
+
+
 @around_tool
 def _renaming_later_attempt(tool_call: Any) -> Any:
     try:
@@ -286,7 +291,7 @@ def by_record(guard: str, monkeypatch: Any) -> Attempts:
         told = "".join([HEAD, *(f"  - {json.dumps(line)}\n" for line in [*BEGUN, *lines])])
         for ending in ("", "  status: paused\n", "  error: x\n  status: error\n"):
             Path("forged.yaml").write_text(told + ending)
-            yield lambda: _gone_on(agent_with(guard, "Done.", log=None))
+            yield lambda: _gone_on(agent_with(guard, "Done.", log=None, plugins=[_trying_again]))
 
 
 def _always(text: str, place: str) -> str:

@@ -361,10 +361,9 @@ class Operations:
 
     def require_shown(self, wait: TraceEntry, place: str, call: ToolCall | None) -> None:
         """Raises `ToolRejected` for a call that is not the one that a person was shown, if it waited at this place."""
-        shown = wait.get("call") or {}
-        if call is None or wait["id"].rpartition("/wait:")[0] != place:  # it waits for a call inside of this one
-            return
-        if not same((call.name, call.arguments), (shown.get("name"), shown.get("arguments"))):
+        shown, is_here = wait.get("call") or {}, wait["id"].rpartition("/wait:")[0] == place
+        now = (call.name, call.arguments) if call is not None and is_here else None  # else it waits for an inner call
+        if now is not None and not same(now, (shown.get("name"), shown.get("arguments"))):
             raise self.rejection("a person decided about another call than this one, so it was not run")
 
     def _decided(self, run: HookRun, part: TraceEntry) -> bool:
