@@ -6,9 +6,26 @@ context stays in the frame; any other thread has none.
 
 from __future__ import annotations
 
+import re
 from contextvars import ContextVar, Token
+from functools import lru_cache
 from threading import get_ident
 from typing import Any
+
+_APART = re.compile("[%/~#]")
+
+
+def in_id(name: Any) -> str:
+    """A name as a part of an id, with separators escaped."""
+    return _APART.sub(lambda found: f"%{ord(found[0]):02X}", str(name))
+
+
+def handler_in_id(plugin: Any, handler: Any) -> str:
+    """A handler as a part of an id."""
+    return f"{in_id(plugin)}.{in_id(handler)}"
+
+
+_of_handler = lru_cache(maxsize=1024)(handler_in_id)
 
 
 class Frame:
@@ -42,7 +59,7 @@ class Frame:
 
     def of_handler(self, by: dict[str, Any], account: Any) -> Frame:
         """The frame of one handler that runs here."""
-        id = f"{self.id}/{by.get('plugin')}.{by.get('handler')}"
+        id = f"{self.id}/{_of_handler(by.get('plugin'), by.get('handler'))}"
         return Frame(self.turn, id, by, account, self.body, self.call, self.place)
 
     def in_body(self, body: Any) -> Frame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,3 +264,91 @@ def test_a_record_does_not_approve() -> None:
     with pytest.raises(Paused):
         agent.resume(path)
     assert ran == []
+
+
+@pytest.mark.parametrize("of_tool", [False, True])
+def test_a_record_that_shows_a_person_another_call_than_it_holds_runs_neither(of_tool: bool) -> None:
+    def pay_itself(n: int) -> str:
+        """Pay."""
+        if not xray.approved:
+            raise Pause(f"pay {n}?")
+        return pay(n)
+
+    def made(*script: Any) -> Agent:
+        agent = agent_of(*([] if of_tool else [manager]), script=script, log=None)
+        agent.add_tool(pay_itself)
+        return agent
+
+    with pytest.raises(Paused) as paused:
+        made([call("pay_itself" if of_tool else "pay", n=5)]).input("Go.")
+    path = paused.value.record
+    assert path is not None
+    lines = path.read_text().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(lines) if '"llm_call"' in line)
+    lines[at] = lines[at].replace('"arguments": {"n": 5}', '"arguments": {"n": 5000}')
+    path.write_text("".join(lines))
+    agent = made("Done.")
+    assert agent.resume(path, approve=True) == "Done."
+    assert ran == []
+    assert agent.current_session is not None
+    results = [entry["result"] for entry in agent.current_session["trace"] if entry["type"] == "tool_execution"]
+    assert "decided about another call" in results[-1]
+
+
+# -- the record of another user, or of another machine ---------------------------------------------
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, home: str) -> None:
+    """From here on another user goes on, whose key is another one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / home))
+
+
+def test_another_machine_goes_on_asks_guards_again_and_carries_each_decision_out_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, int]] = []
+
+    @before_each_tool(tryfirst=True)
+    def watch(tool_call: Any) -> None:
+        asked.append((tool_call.name, tool_call.arguments["n"]))
+
+    def made(*script: Any) -> Agent:
+        return agent_of(watch, manager, script=script, log=None)
+
+    elsewhere(monkeypatch, tmp_path, "first")
+    with pytest.raises(Paused) as paused:
+        made([call("look", n=1)], [call("pay", n=5), call("look", n=2), call("pay", n=6)]).input("Go.")
+    path = paused.value.record
+    assert [wait.call and wait.call["arguments"]["n"] for wait in paused.value.waiting] == [5]
+    asked.clear(), ran.clear()
+    elsewhere(monkeypatch, tmp_path, "second")
+    with pytest.raises(Paused) as again:
+        made("Done.").resume(path, approve=True)
+    assert ran == [("pay", 5), ("look", 2)]  # nothing that the record holds as done
+    assert asked == [("pay", 5), ("look", 2), ("pay", 6)]  # but not about the call of the first round
+    elsewhere(monkeypatch, tmp_path, "third")
+    with pytest.raises(Paused):
+        made("Done.").resume(path)
+    assert made("Done.").resume(path, approve=again.value.waiting[0].id) == "Done."
+    assert ran == [("pay", 5), ("look", 2), ("pay", 6)]
+
+
+def test_a_decision_of_another_user_has_to_be_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere(monkeypatch, tmp_path, "first")
+    with pytest.raises(Paused) as paused:
+        agent_of(manager, script=[[call("pay", n=5)]], log=None).input("Go.")
+    path = paused.value.record
+    assert path is not None
+    agent = agent_of(manager, script=["Done."], log=None)
+    agent.resume(path, approve=True)
+    lines = path.read_text().splitlines(keepends=True)
+    cut = next(number for number, line in enumerate(lines) if '"decided"' in line and '"resumed"' not in line)
+    ran.clear()
+    for home, expected in (("first", [("pay", 5)]), ("second", [])):
+        copy = tmp_path / f"{home}.yaml"
+        copy.write_text("".join(lines[: cut + 1]))
+        elsewhere(monkeypatch, tmp_path, home)
+        ran.clear()
+        with contextlib.suppress(Paused):
+            agent_of(manager, script=["Done."], log=None).resume(copy)
+        assert ran == expected

@@ -482,3 +482,33 @@ def test_a_long_record_is_shown_by_its_ends(folder: Path) -> None:
     second = show("--turn", "2")
     assert texts(second) == [f"2.{number}" for number in (*range(1, 501), *range(1501, 2001))]
     assert "1000 lines are left out" in second
+
+
+@pytest.mark.parametrize("command", ["log show --full", "log show --json", "log show", "replay --json", "blame"])
+def test_a_giant_value_takes_seconds(command: str, folder: Path) -> None:
+    count = 400_000
+    giant = ", ".join(f'"{number}": {number}' for number in range(count))
+    text = f'format: 1\nagent: a\nmodel: m\nturns:\n- turn: 1\n  input: "x"\n  trace:\n  - {{"v": {{{giant}}}}}\n'
+    (folder / "giant.yaml").write_text(text)
+    code = (
+        "import resource, sys; from connectagent.cli import main; code = main(sys.argv[1:])\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(int(used.ru_utime + used.ru_stime), file=sys.stderr); sys.exit(code)"
+    )
+    line = [sys.executable, "-c", code, *command.split(), str(folder / "giant.yaml")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(line, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and int(done.stderr) < 5
+    assert (f'"{count - 1}": {count - 1}' in done.stdout) == (command in ("log show --full", "log show --json"))
+
+
+def test_a_tree_keeps_the_lines_of_long_texts_beside_its_own(folder: Path) -> None:
+    text = "\\n".join(["one line \u2029", *(["x" * 60] * 500)])
+    line = f'  - {{"type": "note", "text": "{text}", "more": {{"a": 1}}}}\n'
+    head = 'format: 1\nagent: a\nmodel: m\nturns:\n- turn: 1\n  input: "x"\n  trace:\n'
+    (folder / "lines.yaml").write_text(f"{head}{line}{line}".replace("\u2029", "\\u2029"))
+    lines = log("show", str(folder / "lines.yaml"), "--full").stdout.splitlines()
+    assert lines.count("    \u2502   \u2502   " + "x" * 60) == 2 * 500
+    first = "    \u2502   \u251c\u2500\u2500 text: one line  "
+    assert [line for line in lines if "text: one line" in line] == [first, first]
+    assert lines.count("    \u2502" + " " * 9 + '"a": 1') == 2

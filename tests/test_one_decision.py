@@ -109,7 +109,7 @@ def test_two_processes_that_approve_one_pause_carry_it_out_once(number: int, rec
 
 @pytest.mark.parametrize("number", range(3))
 def test_so_do_two_commands(number: int, record: Path, tmp_path: Path) -> None:
-    ended = raced(tmp_path / "here", "-m", "connectagent", "resume", str(record), "--approve")
+    ended = raced(tmp_path / "here", "-m", "connectagent", "resume", str(record), "--approve", "--script", "pay.py")
     assert_one(ended, tmp_path / "here")
 
 

@@ -291,3 +291,21 @@ def test_what_agents_inside_spent_is_known_in_the_process_that_goes_on(related: 
     assert subprocess.run([sys.executable, "family.py", related, logged, "dies"], check=False).returncode == 9
     resumed = subprocess.run([sys.executable, "family.py", related, logged], capture_output=True, text=True, check=True)
     assert resumed.stdout.splitlines() == ["Done.", "root 1.75 None 14", "child 1.0 None 8", "grand 0.25 0.25 2"]
+
+
+def test_a_session_that_was_reset_has_cost_nothing() -> None:
+    paid = LLMResponse("Done.", usage=TokenUsage(3, 4, cost=0.5))
+    child = Agent("child", llm=ScriptedLLM(paid, paid), quiet=True)
+    boss = Agent("boss", [child], llm=ScriptedLLM(call("child", prompt="x"), paid, paid), quiet=True)
+    boss.input("Hi")
+    first = boss.record
+    assert (boss.total_cost, child.total_cost) == (1.0, 0.5) and first is not None
+    boss.reset_conversation()
+    assert (boss.total_cost, child.total_cost) == (0, 0) and boss.spent.calls == 0
+    boss.input("Hi again")
+    assert boss.record is not None
+    cost = read_record(boss.record)["turns"][-1]["session"]["cost"]
+    assert (boss.total_cost, cost) == (0.5, 0.5)
+    boss.reset_conversation()
+    boss.resume(first)
+    assert boss.total_cost == 1.0

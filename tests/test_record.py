@@ -87,6 +87,7 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
     (turn,) = record.pop("turns")
     started = record.pop("started")
     assert re.fullmatch("[0-9a-f]{12}", record.pop("id"))
+    assert re.fullmatch("[0-9a-f]{32}", record.pop("mark"))
     assert record.pop("connectagent") == connectagent.__version__
     assert record == {
         "format": 1,

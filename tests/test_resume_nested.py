@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, Pause, Paused, ToolCall, before_each_tool, tool
+from connectagent import Agent, Pause, Paused, ToolCall, after_tools, before_each_tool, tool
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -237,3 +237,61 @@ def test_agents_below_one_of_no_tree_go_on_too(recorded: bool) -> None:
             del agent.llm.responses[: len(other.llm.requests)]  # type: ignore[attr-defined]
     root.resume(paused.value.record, approve=True)
     assert roles(grand) == ["user", "assistant", "user", "assistant", "tool", "assistant"]
+
+
+def _names_with_separators() -> tuple[Agent, Agent]:
+    """An agent that asks one with a dot in its name, which asks another, in no tree; and the second."""
+    leaf = Agent("leaf.b", llm=ScriptedLLM("Leaf.", "Leaf again."), quiet=True)
+
+    def ask_leaf() -> str:
+        """Ask."""
+        return str(leaf.input("x"))
+
+    middle = Agent("v1.2", [ask_leaf], llm=ScriptedLLM(call("ask_leaf"), "Middle.", "Again."), quiet=True)
+
+    def ask_middle() -> str:
+        """Ask."""
+        return str(middle.input("x"))
+
+    script = [call("ask_middle"), "Top.", call("ask_middle"), "Top again."]
+    return Agent("top.1", [ask_middle], llm=ScriptedLLM(*script), quiet=True), middle
+
+
+def test_agents_of_no_tree_with_dots_in_their_names_take_up_their_own_turns() -> None:
+    first, middle = _names_with_separators()
+    first.input("Go.")
+    assert first.record is not None and middle.current_session is not None
+    kinds = [entry["type"] for entry in middle.current_session["trace"]]
+    assert kinds.count("agent_turn") == 1
+    again, resumed = _names_with_separators()
+    again.resume(first.record)
+    again.llm = ScriptedLLM(call("ask_middle"), "Top again.")
+    resumed.llm = ScriptedLLM("Again.")
+    again.input("More.")
+    assert resumed.current_session is not None
+    taken = [entry["type"] for entry in resumed.current_session["trace"]]
+    assert taken == [*kinds, "user_input", "llm_call"]
+
+
+class Odd:
+    """A plugin whose name looks like a place."""
+
+    name = "a/turn:x~1#1"
+
+    @after_tools
+    def think(self, agent: Any) -> None:
+        agent.ask("Hm?")
+
+
+def test_names_of_plugins_are_escaped_in_places() -> None:
+    agent = Agent("a", [work], llm=ScriptedLLM(call("work"), "Thought.", "Done."), plugins=[Odd()], quiet=True)
+    agent.input("Go.")
+    assert agent.record is not None
+    lines = read_record(agent.record)["turns"][0]["lines"]
+    (asked,) = [line["id"] for line in lines if line["type"] == "llm_call" and "/ask:" in line["id"]]
+    assert asked.startswith("T1/1/after_tools/a%2Fturn:x%7E1%231.Odd.think/ask:scripted~")
+    cut = agent.record.read_text().splitlines(keepends=True)
+    at = next(number for number, line in enumerate(cut) if asked in line and '"llm_call"' in line)
+    Path("cut.yaml").write_text("".join(cut[: at + 1]))
+    goes_on = Agent("a", [work], llm=ScriptedLLM("Done."), plugins=[Odd()], quiet=True)
+    assert goes_on.resume("cut.yaml") == "Done."  # what the handler asked is not asked again

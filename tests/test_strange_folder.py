@@ -99,6 +99,7 @@ def clone(tmp_path: Path, server: WireServer) -> Path:
         f"[tool.connectagent]\nplugins = ['./plugin.py']\nmodel = 'co/x'\ngateway_url = '{server.openai_url}'\n"
     )
     server.requests.clear()
+    (tmp_path / "home" / ".local" / "state" / "connectagent" / "key").unlink()  # it was the stranger's
     return folder
 
 
@@ -114,7 +115,9 @@ def test_a_command_runs_what_the_table_says(row: str, clone: Path, server: WireS
     if "runs" in cells.values():  # a script that runs finds the modules of its folder, as with `python SCRIPT`
         ran &= set(MARKED.values())
     assert ran == {name for name, cell in cells.items() if cell == "runs"}, done.stderr
-    if "refused" in cells.values():
+    if cells["recorded"] == "refused":
+        assert done.returncode in (1, 2) and "does not have your mark" in done.stderr
+    elif "refused" in cells.values():
         assert done.returncode == 1 and "pyproject.toml is not allowed yet" in done.stderr
         assert len(done.stderr.splitlines()) <= 5
     else:

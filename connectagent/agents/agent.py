@@ -318,11 +318,14 @@ class Agent(AsyncMethods):
     def reset_conversation(self) -> None:
         """Forget the conversation, also of the agents below; the next `input()` begins a new session and record.
 
+        What the session has cost is forgotten too: `total_cost` begins at 0.
+
         Raises:
             RuntimeError: a turn is running.
         """
         self.refuse_inside("reset_conversation()")
         self._conversation = self.current_session = self.boundary.snapshot = self.last_usage = None
+        self.spent, self.outside, self.spent_outside = Spent(), {}, {}
         self.leave_log()
         for child in self.children:
             child.reset_conversation()

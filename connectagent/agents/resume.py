@@ -21,6 +21,8 @@ from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
+from connectagent.records.own import decision_mark, journal_of
+from connectagent.records.read import refuse_odd
 from connectagent.records.write import ResumedFrom
 from connectagent.session.history import as_session
 from connectagent.session.journal import BEGAN, DECIDED, Journal
@@ -114,33 +116,47 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) 
 def _reopened(
     agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None
 ) -> str | None:
-    session = read_session(path, at)
-    opened, last = session.open, session.last
-    journal = Journal(_unmasked(agent, path, at) or _lines_of(opened))
-    status = last.get("status") if at is None else None
-    line = _decided(agent, journal, decision, status, fork)
-    if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
-        raise _still_paused(journal, path)
-    begun = next((line for line in _lines_of(opened) if line.get("type") == "user_input"), None)
-    _take(agent, session, journal, path, at, fork, held)
-    entry = _resumed(agent, session, path)
+    with refuse_odd(path):
+        session = read_session(path, at)
+        journal, line = _looked_up(agent, session, path, at, fork, decision)
+        begun = next((line for line in _lines_of(session.open) if line.get("type") == "user_input"), None)
+        given = None if begun is None else _given_again(agent, begun, decision.form)
+        _take(agent, session, journal, path, at, fork, held)
+        entry = _resumed(agent, session, path)
     entry |= {"decided": decision.value} if line is not None else {}
-    if opened is None or begun is None:
+    if session.open is None or given is None:
         agent.conversation.trace(entry)
         agent.hooks.observe("on_session", agent=agent, reason=_reason(fork))
         return _begun_anew(agent, session, at, decision.form)
-    entry["turn"] = opened.number
+    entry["turn"] = session.open.number
     if line is not None:
-        journal = Journal([*journal.lines, line])
+        line["mark"] = decision_mark(str(session.head.get("id")), line)
+        journal = journal.with_line(line)
         agent.log.append(line)
     agent.conversation.trace(entry)
-    place = f"T{opened.number}"
-    journal = _goes_on(agent, journal, place, fork)
-    return take_root_turn(agent, _given(agent, begun, decision.form), journal, place)
+    place = f"T{session.open.number}"
+    return take_root_turn(agent, given, _goes_on(agent, journal, place, fork), place)
 
 
-def _given(agent: Any, begun: TraceEntry, form: Any) -> Given:
-    """What a turn that goes on was given."""
+def _looked_up(
+    agent: Any, session: RecordedSession, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision
+) -> tuple[Journal, TraceEntry | None]:
+    """The journal of the open turn, and the line of a new decision.
+
+    Raises:
+        ConfigError: the decision does not fit.
+        Paused: no decision was made yet.
+    """
+    journal = journal_of(_unmasked(agent, path, at) or _lines_of(session.open), session.head)
+    status = session.last.get("status") if at is None else None
+    line = _decided(agent, journal, decision, status, fork)
+    if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
+        raise _still_paused(journal, path)
+    return journal, line
+
+
+def _given_again(agent: Any, begun: TraceEntry, form: Any) -> Given:
+    """What a recorded turn was given."""
     message = user_message(begun.get("content", begun.get("prompt", "")))
     return Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations, form)
 
@@ -156,7 +172,7 @@ def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
     id = f"{turn}/resumed{len(resumptions(journal, turn)) + 1}/on_session"
     line = {"type": BEGAN, "id": id, "reason": _reason(fork), "timestamp": time.time()}
     agent.log.append(line)
-    return Journal([*journal.lines, line])
+    return journal.with_line(line)
 
 
 def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
@@ -283,6 +299,7 @@ def _take(
     """Give an agent and those below it their sessions from the record."""
     for recorded in (session.own, *session.inside.values()):
         recorded.trace = _with_lines(recorded.trace, journal)
+    spent, inside = spent_in(session.paid), spent_inside(session.paid)
     restored = as_session(session.own.history, session.own.trace, session.last if session.open is None else None)
     place = None if at is None else list(at)
     origin = ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held)
@@ -290,10 +307,10 @@ def _take(
     agent.log.go_on(origin)
     agent.take_session(restored)
     agent.open_log()
-    agent.spent = spent_in(session.paid)
+    agent.spent = spent
     usages = [entry["usage"] for entry in restored["trace"] if isinstance(entry.get("usage"), TokenUsage)]
     agent.last_usage = usages[-1] if usages else None
-    agent.outside, agent.spent_outside = session.inside, spent_inside(session.paid)
+    agent.outside, agent.spent_outside = session.inside, inside
     for child in walk(agent):
         if child is agent:
             continue
@@ -321,7 +338,7 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
     line = _decided(agent, journal, decision, "paused", False)
     if line is None and not any(wait in journal.decided for wait in journal.waits):
         raise _still_paused(journal, Path("(not recorded)"))
-    journal = journal if line is None else Journal([*journal.lines, line])
+    journal = journal if line is None else journal.with_line(line)
     return _go_on_here(agent, journal, decision.form)
 
 
@@ -339,12 +356,13 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
             child.rewind(journal.unfinished(child.branch))
     agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     journal = _goes_on(agent, journal, place, False)
-    return take_root_turn(agent, _given(agent, begun, form), journal, place)
+    return take_root_turn(agent, _given_again(agent, begun, form), journal, place)
 
 
 def _changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, Any]:
     """How the agent's plugins differ from the record's: `added`, `removed`, `changed`; {} if they do not."""
-    before, now = head.get("plugins") or {}, plugin_versions(agent)
+    before, now = head.get("plugins"), plugin_versions(agent)
+    before = before if isinstance(before, dict) else {}
     differences = {
         "added": sorted(now.keys() - before.keys()),
         "removed": sorted(before.keys() - now.keys()),

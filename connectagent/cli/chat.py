@@ -162,7 +162,7 @@ class _Before:
         if self.record is None or not isinstance(named, str):
             return None
         files = shlex.quote(short_path(Path(named))), shlex.quote(short_path(self.record))
-        return script.recorded(self.record, named, "connectagent chat {} --resume {}".format(*files))
+        return script.recorded(self.record, self.head, "connectagent chat {} --resume {}".format(*files))
 
     def agent_in(self, module: ModuleType | None, system: str | None) -> Any:
         """The agent of the chat.

@@ -96,7 +96,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
             return path, error
         raise usage_error(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
     try:
-        program = program or _script_of(path, recording.head.get("script"))
+        program = program or _script_of(path, recording.head)
         with _offline(live_tools), contextlib.redirect_stdout(sys.stderr):
             return path, _played(recording, program, live_tools, traceback)
     except (Exception, SystemExit) as error:
@@ -127,12 +127,13 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
     return play(recording, agent, live_tools=live_tools)
 
 
-def _script_of(record: Path, named: Any) -> str | None:
+def _script_of(record: Path, head: dict[str, Any]) -> str | None:
     """The script that a record names; None without one, or where it is gone.
 
     Raises:
         ConfigError: it may only be run if the person names it.
     """
+    named = head.get("script")
     if not named or not isinstance(named, str):
         return None
     if not os.path.isfile(named):
@@ -140,7 +141,7 @@ def _script_of(record: Path, named: Any) -> str | None:
         return None
     command = f"connectagent replay {shlex.quote(short_path(record))} {shlex.quote(short_path(Path(named)))}"
     try:
-        return script.recorded(record, named, command)
+        return script.recorded(record, head, command)
     except ConfigError as error:
         raise usage_error(str(error)) from error
 

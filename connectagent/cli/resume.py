@@ -49,7 +49,7 @@ def resume(
     """
     file = find_record(record).absolute()
     data = read_record(file)
-    program = path or _script_of(file, data.get("script"))
+    program = path or _script_of(file, data)
     script.apply(model, quiet, plugins)
     module = script.load(program, traceback)
     agent = script.agent_called(module, str(data.get("agent"))) or _no_agent(module, str(data.get("agent")))
@@ -59,16 +59,17 @@ def resume(
     click.echo(result if result is not None else f"{file.name} has no turn yet; give a prompt to begin one")
 
 
-def _script_of(record: Path, named: Any) -> str:
+def _script_of(record: Path, head: dict[str, Any]) -> str:
     """The script that a record names; see `script.recorded`.
 
     Raises:
         ConfigError: it names none, or one that may only be run if the person names it.
     """
+    named = head.get("script")
     if not named or not isinstance(named, str):
         raise ConfigError(f"{record.name} names no script that made its agent; name it with --script FILE")
     command = f"connectagent resume {shlex.quote(short_path(record))} --script {shlex.quote(short_path(Path(named)))}"
-    return script.recorded(record, named, command)
+    return script.recorded(record, head, command)
 
 
 def _no_agent(module: Any, name: str) -> Any:

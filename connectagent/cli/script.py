@@ -17,6 +17,8 @@ from connectagent.cli.failure import script_is
 from connectagent.cli.plugin_options import with_given
 from connectagent.errors import ConfigError, short_path
 from connectagent.hooks.options import from_text
+from connectagent.records.own import is_own
+from connectagent.records.read import refuse_odd
 from connectagent.settings import co_folder, overrides, project_folder
 
 NAME = "connectagent_script"  # no name that the script or its imports use
@@ -94,25 +96,29 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
     return module
 
 
-def recorded(record: Path, script: str, command: str) -> str:
+def recorded(record: Path, head: dict[str, Any], command: str) -> str:
     """The script that a record names, if it may be run without the person naming it.
 
-    A record may come from a stranger. Its script is run if the record is among this project's records and is the
-    user's, and the script is a Python file of the project, outside of the records.
+    A record may come from a stranger. Its script is run if the record is among this project's records and has the
+    user's mark, and the script is a Python file of the project, outside of the records.
 
     Args:
         record: the record.
-        script: the script that it names.
+        head: its head, with the script that it names.
         command: the command with which the person can name the script, for the error.
 
     Raises:
         ConfigError: the script may not be run.
     """
-    project, file, records = project_folder().resolve(), Path(script).resolve(), co_folder().resolve()
+    script = str(head["script"])
+    with refuse_odd(record):  # a path with a null byte
+        project, file, records = project_folder().resolve(), Path(script).resolve(), co_folder().resolve()
     if record.resolve().parent != records / "evals":
         why = f"the record is none of this project's, which are in {short_path(records / 'evals')}"
     elif record.stat().st_uid != getattr(os, "geteuid", lambda: 0)():
         why = "the record belongs to another user"
+    elif not is_own(head):
+        why = "the record does not have your mark: another user or another machine wrote it, or it was changed"
     elif project not in file.parents:
         why = f"it is not in this project, {short_path(project)}"
     elif file.suffix != ".py" or records in file.parents or _same(file, record):

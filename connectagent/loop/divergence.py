@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from connectagent.errors import Diverged
+from connectagent.frame import handler_in_id
 from connectagent.session.journal import ABANDONED, Journal, is_inside
 from connectagent.session.usage import spent_in, time_in
 
@@ -37,7 +38,7 @@ def finish(turn: Any, id: str, handlers: Iterable[list[Any]] | None = None) -> N
     if handlers is None:
         handlers = [[handler.plugin, handler.by["handler"]] for handler in turn.host.loaded]
     asked = turn.past.asked
-    for frame in asked.frames(id, (f"{plugin}.{handler}" for plugin, handler in handlers)):
+    for frame in asked.frames(id, (handler_in_id(*handler) for handler in handlers)):
         # In the turn's own frame, threads of tools asked; they are over now.
         missed = asked.forgotten(frame) if frame != turn.id else None
         if missed is not None:

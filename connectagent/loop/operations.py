@@ -11,15 +11,15 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import Log, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
-from connectagent.frame import Frame
+from connectagent.frame import Frame, handler_in_id, in_id
 from connectagent.hooks.executor import HandlerValue, HookCall, nothing
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.divergence import expect, finish
 from connectagent.loop.ending import Ending
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import change_request, changed_request, from_stored, input_digest
-from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal, in_id
-from connectagent.session.snapshot import By, as_data
+from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
+from connectagent.session.snapshot import By, as_data, same
 
 RESUMED: By = {"plugin": "(resume)"}  # by: a person decided
 
@@ -359,6 +359,13 @@ class Operations:
         self.boundary.keep_owner(rejection, by)
         return rejection
 
+    def require_shown(self, wait: TraceEntry, place: str, call: ToolCall | None) -> None:
+        """Raises `ToolRejected` for a call that is not the one that a person was shown, if it waited at this place."""
+        shown, is_here = wait.get("call") or {}, wait["id"].rpartition("/wait:")[0] == place
+        now = (call.name, call.arguments) if call is not None and is_here else None  # else it waits for an inner call
+        if now is not None and not same(now, (shown.get("name"), shown.get("arguments"))):
+            raise self.rejection("a person decided about another call than this one, so it was not run")
+
     def _decided(self, run: HookRun, part: TraceEntry) -> bool:
         """Apply a person's decision in place of the waiting handler; whether it ends the hook."""
         past = self.past
@@ -366,6 +373,7 @@ class Operations:
         if part["id"] not in past.decided:
             waits = [one for one in past.pending() if one.id == part["id"]]
             raise Waiting(waits, run.given.get("tool_call"), part.get("by"))
+        self.require_shown(part, run.id, run.given.get("tool_call"))
         decision = past.lines[past.decided[part["id"]]]
         if "reject" in decision:
             if run.hook == "before_llm":
@@ -389,4 +397,4 @@ def _is_of(entry: TraceEntry, hook: str, handlers: list[list[Any]]) -> bool:
     place, by = str(entry.get("at") or entry.get("id")), entry.get("by") or {}
     if place == hook:
         return [by.get("plugin"), by.get("handler")] in handlers
-    return any(place.startswith(f"{hook}/{plugin}.{handler}/") for plugin, handler in handlers)
+    return any(place.startswith(f"{hook}/{handler_in_id(*handler)}/") for handler in handlers)

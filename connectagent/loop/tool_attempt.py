@@ -148,6 +148,7 @@ class ToolAttempt:
         decided = [past.lines[past.decided[wait]] for wait in waits if wait in past.decided]
         if not decided:
             raise Waiting([wait for wait in past.pending() if wait.id in waits], self.call, {"tool": self.call.name})
+        turn.require_shown(past.lines[past.waits[waits[0]]], id, self.call)
         self.call.approved = past.is_approved(f"{id}/wait:{self.call.name}")
         if self.call.approved or not waits[0].startswith(f"{id}/wait:"):
             return False

@@ -183,7 +183,7 @@ class ToolRun:
         """Let `on_error` handlers supply a result, or retry a failed call."""
         turn = self.turn
         for number in range(1, MAX_RETRIES + 1):
-            if self.error is None:
+            if self.error is None or self.decided:  # the log has an error, and guards refuse the call now
                 return
             given: dict[str, Any] = {"tool_call": self.call, "request": None, "attempt": number}
             answer = turn.decide("on_error", self.place, as_result, suffix=number, error=self.error, **given)

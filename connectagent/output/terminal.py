@@ -100,10 +100,10 @@ class Terminal:
         return text.encode(self._encoding, "backslashreplace").decode(self._encoding)
 
     def show(self, things: Iterable[Any], owner: object = None) -> None:
-        """Print rows or other rich renderables as whole lines.
+        """Print rows, other rich renderables, or pieces of text, as whole lines.
 
         Args:
-            things: what to print.
+            things: what to print; text is written as it is, so it must be harmless to a terminal.
             owner: whose lines they are; they end the text that is arriving from the same one.
         """
         file = self.file
@@ -120,18 +120,22 @@ class Terminal:
             self._write(file, start + text)
 
     def drawn(self, things: Iterable[Any]) -> str:
-        """Rows or other rich renderables as text for this terminal, each line with its end."""
-        width = self.width
-        console = _rich(self._colours, self._encoding)
-        with console.capture() as capture:
-            for thing in things:
-                lines = self._laid(thing, min(width, 100)) if isinstance(thing, Row) else [thing]
+        """Rows, other rich renderables or pieces of text as text for this terminal, each line with its end."""
+        width, shown = self.width, []
+        console = _rich(self.is_styled, self._encoding)
+        for thing in things:
+            if isinstance(thing, str):
+                shown.append(thing)
+                continue
+            lines = self._laid(thing, min(width, 100)) if isinstance(thing, Row) else [thing]
+            with console.capture() as capture:
                 for line in lines:
                     console.print(line, width=width, soft_wrap=isinstance(thing, Row))
-        return self._encodable(_TRAILING.sub("", capture.get()))
+            shown.append(_TRAILING.sub("", capture.get()))
+        return self._encodable("".join(shown))
 
     @property
-    def _colours(self) -> bool:
+    def is_styled(self) -> bool:
         """Whether it shows styles: NO_COLOR and FORCE_COLOR decide, as in other programs."""
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
             return False

@@ -6,6 +6,7 @@ The record has a place holder with the text's head and tail. `restored` replaces
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import re
 from pathlib import Path
@@ -100,6 +101,9 @@ def load_blob(digest: str, folder: Path) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
+_NUMBERS = frozenset((int, float, bool, type(None)))  # of which a record may hold millions
+
+
 def restored(value: Any, folder: Path) -> Any:
     """A value of a record with its place holders replaced by their blobs; without any, the same object.
 
@@ -112,11 +116,12 @@ def restored(value: Any, folder: Path) -> Any:
     if isinstance(value, str):
         return _whole(value, folder)
     if isinstance(value, dict):
-        pairs = {key: restored(item, folder) for key, item in value.items()}
-        return value if all(pairs[key] is item for key, item in value.items()) else pairs
+        items = ((key, item, restored(item, folder)) for key, item in value.items() if type(item) not in _NUMBERS)
+        whole = {key: made for key, item, made in items if made is not item}
+        return {**value, **whole} if whole else value
     if isinstance(value, list):
-        items = [restored(item, folder) for item in value]
-        return value if all(one is other for one, other in zip(items, value, strict=True)) else items
+        all_made = [item if type(item) in _NUMBERS else restored(item, folder) for item in value]
+        return value if all(map(operator.is_, all_made, value)) else all_made
     return value
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from connectagent.records.encode import Encoder
 from connectagent.records.file import FORMAT
+from connectagent.records.own import is_own, record_mark
 
 
 def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> str:
@@ -26,6 +27,7 @@ def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> 
         f"connectagent: {json.dumps(_version())}\n"
         f"id: {json.dumps(id)}\n"
         + (f"script: {encoder.line(script)}\n" if script else "")
+        + f"mark: {json.dumps(record_mark(id, script))}\n"
         + f"plugins: {encoder.line({handler.plugin: handler.version for handler in handlers})}\n"
         + (f"switched_off: {encoder.line(agent.switched_off)}\n" if agent.switched_off else "")
         + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
@@ -62,9 +64,17 @@ def _beginning(agent: Any, encoder: Encoder) -> str:
 
 
 def forked(record: Path, id: str) -> bytes:
-    """The beginning of a fork: a copy of the original record, with an id of its own and the original's path."""
+    """The beginning of a fork: a copy of the original record, with an id of its own and the original's path.
+
+    It is the user's own if the original is.
+    """
+    from connectagent.records.lines import pair_of, text_of
+
     whole = record.read_bytes()
     head, turns, rest = whole[: whole.rfind(b"\n") + 1].partition(b"\nturns:\n")
     head = head.partition(b"\nforked_from: ")[0]  # of a fork of a fork; it is the last line
+    known = dict(pair_of(text_of(line)) for line in head.splitlines(keepends=True))
+    mark = record_mark(id, known.get("script")) if is_own(known) else ""
+    head = re.sub(rb"(?m)^mark: .*$", f"mark: {json.dumps(mark)}".encode(), head)
     head = re.sub(rb"(?m)^id: .*$", f"id: {json.dumps(id)}".encode(), head)
     return head + f"\nforked_from: {json.dumps(str(record))}".encode() + turns + rest

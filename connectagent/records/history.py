@@ -344,6 +344,7 @@ def retried(entry: TraceEntry) -> dict[str, Any] | None:
 def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
     """The finished turns of inner agents; their open turns are looked up when they go on."""
     found: dict[str, Recorded] = {}
+    names: dict[str, Any] = {}
     for part in parts:
         lines = _with_texts(part.lines)
         for line in lines:
@@ -351,12 +352,12 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
             if line.get("type") != "began" or not isinstance(branch, str):
                 continue
             if branch not in found:
-                found[branch] = Recorded(_begun(line), [])
+                found[branch], names[branch] = Recorded(_begun(line), []), line.get("agent")
             if line.get("heard") and part is not opened:
                 found[branch].history.session.setdefault("heard", {}).update(line["heard"])
         journal, void = Journal(part.lines), void_entries(part)
         for branch, recorded in found.items():
-            entries = own_entries(lines, branch.rpartition(".")[2], branch)
+            entries = own_entries(lines, names[branch], branch)
             recorded.trace += entries
             ended = _of_ended_turns(entries, journal, part is not opened)
             recorded.history.extend(clone([entry for entry in ended if id(entry) not in void]))

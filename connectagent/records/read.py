@@ -225,7 +225,7 @@ def own_entries(lines: list[dict[str, Any]], agent: Any, branch: str | None = No
 def is_own(line: dict[str, Any], agent: Any, branches: tuple[Any, ...]) -> bool:
     """Whether an entry is in an agent's own trace."""
     if line.get("type") == "agent_turn":  # its `branch` is that of the agent that was asked
-        return line.get("author") in (None, agent)
+        return line.get("author") == agent or (None in branches and "author" not in line)
     return line.get("branch") in branches
 
 

@@ -40,15 +40,9 @@ def digest_of(value: Any) -> str:
 WITHHELD = "withheld"  # in a line: it has no texts and arguments, and is not looked up
 ABANDONED = "abandoned"  # the outcome of a turn that is not asked for again
 
-_APART = re.compile("[%/~#]")
 _ASKED = re.compile(r"/(turn|exec|ask|hook):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that a handler or tool asked for
 LOOSE = ("ask", "hook")  # these may differ when a turn is resumed: by the time, or by the plugins that there are
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
-
-
-def in_id(name: Any) -> str:
-    """A name as a part of an id, with separators escaped."""
-    return _APART.sub(lambda found: f"%{ord(found[0]):02X}", str(name))
 
 
 def marks_in(value: Any) -> set[str]:
@@ -118,6 +112,10 @@ class Journal:
                 self._goes_on_from(number)
             self._take(number, line)
         self._goes_on_from(len(self.lines))
+
+    def with_line(self, line: TraceEntry) -> Journal:
+        """The journal with one more line."""
+        return Journal([*self.lines, line])
 
     def _take(self, number: int, line: TraceEntry) -> None:
         kind, id = line.get("type"), line.get("id")

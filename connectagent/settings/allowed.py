@@ -10,11 +10,12 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from connectagent.settings.own import read_own, state_folder
 
 OFF = ("0", "off", "false", "no")
 _SHOWN = 200  # characters of a value
@@ -116,9 +117,7 @@ def store() -> Path:
     Raises:
         RuntimeError: the user has no home.
     """
-    given = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
-    return root / "connectagent" / "allowed"
+    return state_folder() / "allowed"
 
 
 def word_for(folder: Path) -> dict[str, Any] | None:
@@ -176,14 +175,8 @@ def _file(folder: Path) -> Path:
 def _read(path: Path) -> dict[str, Any] | None:
     """A word from its file; None for a file that somebody else, or git, may have written."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            strange = hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o077)
-            if strange or not stat.S_ISREG(status.st_mode):
-                return None
-            word = json.loads(file.read(1_000_000))
-    except (OSError, ValueError):
+        word = json.loads(read_own(path, 1_000_000) or b"")
+    except ValueError:
         return None
     fits = isinstance(word, dict) and isinstance(word.get("asked"), list)
     return word if fits and all(isinstance(word.get(key), str) for key in ("folder", "digest", "when")) else None

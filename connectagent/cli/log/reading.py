@@ -6,6 +6,7 @@ import datetime
 import json
 import sys
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -53,7 +54,10 @@ def terminal() -> Terminal:
 
 def echo_json(value: Any) -> None:
     """Print a value as JSON in ASCII, without control characters."""
-    click.echo(json.dumps(value, indent=2, default=plain_value))
+    parts = json.JSONEncoder(indent=2, default=plain_value).iterencode(value)
+    while some := "".join(islice(parts, 20_000)):  # a record may be long: one part after the other takes less memory
+        click.echo(some, nl=False)
+    click.echo()
 
 
 def echo(text: object) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,21 +21,21 @@ from connectagent.cli.log.reading import (
     sum_text,
     terminal,
 )
+from connectagent.cli.log.tree import Node, show_tree
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, duration
-from connectagent.output.text import actor_with_place, clean, visible
+from connectagent.output.text import actor_with_place
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns, with_retries
 from connectagent.records.read import read_ends, read_record, refuse_odd
 from connectagent.records.summary import summarise
 
-if TYPE_CHECKING:
-    from rich.text import Text
-    from rich.tree import Tree
+Parts = tuple[tuple[str, str], ...]
 
 _MOST = 300  # characters of a text, without --full
 _LONG = 8_000_000  # bytes of a record that is shown without its middle
+_LONG_VALUE = 100_000  # characters of JSON
 _BAD = ("error", "crashed", "interrupted", "cancelled")
 
 
@@ -62,43 +64,38 @@ def _show(path: Path, number: int | None, full: bool, as_json: bool) -> None:
     if as_json:
         echo_json({**data, "turns": turns})
         return
-    from rich.tree import Tree
-
-    last = summarise(path).status
-    root = Tree(_head(path, data), guide_style="dim")
-    _add_given(root, data, full)
-    for turn in turns:
-        _add_turn(root, turn, last if turn is turns[-1] and number is None else "crashed", full)
-    terminal().show([root])
+    last = "crashed" if number is not None else summarise(path).status
+    show_tree(Node(_head(path, data), chain(_given(data, full), _turns(turns, last, full))), terminal())
 
 
-def _head(path: Path, data: dict[str, Any]) -> Text:
+def _head(path: Path, data: dict[str, Any]) -> Parts:
     dot = terminal().glyphs.dot
     if "agent" not in data:  # killed before its head was written
-        return _text(((path.name, "bold"), (f" {dot} empty", "")))
+        return ((path.name, "bold"), (f" {dot} empty", ""))
     head = f"{data['agent']} {dot} {data.get('model')} {dot} "
-    return _text(((head, "bold"), (local_time(data.get("started"), "%Y-%m-%d %H:%M:%S"), "")))
+    return ((head, "bold"), (local_time(data.get("started"), "%Y-%m-%d %H:%M:%S"), ""))
 
 
-def _add_given(root: Tree, data: dict[str, Any], full: bool) -> None:
-    """Add the beginning of the session above its turns: plugins and system prompt."""
+def _given(data: dict[str, Any], full: bool) -> Iterator[Node]:
+    """The beginning of the session above its turns: plugins and system prompt."""
     plugins = data.get("plugins")
     if isinstance(plugins, dict) and plugins:
         named = ", ".join(f"{name} {version}" if version else str(name) for name, version in plugins.items())
-        root.add(_text(((f"plugins: {named}", "dim"),)))
+        yield Node(((f"plugins: {named}", "dim"),))
     if data.get("system_prompt"):
-        root.add(_text(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),)))
+        yield Node(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),))
 
 
-def _add_turn(root: Tree, turn: dict[str, Any], unended: str, full: bool) -> None:
+def _turns(turns: list[dict[str, Any]], last: str, full: bool) -> Iterator[Node]:
+    for turn in turns:
+        yield _turn(turn, last if turn is turns[-1] else "crashed", full)
+
+
+def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
     status = str(turn.get("status") or unended)
+    entries = _entries(with_retries(turn["trace"]), full)
     if status == BETWEEN_TURNS:
-        node = root.add(_text((("between turns", "bold"),)))
-    else:
-        node = root.add(_text(((f"turn {turn.get('turn')} ", "bold"), (_cut(turn.get("input"), full), "bold"))))
-    _add_entries(node, with_retries(turn["trace"]), full)
-    if status == BETWEEN_TURNS:
-        return
+        return Node((("between turns", "bold"),), entries)
     parts = [status]
     if "status" in turn:
         used = number_of(turn.get("tokens"))
@@ -106,42 +103,62 @@ def _add_turn(root: Tree, turn: dict[str, Any], unended: str, full: bool) -> Non
         parts.append(f"{sum_text(None if used is None else int(used))} tok")
         parts.append(cost_text(number_of(turn.get("cost"))))
     style = "red" if status in _BAD else "green" if status == "answered" else "yellow"
-    end = node.add(_text((("  ".join(parts), style),)))
-    for key in ("error", "result"):
-        if turn.get(key) is not None:
-            end.add(_text(((_cut(turn[key], full), "red" if key == "error" else ""),)))
+    ends = [
+        Node(((_cut(turn[key], full), "red" if key == "error" else ""),))
+        for key in ("error", "result")
+        if turn.get(key) is not None
+    ]
+    label = ((f"turn {turn.get('turn')} ", "bold"), (_cut(turn.get("input"), full), "bold"))
+    return Node(label, chain(entries, [Node((("  ".join(parts), style),), ends)]))
 
 
-def _add_entries(turn: Tree, trace: list[Any], full: bool) -> None:
-    """Add the entries below their iterations; the first ones belong to the turn itself."""
+def _entries(trace: list[Any], full: bool) -> Iterator[Node]:
+    """The entries below their iterations; the first ones belong to the turn itself."""
     ended = {entry.get("call_id") for entry in trace if _kind(entry) == "tool_execution"}
-    node, iteration = turn, None
+    iteration, below = None, list[Any]()
     for entry in trace:
         kind = _kind(entry)
         if kind == "user_input" or (kind == "began" and entry.get("call_id") in ended):
             continue
         if kind == "llm_call" and entry.get("iteration") != iteration:
-            iteration = entry.get("iteration")
-            node = turn.add(_text(((f"iteration {iteration}", "dim"),)))
-        _add_entry(node, entry, full)
+            yield from _iteration(iteration, below, full)
+            iteration, below = entry.get("iteration"), []
+        below.append(entry)
+    yield from _iteration(iteration, below, full)
+
+
+def _iteration(iteration: Any, entries: list[Any], full: bool) -> Iterator[Node]:
+    nodes = (_entry(entry, full) for entry in entries)
+    if iteration is None:
+        yield from nodes
+    else:
+        yield Node(((f"iteration {iteration}", "dim"),), nodes)
 
 
 def _kind(entry: Any) -> Any:
     return entry.get("type") if isinstance(entry, dict) else None
 
 
-def _add_entry(node: Tree, entry: Any, full: bool) -> None:
-    made = _rows(entry)
-    head = node.add(_row(made[0], full))
-    for row in made[1:]:
-        head.add(_row(row, full))
-    by = entry.get("by") if isinstance(entry, dict) else None
-    if isinstance(by, dict):
-        head.add(_text(((f"by {actor_with_place(by)}", "dim"),)))
-    if full and isinstance(entry, dict):
-        for key, value in entry.items():
-            if key not in ("type", "by") and value not in (None, "", [], {}):
-                head.add(_text(((f"{key}: {data_text(value, 2)}", "dim"),), whole=True))
+def _entry(entry: Any, full: bool) -> Node:
+    first, *more = _rows(entry)
+    return Node(_row(first, full), chain((Node(_row(row, full)) for row in more), _details(entry, full)))
+
+
+def _details(entry: Any, full: bool) -> Iterator[Node]:
+    """Who wrote an entry, and with `full` its keys."""
+    if not isinstance(entry, dict):
+        return
+    if isinstance(entry.get("by"), dict):
+        yield Node(((f"by {actor_with_place(entry['by'])}", "dim"),))
+    for key, value in entry.items() if full else ():
+        if key not in ("type", "by") and value not in (None, "", [], {}):
+            yield Node(((f"{key}: {_lines(value)}", "dim"),), is_whole=True)
+
+
+def _lines(value: Any) -> str:
+    """A value on several lines; a long one on one line, which takes a fraction of the time."""
+    text = data_text(value)
+    return text if isinstance(value, str) or len(text) > _LONG_VALUE else data_text(value, 2)
 
 
 def _rows(entry: Any) -> list[Row]:
@@ -158,21 +175,12 @@ def _rows(entry: Any) -> list[Row]:
     return [Row(4, ((f"{kind or 'entry'}: ", ""), (data_text(rest), "dim")))]
 
 
-def _row(row: Row, full: bool) -> Text:
+def _row(row: Row, full: bool) -> Parts:
     right = ((f"  {row.right}", "dim"),) if row.right else ()
-    return _text((*((_cut(text, full), style) for text, style in row.parts), *right))
+    return (*((_cut(text, full), style) for text, style in row.parts), *right)
 
 
 def _cut(value: Any, full: bool) -> str:
     text = data_text(value)
     return text if full or len(text) <= _MOST else f"{text[:_MOST]}... ({len(text) - _MOST} more characters)"
 
-
-def _text(parts: tuple[tuple[str, str], ...], whole: bool = False) -> Text:
-    """Styled text; lines stay lines, other control characters are shown as escapes."""
-    from rich.text import Text
-
-    made = Text()
-    for text, style in parts:
-        made.append(clean(text) if whole or "\n" in text else visible(text, max(400, len(text))), style)
-    return made

@@ -1,0 +1,109 @@
+"""Which records are the user's own, and what is believed of others.
+
+A record of a stranger, or of another machine, is history: what it says about calls that have a result is taken from
+it. A call without a result may still be run, so nobody but this user and this process decides about it: guards are
+asked again, and a person's decision counts only with the user's mark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from connectagent.data import TraceEntry
+from connectagent.session.journal import WAIT, Journal
+from connectagent.settings.own import mark
+
+_ATTEMPT = re.compile(r".*/tool\d+", re.DOTALL)
+_WAIT = "/wait:"
+
+
+def record_mark(id: str, script: str | None) -> str:
+    """The mark in the head of a record."""
+    return mark("record", id, script or "")
+
+
+def is_own(head: dict[str, Any]) -> bool:
+    """Whether a record is the user's own, by the mark in its head."""
+    return head.get("mark") == record_mark(str(head.get("id")), head.get("script"))
+
+
+def decision_mark(record: str, line: TraceEntry) -> str:
+    """The mark on a person's decision about a wait."""
+    kind = next((kind for kind in ("approve", "reject", "answer") if kind in line), "")
+    return mark("decision", record, str(line.get("id")), kind)
+
+
+def journal_of(lines: Iterable[TraceEntry], head: dict[str, Any]) -> Journal:
+    """The journal of a recorded turn, as far as its record is believed."""
+    return RecordedJournal(lines, str(head.get("id")), is_own(head))
+
+
+class RecordedJournal(Journal):
+    """A journal without decisions about calls that have no result and that are not the user's own.
+
+    Args:
+        lines: the lines of the log.
+        record: the record's id.
+        is_own: whether the record is the user's own; a person's decision has a mark of its own in any case.
+    """
+
+    def __init__(self, lines: Iterable[TraceEntry], record: str, is_own: bool) -> None:
+        super().__init__(lines)
+        self._record, self._is_own = record, is_own
+        for wait, number in list(self.decided.items()):
+            line = self.lines[number]
+            if line.get("mark") != decision_mark(record, line) and not self._is_settled(wait.rpartition(_WAIT)[0]):
+                del self.decided[wait]
+        for table in (self.closed, self.parts):
+            for id in [id for id in table if not self._is_believed(id)]:
+                self._forget(table, id)
+
+    def with_line(self, line: TraceEntry) -> RecordedJournal:
+        return RecordedJournal([*self.lines, line], self._record, self._is_own)
+
+    def is_over(self, hook: str, turn: str) -> bool:
+        return (self._is_believed(hook) or hook in self.parts) and super().is_over(hook, turn)
+
+    def _is_believed(self, id: str) -> bool:
+        """Whether what the record says of an operation counts: not a guard's decision, nor a judge's answer for one."""
+        if self._is_own:
+            return True
+        if "/ask:" in id and not _ATTEMPT.fullmatch(id.rpartition("/ask:")[0]):
+            return False
+        return not _is_guard(id) or self._is_settled(id)
+
+    def _is_settled(self, id: str) -> bool:
+        """Whether the calls that a guard or a wait is about have a result, so that no tool runs any more."""
+        place, _, hook = id.rpartition("/") if _is_guard(id) else (id, "", "")
+        if _ATTEMPT.fullmatch(place):
+            return self._has_result(place)
+        if not hook.startswith("before_tools"):
+            return self._has_result(f"{place}/tool1")
+        answers = (self.lines[number] for id, number in self.closed.items() if id.startswith(f"{place}/model"))
+        most = max((len(line.get("tool_calls") or ()) for line in answers), default=0)
+        return all(self._has_result(f"{place}/c{number}/tool1") for number in range(1, most + 1))
+
+    def _has_result(self, attempt: str) -> bool:
+        """Whether an attempt at a tool has a result; a failed one may be made again."""
+        line = self.lines[self.closed[attempt]] if attempt in self.closed else None
+        if line is None or self.is_open(attempt):
+            return False
+        told = line.get("value") or line.get("entry") or line
+        return told.get("error_type") is None
+
+    def _forget(self, table: dict[str, int], id: str) -> None:
+        """Leave out what a record says of an operation, but for the handler whose wait a person has decided."""
+        line = self.lines[table[id]]
+        if table is self.closed or line.get("type") != WAIT or line["id"] not in self.decided:
+            del table[id]
+            return
+        by = line.get("by") or {}
+        keys = ("type", "id", "hook", "of", "agent", "call", "reason", "by")
+        kept: TraceEntry = {key: line[key] for key in keys if key in line}
+        self.lines[table[id]] = {**kept, "over": [[by.get("plugin"), by.get("handler")]]}
+
+
+def _is_guard(id: str) -> bool:
+    return id[id.rfind("/") + 1 :].startswith(("before_each_tool", "before_tools"))
