@@ -67,11 +67,12 @@ class RecordedJournal(Journal):
         return (self._is_believed(hook) or hook in self.parts) and super().is_over(hook, turn)
 
     def _is_believed(self, id: str) -> bool:
-        """Whether what the record says of an operation counts: not a guard's decision, nor a judge's answer for one."""
+        """Whether what the record says of an operation counts: no decision of a guard, nor what it asked for it."""
         if self._is_own:
             return True
-        if "/ask:" in id and not _ATTEMPT.fullmatch(id.rpartition("/ask:")[0]):
-            return False
+        for kind in ("/ask:", "/hook:"):
+            if kind in id and not _ATTEMPT.fullmatch(id.rpartition(kind)[0]):
+                return False
         return not _is_guard(id) or self._is_settled(id)
 
     def _is_settled(self, id: str) -> bool:
