@@ -175,7 +175,7 @@ def hide_own_frames(error: BaseException) -> None:
         kept: TracebackType | None = None
         for step in reversed([step for step in _steps(one.__traceback__) if not _is_own(step)]):
             kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
-        one.__traceback__ = kept
+        one.with_traceback(kept)  # a class of the user may refuse to set attributes
         found += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
 
 

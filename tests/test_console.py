@@ -31,7 +31,7 @@ from connectagent import (
     on_error,
 )
 from connectagent.builtin.console import Console
-from connectagent.output.masking import mask
+from connectagent.output.masking import masks
 from connectagent.output.terminal import Terminal
 from connectagent.testing import ScriptedLLM, call
 
@@ -43,7 +43,7 @@ OBEYED = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028\u2029\u202a
 @pytest.fixture(autouse=True)
 def no_keys_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """A text waits while its end may begin a secret: a key that another test gave in code, too."""
-    monkeypatch.setattr(mask, "_given", {})
+    monkeypatch.setattr(masks, "_given", {})
 
 
 def search(query: str) -> str:

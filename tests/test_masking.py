@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from connectagent.output.masking import Mask
-from connectagent.output.masking import mask as masking
+from connectagent.output.masking import masks as masking
 from connectagent.output.masking.names import is_telling, names_secret, values_of
 from connectagent.output.masking.stream import Stream
 
