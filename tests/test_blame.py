@@ -207,3 +207,17 @@ def test_whatever_handlers_do_the_maker_is_the_one_who_signed(plan: list[Any], t
                     assert maker(change) == signed, (plan, change)
                 elif "by fail" in text:
                     assert maker(change) == "fail"
+
+
+def test_a_change_is_shown_word_by_word() -> None:
+    @hooks.before_llm
+    def date(request: Any) -> None:
+        request.messages[0]["content"] = request.messages[0]["content"].replace("some day", "Tuesday")
+
+    text = "Be brief. " + "Mind the rules. " * 60 + "It is some day, I think."
+    agent = Agent("a", None, text, llm=ScriptedLLM("Done."), on_events=[date], quiet=True)
+    agent.input("Go")
+    for what in ("0", "entry:1"):
+        told = CliRunner().invoke(blame, [str(agent.record), what]).stdout
+        assert "It is [-some day-]{+Tuesday+}, I think." in told
+        assert " characters ...]" in told.rpartition("edited")[2]

@@ -184,6 +184,8 @@ class Attempt:
         self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there were when the request was sent
         self.tools: list[str] = []
+        self.sent: dict[str, Any] = {}  # the schemas and options of the request
+        self.messages: list[Any] | None = None  # its messages, if they are not those of the conversation
         self.started, self._began = time.time(), time.perf_counter()
 
     def make(self) -> LLMResponse | None:
@@ -222,7 +224,8 @@ class Attempt:
         self.entry = line
         if self.conversation is not None:
             self.conversation.answered()
-            self.conversation.offered = line.get("tools", self.conversation.offered)
+            names = {"names": line["tools"]} if "tools" in line else {}
+            self.conversation.sent.update(names, **line.get("request", {}))
         if line.get("status") in ("error", "recovered"):
             self.error = self._raised(line)
             return None
@@ -267,6 +270,10 @@ class Attempt:
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         self.provider = getattr(llm, "provider", None)
+        given = getattr(llm, "options", None) if options is None else options
+        self.sent = {"tools": tools, "options": shown_options(given) if given else {}}
+        if self.conversation is None or messages is not self.conversation.session["messages"]:
+            self.messages = clone(list(messages))
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
@@ -309,9 +316,11 @@ class Attempt:
         if conversation is not None:
             if self.own is not None:
                 more["entries_since_request"] = conversation.announced - self.announced
-                if self.tools != conversation.offered:
-                    entry["tools"] = conversation.offered = self.tools
+                if self.tools != conversation.sent.get("names", []):
+                    entry["tools"] = self.tools
             conversation.answered()
+        if self.own is not None:
+            more["request"] = self._request()
         entry.update({key: value for key, value in more.items() if value})
         turn.conversation.trace(entry)
 
@@ -321,6 +330,14 @@ class Attempt:
         if response is self._answer and self.own is not None and not self.turn.host.has_others("around_llm"):
             return self.own  # no handler can have edited it
         return describe_answer(response)
+
+    def _request(self) -> dict[str, Any]:
+        """What was sent and is not in the log yet."""
+        before = {} if self.conversation is None else self.conversation.sent
+        new = {key: clone(value) for key, value in self.sent.items() if value != before.get(key, type(value)())}
+        if self.conversation is not None:
+            self.conversation.sent = {**self.sent, "names": self.tools}
+        return new if self.messages is None else {**new, "messages": self.messages}
 
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Replace the error by a handler's answer."""

@@ -10,10 +10,10 @@ from typing import Any
 from connectagent.cli.log.reading import data_text, number_of
 from connectagent.cli.view.conversation import content_text, conversation_of, history_by_number
 from connectagent.cli.view.rows import excerpt, fields_of, row_of
+from connectagent.records.amended import retried, with_retries
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.follow import Follower
-from connectagent.records.history import retried, with_retries
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.session.history import History
