@@ -27,7 +27,6 @@ from connectagent.records.history import history_of
 from connectagent.records.read import refuse_odd
 from connectagent.session.history import Change, History, Line
 
-
 _NEAR = 200  # characters that are shown around a change
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
     SAME: ("{}", {}),
