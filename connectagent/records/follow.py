@@ -20,6 +20,7 @@ class Follower:
 
     Args:
         path: the record.
+        whole: whether it reads all lines, and not only those that people are shown of the record's agent.
 
     Attributes:
         path: the record.
@@ -27,8 +28,9 @@ class Follower:
         item: the pairs of that turn's item so far; a new dict for each item.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, whole: bool = False) -> None:
         self.path = path
+        self._whole = whole
         self.turn: Any = None
         self.item: dict[str, Any] = {}
         self._offset = 0
@@ -64,7 +66,7 @@ class Follower:
                 raise ConfigError(f"{self.path}: it holds over {MAX_VALUES} values: more than is read at once")
             if line.startswith("  - {"):
                 entry = entry_of(line)
-                return entry if is_shown(entry, self._agent) else None
+                return entry if self._whole or is_shown(entry, self._agent) else None
             if line.startswith("- "):
                 key, self.turn = pair_of(line[2:])
                 self.item = {key: self.turn}

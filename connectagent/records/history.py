@@ -144,6 +144,17 @@ def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any
     void = void_entries(part)
     entries = [whole(entry) for entry in own_entries(part.lines, agent) if id(entry) not in void]
     history.extend(entries, closed="status" in part.last or "messages" in part.last)
+    settle(history, part, whole)
+
+
+def settle(history: History, part: Part, whole: Callable[[Any], Any]) -> None:
+    """Take what a turn's end holds of messages and state.
+
+    Args:
+        history: with the turn's entries.
+        part: the turn.
+        whole: gives a value with its long texts.
+    """
     if isinstance(part.last.get("messages"), str) and len(part.items) == 1:
         history.settle(whole(json.loads(part.last["messages"])))
     if isinstance(part.last.get("state"), dict):

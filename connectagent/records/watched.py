@@ -10,7 +10,7 @@ from typing import Any
 
 from connectagent.data import Message, ToolCall, TraceEntry
 from connectagent.records.blobs import restored
-from connectagent.records.history import history_begun, inside_begun, parts_of, void_entries
+from connectagent.records.history import history_begun, inside_begun, parts_of, settle, void_entries
 from connectagent.records.read import own_entries
 from connectagent.session.history import History, Line
 from connectagent.session.journal import LINES, is_aside
@@ -156,10 +156,12 @@ class WatchedAgent:
     """One agent of a record, watched.
 
     Args:
+        branch: of an inner agent; None for the root.
         history: its conversation.
         entries: its entries in order, with those that no longer count left out.
     """
 
+    branch: str | None
     history: Watched
     entries: list[TraceEntry] = field(default_factory=list)
     marks: dict[int, int] = field(default_factory=dict)  # by the number of an `llm_call`: when it was sent
@@ -196,10 +198,10 @@ def watched_agents(record: dict[str, Any], blobs: Path | None = None) -> list[Wa
     whole: Callable[[Any], Any] = partial(restored, folder=blobs) if blobs is not None else _same
     parts = parts_of(record)
     void = [void_entries(part) for part in parts]
-    agents: dict[str | None, WatchedAgent] = {None: WatchedAgent(history_begun(record, whole, Watched))}
+    agents: dict[str | None, WatchedAgent] = {None: WatchedAgent(None, history_begun(record, whole, Watched))}
     for part in parts:
         for branch, history in inside_begun(part.lines, set(agents), Watched):
-            agents[branch] = WatchedAgent(history)
+            agents[branch] = WatchedAgent(branch, history)
     for asked, agent in agents.items():
         name = asked.rpartition(".")[2] if asked is not None else record.get("agent")
         for part, gone in zip(parts, void, strict=True):
@@ -209,6 +211,8 @@ def watched_agents(record: dict[str, Any], blobs: Path | None = None) -> list[Wa
             agent.history.marks = set(agent.marks.values())
             agent.entries += entries
             agent.history.extend(entries, closed="status" in part.last or "messages" in part.last)
+            if asked is None:
+                settle(agent.history, part, whole)
     return list(agents.values())
 
 
