@@ -81,7 +81,8 @@ def test_a_message_is_shown_with_all_that_was_done_to_it(record: Path) -> None:
         shown = run(str(record), name).stdout
         assert shown.startswith("message 2, tool\n")
         assert re.search(r"added by tool search\nin turn 1\.1; entry:\d+\n    secret of tea\n", shown)
-        assert re.search(r"edited by redact \(after_each_tool, .*test_blame\.py:\d+\)\n.*\n    \[-secret-\]\{\+\*\*\*\+\} of tea\n", shown)
+        edit = r"edited by redact \(after_each_tool, .*test_blame\.py:\d+\)\n.*\n    "
+        assert re.search(edit + re.escape("[-secret-]{+***+} of tea\n"), shown)
 
 
 def test_an_entry_is_shown_with_the_messages_that_it_touched(record: Path) -> None:

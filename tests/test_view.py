@@ -23,8 +23,8 @@ from record_agents import worker
 from view_agents import HOSTILE, Page, busy, failing
 
 from connectagent import Agent, Pause, Paused, before_each_tool
-from connectagent.cli.view.page import library, page_of
 from connectagent.cli.view.listing import listing_of
+from connectagent.cli.view.page import library, page_of
 from connectagent.cli.view.reading import Reading
 from connectagent.cli.view.rows import row_of
 from connectagent.cli.view.server import Server

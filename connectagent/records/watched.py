@@ -213,6 +213,8 @@ def watched_agents(record: dict[str, Any], blobs: Path | None = None) -> list[Wa
             agent.history.extend(entries, closed="status" in part.last or "messages" in part.last)
             if asked is None:
                 settle(agent.history, part, whole)
+    for agent in agents.values():
+        agent.history.take_answer()  # of a turn that has not ended
     return list(agents.values())
 
 

@@ -39,25 +39,31 @@ def _change(agent: WatchedAgent, entry: dict[str, Any], links: bool) -> dict[str
     by = entry.get("by")
     if not isinstance(by, dict) or by.get("plugin") in (None, *_OWN):
         return None
-    if id(entry) in agent.history.replaced:
-        before, after = agent.history.replaced[id(entry)]
-    elif entry.get("type") == "tool_execution":
-        before, after = None, entry.get("result")
-    elif entry.get("type") == "llm_call" and entry.get("status") == "stand_in":
-        before, after = None, {"content": entry.get("content"), "tool_calls": entry.get("tool_calls") or []}
-    else:
-        before = after = None
     row = row_of(entry, int(entry.get("number") or 0))
-    did = row.get("did") or _DID.get(row["type"]) or row.get("status") or row["type"]
-    if row["type"] == "llm_call":
-        did = "asked a model" if row.get("aside") else "had the model asked again" if row.get("attempt") else "answered"
-    if before is None and after is None:
-        after = row["text"]
-    change = {"n": entry.get("number"), "plugin": row.get("plugin", "?"), "by": row.get("by", "?"), "did": did}
+    before, after = _replaced(agent, entry, row)
+    change = {"n": entry.get("number"), "plugin": row.get("plugin", "?"), "by": row.get("by", "?"), "did": _did(row)}
     change |= {key: row[key] for key in ("hook", "where", "in") if key in row}
     if links and (link := editor_link(by)):
         change["edit"] = link
     return change | {"diff": shown_diff(text_of_value(before), text_of_value(after))}
+
+
+def _replaced(agent: WatchedAgent, entry: dict[str, Any], row: dict[str, Any]) -> tuple[Any, Any]:
+    """The value before a change and after it; what the row says where nothing was replaced."""
+    if id(entry) in agent.history.replaced:
+        before, after = agent.history.replaced[id(entry)]
+        return (before, after) if before is not None or after is not None else (None, row["text"])
+    if entry.get("type") == "tool_execution":
+        return None, entry.get("result")
+    if entry.get("type") == "llm_call" and entry.get("status") == "stand_in":
+        return None, {"content": entry.get("content"), "tool_calls": entry.get("tool_calls") or []}
+    return None, row["text"]
+
+
+def _did(row: dict[str, Any]) -> str:
+    if row["type"] == "llm_call":
+        return "asked a model" if row.get("aside") else "had the model asked again" if row.get("attempt") else "answered"
+    return str(row.get("did") or _DID.get(row["type"]) or row.get("status") or row["type"])
 
 
 def text_of_value(value: Any) -> str:

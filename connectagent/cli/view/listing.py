@@ -123,7 +123,7 @@ class Listing:
         self.ends[-1] = item
 
     def agents(self) -> list[dict[str, Any]]:
-        """What each inner agent took: tokens, cost, turns, time; as a tree, in the order in which they were first asked."""
+        """What each inner agent took: tokens, cost, turns, time. Those that it asked follow it."""
         spent = spent_inside(self.lines)
         found: dict[str, dict[str, Any]] = {}
         turns: dict[str, set[Any]] = {}

@@ -1,5 +1,5 @@
 // Markdown as elements. The library only cuts the text into tokens; no text of a record ever becomes HTML.
-import {el} from "./text.js";
+import {addText, el} from "./text.js";
 
 const MOST = 100_000; // characters; longer texts are shown as they are
 const MOST_DEEP = 40;
@@ -55,12 +55,19 @@ function node(token, depth) {
       return el("span", {}, token.checked ? "\u2611 " : "\u2610 ");
     case "text":
       if (token.tokens) return inside();
-      return el("span", {}, plain(token.text));
+      return words(plain(token.text));
     case "escape":
-      return el("span", {}, plain(token.text));
+      return words(plain(token.text));
     default: // HTML, and what a later version of the library may know
       return el("span", {class: "html"}, token.raw ?? "");
   }
+}
+
+/** @param {string} text */
+function words(text) {
+  const made = document.createDocumentFragment();
+  addText(made, text);
+  return made;
 }
 
 /** @param {string} text */

@@ -72,7 +72,10 @@ function lanesOf(segments, agents) {
   /** @type {Map<string, any[]>} */
   const plugins = new Map();
   /** @param {string} plugin @param {any} mark */
-  const add = (plugin, mark) => plugins.set(plugin, [...(plugins.get(plugin) ?? []), mark]);
+  const add = (plugin, mark) => {
+    if (!plugins.has(plugin)) plugins.set(plugin, []);
+    plugins.get(plugin)?.push(mark);
+  };
   for (const segment of segments) {
     if (!segment.seconds) continue;
     const place = (/** @type {any} */ row) => ({...row, x: segment.at + row.start - segment.start});

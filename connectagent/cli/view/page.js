@@ -25,7 +25,7 @@ const wide = matchMedia("(min-width: 900px)");
 /** @param {string} name */
 function open(name) {
   /** @type {any} */
-  const shown = {name, rows: [], items: [], agents: [], waits: [], problems: [], summary: null, file: null, view: "timeline"};
+  const shown = {name, rows: [], items: [], agents: [], waits: [], problems: [], summary: null, file: null, open: 0, view: "timeline"};
   state.shown = shown;
   shown.timeline = new Timeline(at("timeline"), shown);
   shown.conversation = new Conversation(at("conversation"), shown);
@@ -42,40 +42,58 @@ function open(name) {
   markCurrent();
 }
 
-// Asks for what is new in the session and shows it; what was scrolled to stays where it is.
-async function update() {
-  const session = state.shown;
-  const unended = session.items.findIndex((/** @type {any} */ item) => !item.status);
-  const from = Math.min(unended < 0 ? session.items.length : unended, Math.max(session.items.length - 1, 0));
-  const news = await source.news(session.name, session.rows.length, from, session.file);
-  if (session !== state.shown) return;
-  if (session.file && session.file !== news.file) return open(session.name);
-  const first = session.file === null,
-    begun = session.rows.length,
-    below = isBelow();
-  const changed = first || news.rows.length > 0 || JSON.stringify(news.summary) !== JSON.stringify(session.summary);
+// Asks for what is new since what is there.
+/** @param {any} session */
+function ask(session) {
+  return source.news(session.name, session.rows.length, session.open, session.file);
+}
+
+// Puts what is new into the session.
+/** @param {any} session @param {any} news */
+function take(session, news) {
   session.file = news.file;
-  session.items.splice(from, Infinity, ...news.items);
+  session.items.splice(session.open, Infinity, ...news.items);
+  const open = session.items.findIndex((/** @type {any} */ item) => !item.status);
+  session.open = Math.min(open < 0 ? session.items.length : open, Math.max(session.items.length - 1, 0));
   for (const row of news.changed ?? []) session.rows[row.n] = row;
   for (const row of news.rows) session.rows.push(row);
   session.agents = news.agents ?? session.agents;
   session.waits = news.waits ?? [];
   session.summary = news.summary;
-  if (!changed) return;
+}
+
+// Shows what is new in the session; what was scrolled to stays where it is.
+async function update() {
+  const session = state.shown;
+  const first = session.file === null,
+    begun = session.rows.length,
+    below = isBelow(),
+    before = JSON.stringify(session.summary);
+  let news = await ask(session);
+  for (;;) {
+    if (session !== state.shown) return;
+    if (session.file && session.file !== news.file) return open(session.name);
+    take(session, news);
+    const rest = news.more ? ask(session) : null; // it is read while the rows are made
+    session.timeline.change(news.changed ?? []);
+    await session.timeline.add();
+    if (!rest) break;
+    news = await rest;
+  }
+  if (session !== state.shown) return;
+  if (!first && session.rows.length === begun && JSON.stringify(session.summary) === before) return;
   showHead(session);
   at("bar").hidden = false;
-  session.timeline.change(news.changed ?? []);
-  await session.timeline.add();
-  if (session !== state.shown) return;
   showProblems(session);
-  showOverview(session, (plugin) => ((session.changes.plugin = plugin), view("changes")));
+  showOverview(session, (plugin) => view("changes").then(() => session.changes.choose(plugin)));
   showAgents(session);
   if (session.view !== "timeline") await session[session.view].show();
   applyFilter();
-  await showAnswer(session);
+  const answered = showAnswer(session);
   if (first) {
-    at("main").setAttribute("aria-busy", "false");
     performance.mark("session shown");
+    await answered;
+    at("main").setAttribute("aria-busy", "false");
     goToPlace();
   } else if (session.rows.length > begun) tellNews(session.rows.length - begun, below);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from connectagent.records.follow import Follower
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.records.watched import Request, WatchedAgent, request_of, watched_agents
+
+_AT_ONCE_S = 0.12  # how long a record is read before its first part is shown
 
 
 class Reading:
@@ -42,23 +45,40 @@ class Reading:
     def news(self, row: int = 0, item: int = 0) -> dict[str, Any]:
         """What is new: `rows` and `items` (the turns) from these numbers on, `changed` rows, and `summary`.
 
+        Of a long record it is the beginning, with `more`: the reader shows it while the rest is read.
+
         Raises:
             OSError: the file cannot be read.
             ConfigError: it is not a record.
         """
         summary = summary_of(self.path)
         with self._lock:
-            for entry in self._follower.entries():
-                self._take(entry)
+            more = self._read_on(_AT_ONCE_S)
             listing = self._listing
             rows, items = listing.rows[max(0, row) :], listing.items[max(0, item) :]
             changed = [listing.rows[number] for when, number in listing.changed if when >= row > number]
             news = {"rows": rows, "changed": changed, "items": [dict(one) for one in items], "summary": summary}
+            if more:
+                return {**news, "more": True}
             if rows:
                 news["agents"] = listing.agents()
             if summary["status"] == "paused":
                 news["waits"] = self._waits()
             return news
+
+    def read(self) -> None:
+        """Read all there is."""
+        with self._lock:
+            self._read_on(None)
+
+    def _read_on(self, seconds: float | None) -> bool:
+        """Read what was written since, for so long; whether there is more."""
+        end = None if seconds is None else time.monotonic() + seconds
+        for entry in self._follower.entries():
+            self._take(entry)
+            if end is not None and time.monotonic() > end:
+                return True
+        return False
 
     def _waits(self) -> list[dict[str, Any]]:
         """What a person is to decide, each with the commands for it."""

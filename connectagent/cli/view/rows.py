@@ -117,7 +117,10 @@ def was_cut(entry: dict[str, Any]) -> bool:
 
 def has_masked(value: Any) -> bool:
     """Whether something in a value was masked."""
-    return bool(marks_in(value)) if isinstance(value, str | dict | list) else False
+    if isinstance(value, str):
+        return "[masked" in value and bool(marks_in(value))
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(has_masked, inside))
 
 
 def _tool(entry: dict[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,7 @@ class Server:
     Args:
         record: the record to open; its folder is listed. None: the records' folder is listed.
         port: the port; 0 for a free one.
+        secret: the secret part of the address; None for a new one.
 
     Attributes:
         url: the page's address.
@@ -55,12 +56,12 @@ class Server:
         ConfigError: the port cannot be used.
     """
 
-    def __init__(self, record: Path | None = None, port: int = 0) -> None:
+    def __init__(self, record: Path | None = None, port: int = 0, secret: str | None = None) -> None:
         self._record = record
         self._list = Sessions(self._paths)
         self._readings: dict[tuple[str, int, int], Reading] = {}
         self._lock = threading.Lock()
-        self._secret = secrets.token_urlsafe(24)
+        self._secret = secret or secrets.token_urlsafe(24)
         self._served = False
         try:
             self._http = _Http(("127.0.0.1", port), _Handler)
@@ -167,7 +168,7 @@ class Server:
     def _read(self, given: dict[str, str]) -> Reading:
         """The reading with all entries so far, though another record was read meanwhile."""
         reading = self._reading(given)[1]
-        reading.news(1 << 62, 1 << 62)
+        reading.read()
         return reading
 
 

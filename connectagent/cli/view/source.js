@@ -3,7 +3,7 @@
 export const inlined = document.getElementById("data-shown") !== null;
 
 /** @param {string} name @param {Record<string, any>} given */
-async function ask(name, given) {
+async function get(name, given) {
   const answer = await fetch(`${name}?${new URLSearchParams(given)}`, {cache: "no-store"});
   if (!answer.ok) throw new Error(await answer.text());
   return answer;
@@ -11,12 +11,12 @@ async function ask(name, given) {
 
 /** @param {string} name @param {Record<string, any>} [given] */
 async function askJson(name, given = {}) {
-  return (await ask(name, given)).json();
+  return (await get(name, given)).json();
 }
 
 /** @param {Record<string, any>} given */
 async function askText(given) {
-  return (await ask("text", given)).text();
+  return (await get("text", given)).text();
 }
 
 /** @type {Record<string, (...given: any[]) => Promise<any>>} */
