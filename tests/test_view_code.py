@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -12,12 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from view_browser import NODE
 
 from connectagent.cli.view.page import SCRIPTS, library, script
 
 VIEW = Path(__file__).parents[1] / "connectagent" / "cli" / "view"
-# Where `.ci/run` puts what npm installs; another folder with `node_modules` can be named.
-NODE = Path(os.environ.get("CONNECTAGENT_NODE") or Path(__file__).parents[1] / ".venv" / "node")
 VENDORED = {
     "marked.umd.js": "bb95d4c15f1289f78486eaacebf3bb18688475ed58a040ef762ed49337090542",
     "marked.LICENSE": "8e3a3f82f59a60958f56ca08f445647c32a4733dc7ca6c2c46f6eb898471ab9c",

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import view_browser
-from view_agents import HOSTILE, Page, big, busy, company, killed
-from view_browser import NEEDS_CHROMIUM, SHOWN, Tab
+from view_agents import HOSTILE, Page, big, busy, company, failing, killed
+from view_browser import NEEDS_CHROMIUM, NODE, SHOWN, Tab
 
 from connectagent import Agent, LLMRequest, before_llm
 from connectagent.testing import ScriptedLLM
@@ -49,7 +49,7 @@ def test_where_the_time_went_is_told_without_a_click(tab: Tab, served: Page) -> 
     assert {"model", "tools", "waiting", "finder", "checker", "shorten", "date"} <= set(lanes)
     waited = page.get_attribute("svg .wait >> nth=0", "class")
     assert waited == "wait bad0"
-    assert page.eval_on_selector("svg .wait title", "one => one.textContent").startswith("wait before attempt 2, 3")
+    assert page.eval_on_selector("svg .wait title", "one => one.textContent").startswith("wait before attempt 2, ")
 
 
 def test_what_it_cost_is_told_without_a_click_by_agent(tab: Tab, served: Page) -> None:
@@ -83,7 +83,7 @@ def test_what_a_plugin_changed_is_told_word_by_word_with_one_click(tab: Tab, ser
 def test_what_was_sent_in_a_call_is_told_with_one_click(tab: Tab, served: Page) -> None:
     company()
     page = tab.open(served.server.url)
-    page.click("#timeline .turn:first-of-type > .rows > .row.model >> nth=2")
+    page.click("#timeline .turn:first-of-type > .rows > .row.model > summary >> nth=2")
     page.wait_for_selector(".row[open] .request .sent")
     told = page.inner_text(".row[open] .request")
     assert "4 messages, 2 new or changed" in told and "2 messages as in the call before" in told
@@ -391,6 +391,67 @@ def test_a_letter_typed_in_the_search_of_the_list_is_a_letter(tab: Tab, served: 
     page.keyboard.type("ejc?")
     assert page.input_value("#list-text") == "ejc?"
     assert not page.query_selector("#help[open]") and page.is_visible("#timeline")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1400])
+def test_axe_finds_nothing_in_any_state_and_nothing_scrolls_sideways(
+    browser: Any, served: Page, width: int, scheme: str
+) -> None:
+    axe = NODE / "node_modules" / "axe-core" / "axe.min.js"
+    if not axe.exists():
+        pytest.skip(f"no axe-core in {NODE}: npm install --prefix {NODE} axe-core")
+    names = {one: name_of(made) for one, made in {"editor": company(), "busy": busy(), "failing": failing()}.items()}
+    names["doomed"] = killed().name
+    tab = Tab(browser, viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True)
+    found: list[Any] = []
+    states: list[str] = []
+
+    def check(state: str) -> None:
+        states.append(state)
+        violations = page.evaluate(f"{axe.read_text('utf-8')}\n;axe.run(document, {{resultTypes: ['violations']}})")
+        found.extend((state, one["id"], [node["html"] for node in one["nodes"]]) for one in violations["violations"])
+        if page.evaluate("document.documentElement.scrollWidth - innerWidth") > 0:
+            found.append((state, "scrolls sideways"))
+
+    def fresh(place: str) -> Any:
+        tab.page.goto("about:blank")
+        return tab.open(f"{served.server.url}#{place}")
+
+    for name in ("doomed", "failing", "busy", "editor"):
+        page = fresh(f"record={names[name]}")
+        check(name)
+    page.click("#timeline .turn:first-of-type > .rows > .row.model > summary >> nth=2")
+    page.wait_for_selector(".request .sent")
+    page.click(".request .raw summary")
+    page.wait_for_selector(".raw .json")
+    check("request")
+    page.keyboard.press("c")
+    page.wait_for_selector("#conversation .message")
+    page.click("#conversation .changes summary >> nth=0")
+    check("conversation")
+    page.keyboard.press("d")
+    page.wait_for_selector("#changes .change")
+    check("changes")
+    page.keyboard.press("?")
+    check("keys")
+    page.keyboard.press("Escape")
+    page.goto(f"{served.server.url}#record={names['editor']}&beside={names['busy']}")
+    page.wait_for_selector("#beside .sides")
+    check("beside")
+    tab.page.goto("about:blank")
+    page.goto(served.server.url)
+    page.wait_for_selector("#list li")
+    page.click("#more-filters summary")
+    check("filters")
+    tab.context.close()
+    assert found == []
+    assert tab.complaints == [] and len(states) == 10
+
+
+def name_of(agent: Agent) -> str:
+    assert agent.record is not None
+    return agent.record.name
 
 
 # -- how fast ------------------------------------------------------------------------------------

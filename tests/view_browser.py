@@ -23,6 +23,10 @@ FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0
 SHOWN = "#main[aria-busy=false]"
 
 
+# Where `.ci/run` puts what npm installs; another folder with `node_modules` can be named.
+NODE = Path(os.environ.get("CONNECTAGENT_NODE") or Path(__file__).parents[1] / ".venv" / "node")
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install connectagent[browser]")

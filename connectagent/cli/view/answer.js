@@ -31,7 +31,7 @@ async function resultNode(session, item, index) {
     "div",
     {class: "answered"},
     el("header", {}, el("h2", {}, "Answer"), cutBadge(item), copyButton(() => text, "the answer")),
-    el("div", {class: "answer-text", tabindex: "0", role: "region", "aria-label": "Answer"}, markdown(text)),
+    el("div", {class: "answer-text", tabindex: "0", role: "group", "aria-label": "Answer"}, markdown(text)),
   );
 }
 

@@ -61,7 +61,7 @@ export async function showBeside(name, other) {
   );
   const turns = Math.max(...both.map(({items}) => items.filter((/** @type {any} */ item) => item.status !== "between_turns").length));
   const pairs = Array.from({length: turns}, (_, index) =>
-    el("section", {"aria-label": `Turn ${index + 1}`}, el("h3", {}, `Turn ${index + 1}`), el("div", {class: "sides"}, ...both.map((news) => sideNode(news, index)))),
+    el("section", {"aria-label": `Turn ${index + 1}`}, el("h2", {}, `Turn ${index + 1}`), el("div", {class: "sides"}, ...both.map((news) => sideNode(news, index)))),
   );
   box.replaceChildren(
     el("h1", {}, "Two sessions side by side"),

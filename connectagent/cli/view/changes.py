@@ -62,7 +62,8 @@ def _replaced(agent: WatchedAgent, entry: dict[str, Any], row: dict[str, Any]) -
 
 def _did(row: dict[str, Any]) -> str:
     if row["type"] == "llm_call":
-        return "asked a model" if row.get("aside") else "had the model asked again" if row.get("attempt") else "answered"
+        tried = "had the model asked again" if row.get("attempt") else "answered"
+        return "asked a model" if row.get("aside") else tried
     return str(row.get("did") or _DID.get(row["type"]) or row.get("status") or row["type"])
 
 

@@ -64,7 +64,7 @@ function treeNode(value, name, depth) {
  * @param {((text: string) => Node) | null} [render] shows a whole text as something else, for example as Markdown
  */
 export function textBlock(part, label, load, render = null) {
-  const box = el("div", {class: "text", tabindex: "0", role: "region", "aria-label": label});
+  const box = el("div", {class: "text", tabindex: "0", role: "group", "aria-label": label});
   const plain = el("pre", {dir: "auto"}, part.text);
   const value = part.length === undefined ? asJson(part.text) : undefined;
   if (value !== undefined) box.append(el("div", {class: "json"}, treeNode(value, "", 0)));
@@ -113,5 +113,6 @@ function moreButton(box, length, load, render) {
 export function diffNode(pieces) {
   /** @type {Record<string, string>} */
   const tags = {"=": "span", "-": "del", "+": "ins"};
-  return el("pre", {class: "diff", dir: "auto"}, ...pieces.map(([kind, text]) => el(tags[kind], {}, text)));
+  const given = {class: "diff", dir: "auto", tabindex: "0", role: "group", "aria-label": "What changed"};
+  return el("pre", given, ...pieces.map(([kind, text]) => el(tags[kind], {}, text)));
 }

@@ -90,7 +90,7 @@ function table(token, depth) {
   const row = (tag, cells) =>
     el("tr", {}, ...cells.map((cell) => el(tag, {class: cell.align}, ...nodes(cell.tokens, depth + 1))));
   const body = token.rows.map((/** @type {any[]} */ cells) => row("td", cells));
-  return el("div", {class: "table", tabindex: "0", role: "region", "aria-label": "Table"},
+  return el("div", {class: "table", tabindex: "0", role: "group", "aria-label": "Table"},
     el("table", {}, el("thead", {}, row("th", token.header)), el("tbody", {}, ...body)));
 }
 
