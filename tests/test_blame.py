@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectagent import Agent, LLMResponse, ToolCall, hooks
+from connectagent import Agent, LLMResponse, Retry, ToolCall, hooks
 from connectagent.cli.blame import blame
 from connectagent.errors import ConfigError
 from connectagent.hooks.specs import EVENTS, PARAMETERS
@@ -222,3 +222,13 @@ def test_a_change_is_shown_word_by_word() -> None:
         told = CliRunner().invoke(blame, [str(agent.record), what]).stdout
         assert "It is [-some day-]{+Tuesday+}, I think." in told
         assert " characters ...]It is [-" not in told and " characters ...]" in told
+
+
+def test_an_answer_to_another_attempt_is_the_models_own() -> None:
+    @hooks.on_error
+    def again() -> Any:
+        return Retry()
+
+    agent = Agent("a", llm=ScriptedLLM(OSError("lost"), "Done."), on_events=[again], quiet=True)
+    agent.input("Go")
+    assert history_of(Path(str(agent.record))).lines[-1].changes[0].by == {"model": "scripted"}
