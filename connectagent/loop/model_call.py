@@ -184,8 +184,7 @@ class Attempt:
         self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there were when the request was sent
         self.tools: list[str] = []
-        self.sent: dict[str, Any] = {}  # the schemas and options of the request
-        self.messages: list[Any] | None = None  # its messages, if they are not those of the conversation
+        self.sent: dict[str, Any] = {}  # schemas and options, and messages that are not those of the conversation
         self.started, self._began = time.time(), time.perf_counter()
 
     def make(self) -> LLMResponse | None:
@@ -273,7 +272,7 @@ class Attempt:
         given = getattr(llm, "options", None) if options is None else options
         self.sent = {"tools": tools, "options": shown_options(given) if given else {}}
         if self.conversation is None or messages is not self.conversation.session["messages"]:
-            self.messages = clone(list(messages))
+            self.sent["messages"] = clone(list(messages))
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
@@ -284,10 +283,7 @@ class Attempt:
     def _lost(self) -> None:
         """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""
         with contextlib.suppress(Exception):
-            if self.own is not None:
-                self._close(None, "interrupted")
-            else:
-                self._not_made()
+            self._close(None, "interrupted") if self.own is not None else self._not_made()
 
     def _not_made(self) -> None:
         """Write that the model was not asked, so that the attempt does not count as lost."""
@@ -336,8 +332,8 @@ class Attempt:
         before = {} if self.conversation is None else self.conversation.sent
         new = {key: clone(value) for key, value in self.sent.items() if value != before.get(key, type(value)())}
         if self.conversation is not None:
-            self.conversation.sent = {**self.sent, "names": self.tools}
-        return new if self.messages is None else {**new, "messages": self.messages}
+            self.conversation.sent = {**self.sent, "names": self.tools, "messages": None}
+        return new
 
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Replace the error by a handler's answer."""
