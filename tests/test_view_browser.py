@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_session_of_2000_entries_and_10_mb_opens_in_two_seconds_and_is_filtered_while_typing(
+def test_a_session_of_2000_entries_and_10_mb_opens_in_a_second_and_is_filtered_while_typing(
     tab: Tab,
 ) -> None:
     big()
@@ -45,10 +45,10 @@ def test_a_session_of_2000_entries_and_10_mb_opens_in_two_seconds_and_is_filtere
     shown_ms = min(opened)
     assert tab.rows() > 1200
     crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # other processes may be at work
-    assert shown_ms < 2000 * crowd, f"{shown_ms:.0f} ms"
+    assert shown_ms < 1000 * crowd, f"{shown_ms:.0f} ms"
     before = tab.rows()
     page.focus("#filter")
-    slowest_ms = page.evaluate("""async () => {
+    key_ms = page.evaluate("""async () => {
         const box = document.getElementById("filter"), took = [];
         for (const text of ["f", "fi", "file_7", "file_78_1"]) {
             const begun = performance.now();
@@ -57,11 +57,11 @@ def test_a_session_of_2000_entries_and_10_mb_opens_in_two_seconds_and_is_filtere
             await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
             took.push(performance.now() - begun);
         }
-        return Math.max(...took);
-    }""")
+        return took.sort((a, b) => a - b)[1];
+    }""")  # the second fastest: two frames of the browser are 33 ms of it
     assert 0 < tab.rows() < before
-    assert slowest_ms < 300 * crowd, f"{slowest_ms:.0f} ms"
-    print(f"opened in {shown_ms:.0f} ms, slowest key {slowest_ms:.0f} ms")
+    assert key_ms < 50 * crowd, f"{key_ms:.0f} ms"
+    print(f"opened in {shown_ms:.0f} ms, a key took {key_ms:.0f} ms")
 
 
 def test_the_file_that_a_browser_is_opened_with_leads_to_the_page(
