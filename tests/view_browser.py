@@ -27,7 +27,7 @@ SHOWN = "#main[aria-busy=false]"
 NODE = Path(os.environ.get("CONNECTAGENT_NODE") or Path(__file__).parents[1] / ".venv" / "node")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install connectagent[browser]")
     with playwright.sync_playwright() as driver:

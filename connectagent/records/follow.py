@@ -25,7 +25,7 @@ class Follower:
     Attributes:
         path: the record.
         turn: the number of the last entry's turn.
-        item: the pairs of that turn's item so far; a new dict for each item.
+        item: the pairs of that turn's item so far, without its messages; a new dict for each item.
     """
 
     def __init__(self, path: Path, whole: bool = False) -> None:
@@ -54,6 +54,8 @@ class Follower:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
+                if line.startswith(b"  messages: "):  # half of the record, which its entries tell as well
+                    continue
                 entry = self._read(line)
                 if entry is not None:
                     yield entry
