@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -143,6 +144,21 @@ def test_the_conversation_of_an_inner_agent_is_shown(tab: Tab, served: Page) -> 
     page.click("#conversation .plugins button:text-is('checker')")
     page.wait_for_selector("#conversation .message:has-text('You check.')")
     assert len(page.query_selector_all("#conversation .message")) == 5
+
+
+def test_a_turn_that_was_resumed_is_shown_item_by_item_with_the_wait_for_a_person(tab: Tab, served: Page) -> None:
+    agent = company()
+    assert agent.record is not None
+    time.sleep(0.3)
+    agent.llm.responses.append("Paid.")  # type: ignore[attr-defined]
+    agent.resume(agent.record, approve=True)
+    page = tab.open(served.server.url)
+    titles = page.eval_on_selector_all(".turn h3 .number", "all => all.map(one => one.innerText)")
+    assert titles == ["Turn 1", "Turn 2", "Turn 2, resumed"]
+    waited = page.eval_on_selector_all("svg .wait title", "all => all.map(one => one.textContent)")
+    (told,) = [title for title in waited if title.startswith("waited for a person, ")]
+    assert re.fullmatch(r"waited for a person, ([3-9]\d\dms|\d+\.\ds)", told)
+    assert page.inner_text("#answer").endswith("Paid.") and page.inner_text("#status") == "answered"
 
 
 # -- the answer ----------------------------------------------------------------------------------

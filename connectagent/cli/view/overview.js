@@ -63,12 +63,25 @@ function waitsIn({rows}) {
   return waits;
 }
 
-/** @param {any[]} segments @param {any[]} agents */
-function lanesOf(segments, agents) {
+/**
+ * The times in which a person was waited for, between the items of a turn that was paused; they have no room of their own.
+ * @param {any} session @param {any[]} segments
+ */
+function waitsForPeople({items}, segments) {
+  return segments.flatMap((segment, index) => {
+    const before = segments[index - 1];
+    if (items[index - 1]?.status !== "paused" || !items[index].resumed || !before?.seconds || !segment.seconds) return [];
+    const ms = Math.max(0, segment.start - before.start - before.seconds) * 1000;
+    return [{kind: "wait", name: "waited for a person", x: segment.at, ms, thin: true}];
+  });
+}
+
+/** @param {any} session @param {any[]} segments */
+function lanesOf(session, segments) {
   /** @type {Record<string, any[]>} */
   const lanes = {model: [], tools: [], handlers: [], waiting: []};
   /** @type {Map<string, any[]>} */
-  const inner = new Map(agents.map((agent) => [agent.branch, []]));
+  const inner = new Map(session.agents.map((/** @type {any} */ agent) => [agent.branch, []]));
   /** @type {Map<string, any[]>} */
   const plugins = new Map();
   /** @param {string} plugin @param {any} mark */
@@ -94,6 +107,7 @@ function lanesOf(segments, agents) {
     const gaps = between(segment, waits.filter((wait) => !wait.in));
     lanes.handlers.push(...gaps.map((gap) => ({...place(gap), kind: "between"})));
   }
+  lanes.waiting.push(...waitsForPeople(session, segments));
   return {lanes, inner, plugins};
 }
 
@@ -106,7 +120,7 @@ function svg(tag, given) {
 
 /** @param {any} mark @param {number} total */
 function rect(mark, total) {
-  const width = mark.mark ? 2.5 : Math.max(((mark.ms ?? 0) / 1000 / total) * 1000, 1.5);
+  const width = mark.mark || mark.thin ? 2.5 : Math.max(((mark.ms ?? 0) / 1000 / total) * 1000, 1.5);
   const node = svg("rect", {
     x: Math.min((mark.x / total) * 1000, 1000 - width).toFixed(2),
     width: width.toFixed(2),
@@ -145,7 +159,7 @@ export function showOverview(session, choose) {
   const total = segments.reduce((sum, segment) => sum + segment.seconds, 0);
   box.hidden = total === 0;
   if (!total) return;
-  const {lanes, inner, plugins} = lanesOf(segments, session.agents);
+  const {lanes, inner, plugins} = lanesOf(session, segments);
   const first = [...plugins].slice(0, MOST_LANES);
   const rest = [...plugins].slice(MOST_LANES).flatMap(([, marks]) => marks);
   /** @type {any[]} */
