@@ -14,7 +14,7 @@ from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.boundary import threads
 from connectagent.loop.described import describe_answer, describe_error, outlined, shown_call
-from connectagent.loop.stored import stored_response, with_changes
+from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
@@ -223,8 +223,7 @@ class Attempt:
         self.entry = line
         if self.conversation is not None:
             self.conversation.answered()
-            names = {"names": line["tools"]} if "tools" in line else {}
-            self.conversation.sent.update(names, **line.get("request", {}))
+            self.conversation.sent.update(sent_before(line, self.request))
         if line.get("status") in ("error", "recovered"):
             self.error = self._raised(line)
             return None
