@@ -280,3 +280,17 @@ def test_what_a_change_replaced_is_known() -> None:
     was, now = changes["message_edited", None]
     assert (was["content"], now["content"]) == ("Be brief.", "Be brief. It is today.")
     assert changes["state_delta", None] == ({"said": "Done."}, {"said": "Done too."})
+
+
+def test_the_schema_of_a_parameter_that_is_called_like_a_secret_is_no_secret() -> None:
+    def enter(token: str) -> str:
+        """Enter."""
+        return "in"
+
+    llm = ScriptedLLM([call("enter", token="hunter22-and-more")], "Done.")
+    agent = Agent("root", [enter], llm=llm, quiet=True)
+    agent.input("Go")
+    assert agent.record is not None
+    requests = read_back(agent.record)
+    assert requests[0].tools == llm.requests[0].tools
+    assert "hunter22-and-more" not in agent.record.read_text("utf-8")
