@@ -76,6 +76,14 @@ class UserInput(Entry, total=False):
     output: str
 
 
+class Sent(TypedDict, total=False):
+    """What a model call was sent, as far as it differs from the call before."""
+
+    tools: list[dict[str, Any]]
+    options: dict[str, Any]
+    messages: list[Message]
+
+
 class LLMCall(Entry, StateChange, Failure, total=False):
     """An attempt at a model ended, or something stood in for it."""
 
@@ -96,6 +104,7 @@ class LLMCall(Entry, StateChange, Failure, total=False):
     attempt: int
     options: dict[str, Any]
     tools: list[str]
+    request: Sent
     entries_since_request: int
     original: dict[str, Any]
 

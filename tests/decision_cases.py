@@ -46,7 +46,8 @@ def made(decision: Decision, *before: Any, script: Any = None, **options: Any) -
 
 def log_of(recorder: HookRecorder) -> list[str]:
     """The hooks that fired, a line each, but for what depends on where the turn runs."""
-    lines = [_line(name, given) for name, given in recorder.calls if name not in ("on_text", "on_agent_ready", "on_session")]
+    left = ("on_text", "on_agent_ready", "on_session")
+    lines = [_line(name, given) for name, given in recorder.calls if name not in left]
     return [line for line in lines if line is not None]
 
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectagent import Agent, LLMResponse, ToolCall, hooks
+from connectagent import Agent, LLMResponse, Retry, ToolCall, hooks
 from connectagent.cli.blame import blame
 from connectagent.errors import ConfigError
 from connectagent.hooks.specs import EVENTS, PARAMETERS
@@ -81,7 +81,8 @@ def test_a_message_is_shown_with_all_that_was_done_to_it(record: Path) -> None:
         shown = run(str(record), name).stdout
         assert shown.startswith("message 2, tool\n")
         assert re.search(r"added by tool search\nin turn 1\.1; entry:\d+\n    secret of tea\n", shown)
-        assert re.search(r"edited by redact \(after_each_tool, .*test_blame\.py:\d+\)\n.*\n    \*\*\* of tea\n", shown)
+        edit = r"edited by redact \(after_each_tool, .*test_blame\.py:\d+\)\n.*\n    "
+        assert re.search(edit + re.escape("[-secret-]{+***+} of tea\n"), shown)
 
 
 def test_an_entry_is_shown_with_the_messages_that_it_touched(record: Path) -> None:
@@ -207,3 +208,27 @@ def test_whatever_handlers_do_the_maker_is_the_one_who_signed(plan: list[Any], t
                     assert maker(change) == signed, (plan, change)
                 elif "by fail" in text:
                     assert maker(change) == "fail"
+
+
+def test_a_change_is_shown_word_by_word() -> None:
+    @hooks.before_llm
+    def date(request: Any) -> None:
+        request.messages[0]["content"] = request.messages[0]["content"].replace("some day", "Tuesday")
+
+    text = "Be brief. " + "Mind the rules. " * 60 + "It is some day, I think."
+    agent = Agent("a", None, text, llm=ScriptedLLM("Done."), on_events=[date], quiet=True)
+    agent.input("Go")
+    for what in ("0", "entry:1"):
+        told = CliRunner().invoke(blame, [str(agent.record), what]).stdout
+        assert "It is [-some day-]{+Tuesday+}, I think." in told
+        assert " characters ...]It is [-" not in told and " characters ...]" in told
+
+
+def test_an_answer_to_another_attempt_is_the_models_own() -> None:
+    @hooks.on_error
+    def again() -> Any:
+        return Retry()
+
+    agent = Agent("a", llm=ScriptedLLM(OSError("lost"), "Done."), on_events=[again], quiet=True)
+    agent.input("Go")
+    assert history_of(Path(str(agent.record))).lines[-1].changes[0].by == {"model": "scripted"}

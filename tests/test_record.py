@@ -30,7 +30,7 @@ from record_agents import worker
 
 import connectagent
 from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm
-from connectagent.cli.view.reading import listing_of
+from connectagent.cli.view.listing import listing_of
 from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import all_records, find_record

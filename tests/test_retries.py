@@ -192,8 +192,10 @@ def test_a_tool_that_succeeds_at_its_second_attempt_is_a_success_with_two_attemp
     assert first["started"] == pytest.approx(runs[0], abs=0.1) and second["started"] == pytest.approx(runs[1], abs=0.1)
     assert second["started"] - first["started"] >= 2 * SLOW_S
 
-    row = next(row for row in Reading(Path(str(agent.record))).news()["rows"] if row["kind"] == "tool")
-    assert (row["status"], row["bad"], row["attempts"]) == ("success", 0, 2)
+    news = Reading(Path(str(agent.record))).news()
+    failed, row = (row for row in news["rows"] if row["kind"] == "tool")
+    assert (failed["status"], failed["bad"], "tried again" in failed["badges"]) == ("error", 1, True)
+    assert (row["status"], row["bad"], row["attempt"], row["name"]) == ("success", 0, 2, "flaky")
     told = subprocess.run(
         [sys.executable, "-m", "connectagent", "log", "show"], capture_output=True, text=True, check=True
     ).stdout

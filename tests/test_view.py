@@ -23,8 +23,9 @@ from record_agents import worker
 from view_agents import HOSTILE, Page, busy, failing
 
 from connectagent import Agent, Pause, Paused, before_each_tool
-from connectagent.cli.view.page import page_of
-from connectagent.cli.view.reading import Reading, listing_of
+from connectagent.cli.view.listing import listing_of
+from connectagent.cli.view.page import library, page_of
+from connectagent.cli.view.reading import Reading
 from connectagent.cli.view.rows import row_of
 from connectagent.cli.view.server import Server
 from connectagent.errors import ConfigError
@@ -225,13 +226,13 @@ def test_long_texts_are_shortened_and_whole_on_demand(page: Page) -> None:
     assert len(value["text"]) < 5_000 and value["length"] == len(text.encode())
     assert page.ask("text", record=name, entry=row["n"], key="content")[2].decode() == text
     conversation = page.json("conversation", record=name)
-    assert [line["role"] for line in conversation] == ["user", "assistant"]
+    assert [conversation["lines"][key]["role"] for key in conversation["keys"]] == ["user", "assistant"]
     assert page.ask("text", record=name, message=1, change=0)[2].decode() == text
 
 
 def test_the_conversation_tells_who_made_and_changed_each_message(page: Page) -> None:
     agent = busy()
-    lines = page.json("conversation", record=name_of(agent))
+    lines = list(page.json("conversation", record=name_of(agent))["lines"].values())
     assert [line["role"] for line in lines] == [one["role"] for one in (agent.current_session or {})["messages"]]
     tool = next(line for line in lines if line["role"] == "tool")
     assert [(change["did"], change["by"].get("tool") or change["by"]["plugin"]) for change in tool["changes"]] == [
@@ -296,12 +297,17 @@ def test_a_reading_is_safe_in_threads() -> None:
 def test_the_exported_page_asks_for_nothing_and_no_text_ends_its_data() -> None:
     agent = busy()
     text = page_of(read_record(agent.record or ""))
+    scripts, text = text.count("</script>"), text.replace(library(), "")
     assert "http://" not in text.replace("http://www.w3.org/", "") and "https://" not in text
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
-    assert text.count("</script>") == 4 and "<img" not in text
-    blocks = re.findall(r'<script type="application/json" id="data-(\w+)">(.*?)</script>', text, re.DOTALL)
-    assert [name for name, _ in blocks] == ["shown", "details", "conversation"]
-    assert any(HOSTILE in field["text"] for entry in json.loads(blocks[1][1]) for field in entry)
+    assert scripts == len(blocks_of(text)) + 2 and "<img" not in text
+    blocks = blocks_of(text)
+    assert list(blocks) == ["shown", "details", "conversation", "changes", "requests", "ends"]
+    assert any(HOSTILE in field["text"] for entry in json.loads(blocks["details"]) for field in entry)
+
+
+def blocks_of(text: str) -> dict[str, str]:
+    return dict(re.findall(r'<script type="application/json" id="data-(\w+)">(.*?)</script>', text, re.DOTALL))
 
 
 def test_the_command_exports_the_page_and_with_whole_also_texts_kept_apart(folder: Path) -> None:

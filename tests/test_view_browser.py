@@ -1,21 +1,19 @@
 """The page of `connectagent view` in a real browser: how fast it is, what it shows while an agent runs, and by whom
 it can be used.
-
-`pip install connectagent[browser]` and Debian's `chromium`, or another Chromium that `CONNECTAGENT_CHROMIUM` names.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import view_browser
 from view_agents import Page, big, busy, failing
+from view_browser import CONTRAST, NEEDS_CHROMIUM, SHOWN, Tab
 
 from connectagent import Agent
 from connectagent.cli.view.command import _in_browser
@@ -23,53 +21,9 @@ from connectagent.cli.view.page import page_of
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM
 
-playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install connectagent[browser]")
-CHROMIUM = os.environ.get("CONNECTAGENT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium")
-
+browser, served, tab = view_browser.browser, view_browser.served, view_browser.tab
+pytestmark = NEEDS_CHROMIUM
 ROOT = Path(__file__).parents[1]
-# As root, and in a container, Chromium has no sandbox of its own. Debian's looks for updates whatever it is told; its
-# host names lead nowhere.
-FLAGS = ["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"]
-SHOWN = "#main[aria-busy=false]"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-class Tab:
-    """A page of the browser, which must have nothing to complain about."""
-
-    def __init__(self, browser: Any, **given: Any) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **given})
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(10_000)
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-
-    def open(self, address: str) -> Any:
-        self.page.goto(address)
-        self.page.wait_for_selector(SHOWN)
-        return self.page
-
-    def rows(self) -> int:
-        return len(self.page.query_selector_all("#timeline .row:not([hidden])"))
-
-
-@pytest.fixture
-def tab(browser: Any) -> Iterator[Tab]:
-    tab = Tab(browser)
-    yield tab
-    tab.context.close()
-    assert tab.complaints == []
 
 
 @pytest.fixture(autouse=True)
@@ -79,13 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def served(folder: Path) -> Iterator[Page]:
-    with Page() as page:
-        yield page
-
-
-def test_a_session_of_2000_entries_and_10_mb_opens_in_two_seconds_and_is_filtered_while_typing(
+def test_a_session_of_2000_entries_and_10_mb_opens_in_a_second_and_is_filtered_while_typing(
     tab: Tab,
 ) -> None:
     big()
@@ -97,10 +45,10 @@ def test_a_session_of_2000_entries_and_10_mb_opens_in_two_seconds_and_is_filtere
     shown_ms = min(opened)
     assert tab.rows() > 1200
     crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # other processes may be at work
-    assert shown_ms < 2000 * crowd, f"{shown_ms:.0f} ms"
+    assert shown_ms < 1000 * crowd, f"{shown_ms:.0f} ms"
     before = tab.rows()
     page.focus("#filter")
-    slowest_ms = page.evaluate("""async () => {
+    key_ms = page.evaluate("""async () => {
         const box = document.getElementById("filter"), took = [];
         for (const text of ["f", "fi", "file_7", "file_78_1"]) {
             const begun = performance.now();
@@ -109,11 +57,11 @@ def test_a_session_of_2000_entries_and_10_mb_opens_in_two_seconds_and_is_filtere
             await new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)));
             took.push(performance.now() - begun);
         }
-        return Math.max(...took);
-    }""")
+        return took.sort((a, b) => a - b)[1];
+    }""")  # the second fastest: two frames of the browser are 33 ms of it
     assert 0 < tab.rows() < before
-    assert slowest_ms < 300 * crowd, f"{slowest_ms:.0f} ms"
-    print(f"opened in {shown_ms:.0f} ms, slowest key {slowest_ms:.0f} ms")
+    assert key_ms < 50 * crowd, f"{key_ms:.0f} ms"
+    print(f"opened in {shown_ms:.0f} ms, a key took {key_ms:.0f} ms")
 
 
 def test_the_file_that_a_browser_is_opened_with_leads_to_the_page(
@@ -192,9 +140,10 @@ def test_the_keyboard_alone_reaches_sessions_rows_details_problems_and_conversat
 
     keys.press("Tab")
     assert focused() == "skip"
-    keys.press("Tab")
+    for _ in range(3):  # the search, the filters, the newest session
+        keys.press("Tab")
     assert focused().startswith("failing")
-    keys.press("Tab")
+    keys.press("Tab")  # the other session; what is shown has no link to compare it with itself
     keys.press("Enter")
     page.wait_for_selector("#title:has-text('busy')")
     page.wait_for_selector(SHOWN)
@@ -270,38 +219,6 @@ def test_no_width_scrolls_sideways_and_every_text_can_be_read(
         assert page.evaluate(CONTRAST) == []
     tab.context.close()
     assert tab.complaints == []
-
-
-# The texts whose contrast with what is behind them is under 4.5, as WCAG 2.2 has it for AA (1.4.3).
-CONTRAST = """() => {
-  const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-  const numbers = (color) => {
-    canvas.clearRect(0, 0, 1, 1);
-    canvas.fillStyle = color;
-    canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data];
-  };
-  const light = ([r, g, b]) => {
-    const part = (c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
-  };
-  const behind = (node) => {
-    for (; node; node = node.parentElement) {
-      const color = numbers(getComputedStyle(node).backgroundColor);
-      if (color[3] === 255) return color;
-    }
-    return [255, 255, 255, 255];
-  };
-  const poor = [];
-  for (const node of document.querySelectorAll("body *")) {
-    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
-    if (!own || !node.checkVisibility({visibilityProperty: true, opacityProperty: true})) continue;
-    const [a, b] = [light(numbers(getComputedStyle(node).color)), light(behind(node))];
-    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (contrast < 4.5) poor.push(`${node.className || node.tagName} ${contrast.toFixed(2)} ${node.textContent}`);
-  }
-  return poor;
-}"""
 
 
 def test_the_exported_page_works_from_a_file_and_asks_for_nothing(tab: Tab, folder: Path) -> None:

@@ -5,13 +5,28 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from connectagent import Agent, LLMResponse, TokenUsage, ToolCall, after_each_tool, after_tools
+from connectagent import (
+    Agent,
+    LLMResponse,
+    Pause,
+    Paused,
+    Retry,
+    TokenUsage,
+    ToolCall,
+    after_each_tool,
+    after_tools,
+    before_each_tool,
+    before_llm,
+    on_error,
+)
 from connectagent.cli.view.server import Server
 from connectagent.testing import ScriptedLLM, call
 
@@ -91,6 +106,89 @@ def failing(name: str = "failing") -> Agent:
     return agent
 
 
+@before_llm
+def date(agent: Any, request: Any) -> None:
+    message = request.messages[0]
+    if message["role"] == "system" and "some day" in message["content"]:
+        message["content"] = message["content"].replace("some day", "Tuesday")
+
+
+@on_error
+def again(agent: Any, request: Any, attempt: int) -> Any:
+    return Retry(after_s=0.03) if request is not None and attempt < 3 else None
+
+
+@before_each_tool
+def guard(agent: Any, tool_call: Any) -> None:
+    if tool_call.name == "pay" and not tool_call.approved:
+        raise Pause("a person must agree")
+
+
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+REPORT = f"""# Report
+
+The retries are **three**, see `ask`:
+
+| where | how many |
+| --- | ---: |
+| sdk | 2 |
+
+[a page](https://example.org/x), [a trap](javascript:window.pwned=1) {HOSTILE}
+"""
+
+
+class Lost(ScriptedLLM):
+    """A scripted model whose first request fails."""
+
+    def complete(self, messages: Any, tools: Any = None) -> Any:
+        if not self.requests:
+            self.responses.insert(0, OSError("connection reset"))  # type: ignore[arg-type]
+        return super().complete(messages, tools)
+
+
+def company() -> Agent:
+    """An agent that asked another one, which asked a third; with a failed attempt, edits, a failed tool and a pause."""
+    facts: list[Any] = [[call("search", query="facts")], LLMResponse("True.", usage=TokenUsage(50, 5, cost=0.001))]
+    checker = Agent("checker", [search], "You check.", llm=ScriptedLLM(*facts), quiet=True)
+    usage = TokenUsage(200, 20, cost=0.01)
+    found: list[Any] = [[call("checker", prompt="Check it")], LLMResponse("Found.", usage=usage)]
+    finder = Agent("finder", [checker], "You find.", llm=ScriptedLLM(*found), quiet=True)
+    script: list[Any] = [
+        LLMResponse("I ask.", [call("finder", prompt="Find it")], TokenUsage(1000, 60, cached_tokens=800, cost=0.02)),
+        [call("search", query="bad"), call("search", query="good")],
+        LLMResponse(REPORT, usage=TokenUsage(1500, 100, cost=0.03)),
+        [call("pay", amount=7)],
+    ]
+    handlers = [shorten, date, again, guard]
+    llm = Lost(*script)
+    root = Agent("editor", [search, pay, finder], "It is some day. Be brief.", llm=llm, on_events=handlers, quiet=True)
+    root.input("Write a report")
+    with contextlib.suppress(Paused):
+        root.input("Pay for it")
+    return root
+
+
+def run_until_killed() -> None:
+    """Die in a tool of an inner agent."""
+
+    def boom(size: int) -> str:
+        """Boom."""
+        os._exit(9)
+
+    inner = Agent("miner", [boom], llm=ScriptedLLM([call("boom", size=7)]), quiet=True)
+    Agent("doomed", [inner], llm=ScriptedLLM([call("miner", prompt="Dig")]), quiet=True).input("Go on until you die")
+
+
+def killed() -> Path:
+    """The record of a process that died."""
+    subprocess.run([sys.executable, __file__, "killed"], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    return next(Path(".co/evals").glob("doomed*.yaml"))
+
+
 class Big:
     """A model that asks for two tool calls in each of ten iterations, in every turn."""
 
@@ -131,4 +229,4 @@ def run_steps() -> None:
 
 
 if __name__ == "__main__":
-    run_steps()
+    run_until_killed() if sys.argv[1:] == ["killed"] else run_steps()

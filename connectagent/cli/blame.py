@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Any
 
 import click
 
-from connectagent.cli.log.reading import Column, data_text, echo, echo_json, json_option, record_argument, show_table
+from connectagent.cli.log.reading import (
+    Column,
+    data_text,
+    echo,
+    echo_json,
+    json_option,
+    record_argument,
+    show_table,
+    terminal,
+)
 from connectagent.errors import ConfigError
 from connectagent.output.rows import first_line
-from connectagent.output.text import actor, actor_with_place, visible
+from connectagent.output.text import actor, actor_with_place, clean, visible
+from connectagent.output.words import ADDED, REMOVED, SAME, Piece, word_diff
 from connectagent.records.find import find_record
 from connectagent.records.history import history_of
 from connectagent.records.read import refuse_odd
 from connectagent.session.history import Change, History, Line
+
+_NEAR = 200  # characters that are shown around a change
+_MARKS: dict[str, tuple[str, dict[str, Any]]] = {
+    SAME: ("{}", {}),
+    REMOVED: ("[-{}-]", {"fg": "red", "strikethrough": True}),
+    ADDED: ("{{+{}+}}", {"fg": "green"}),
+}
 
 
 @click.command(short_help="Who made each message of a session, and who changed it.")
@@ -85,11 +103,40 @@ def _words(message: Any) -> str:
 
 def _message(line: Line, number: int) -> None:
     echo(f"message {number}, {visible(line.message.get('role'), 20)}")
+    before = None
     for change in line.changes:
         entry = f"; entry:{change.entry}" if change.entry >= 0 else ""
         echo(f"\n{change.did} by {actor_with_place(change.by)}\nin turn {_when(change)}{entry}")
         if change.message is not None:
-            echo(_indented(_whole(change.message)))
+            _show(_words_changed(before, change.message))
+            before = change.message
+
+
+def _words_changed(before: Any, now: Any) -> list[Piece]:
+    return [(SAME, _whole(now))] if before is None else word_diff(_whole(before), _whole(now))
+
+
+def _show(pieces: list[Piece]) -> None:
+    """Print a text with its changes: `[-removed-]`, `{+added+}`, on a terminal also in red and green.
+
+    Of what is the same between changes, the middle of a long text is left out.
+    """
+    coloured = terminal().interactive and not os.environ.get("NO_COLOR")
+    shown = []
+    for number, (kind, text) in enumerate(pieces):
+        marks, style = _MARKS[kind]
+        if kind == SAME and len(pieces) > 1:
+            text = _without_middle(text, number > 0, number < len(pieces) - 1)
+        shown.append(click.style(marks.format(clean(text)), **style) if coloured else marks.format(clean(text)))
+    click.echo(_indented("".join(shown)))
+
+
+def _without_middle(text: str, follows: bool, goes_on: bool) -> str:
+    """What is the same, without what is far from a change."""
+    head, tail = _NEAR * follows, _NEAR * goes_on
+    if len(text) <= head + tail + _NEAR:
+        return text
+    return f"{text[:head]}[... {len(text) - head - tail} characters ...]{text[len(text) - tail :]}"
 
 
 def _entry(history: History, number: int, as_json: bool) -> None:
@@ -104,9 +151,12 @@ def _entry(history: History, number: int, as_json: bool) -> None:
         messages = [{"message": place, "did": change.did, "by": change.by} for place, _, change in touched]
         return echo_json({"entry": number, **entry, "messages": messages})
     echo(f"entry {number}, {visible(entry.get('type'), 40)}" + (f", by {actor_with_place(by)}" if by else ""))
-    for place, _, change in touched:
+    for place, line, change in touched:
         which = f"message {place}" if place is not None else "a message that is gone"
         echo(f"{change.did} {which}, by {actor_with_place(change.by)}")
+        before = [one.message for one in line.changes[: line.changes.index(change)]]
+        if change.message is not None and before:
+            _show(_words_changed(before[-1], change.message))
     echo(_indented(data_text({key: value for key, value in entry.items() if key != "by"}, indent=2)))
 
 

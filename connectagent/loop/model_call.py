@@ -14,7 +14,7 @@ from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.boundary import threads
 from connectagent.loop.described import describe_answer, describe_error, outlined, shown_call
-from connectagent.loop.stored import stored_response, with_changes
+from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
@@ -185,6 +185,7 @@ class Attempt:
         self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there were when the request was sent
         self.tools: list[str] = []
+        self.sent: dict[str, Any] = {}  # schemas and options, and messages that are not those of the conversation
         self.started, self._began = time.time(), time.perf_counter()
 
     def make(self) -> LLMResponse | None:
@@ -223,7 +224,7 @@ class Attempt:
         self.entry = line
         if self.conversation is not None:
             self.conversation.answered()
-            self.conversation.offered = line.get("tools", self.conversation.offered)
+            self.conversation.sent.update(sent_before(line, self.request))
         if line.get("status") in ("error", "recovered"):
             self.error = self._raised(line)
             return None
@@ -268,6 +269,10 @@ class Attempt:
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         self.provider = getattr(llm, "provider", None)
+        given = getattr(llm, "options", None) if options is None else options
+        self.sent = {"tools": tools, "options": shown_options(given) if given else {}}
+        if self.conversation is None or messages is not self.conversation.session["messages"]:
+            self.sent["messages"] = clone(list(messages))
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
@@ -280,10 +285,7 @@ class Attempt:
     def _lost(self) -> None:
         """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""
         with contextlib.suppress(Exception):
-            if self.own is not None:
-                self._close(None, "interrupted")
-            else:
-                self._not_made()
+            self._close(None, "interrupted") if self.own is not None else self._not_made()
 
     def _not_made(self) -> None:
         """Write that the model was not asked, so that the attempt does not count as lost."""
@@ -312,9 +314,11 @@ class Attempt:
         if conversation is not None:
             if self.own is not None:
                 more["entries_since_request"] = conversation.announced - self.announced
-                if self.tools != conversation.offered:
-                    entry["tools"] = conversation.offered = self.tools
+                if self.tools != conversation.sent.get("names", []):
+                    entry["tools"] = self.tools
             conversation.answered()
+        if self.own is not None:
+            more["request"] = self._request()
         entry.update({key: value for key, value in more.items() if value})
         turn.conversation.trace(entry)
 
@@ -325,16 +329,19 @@ class Attempt:
             return self.own  # no handler can have edited it
         return describe_answer(response)
 
+    def _request(self) -> dict[str, Any]:
+        """What was sent and is not in the log yet."""
+        before = {} if self.conversation is None else self.conversation.sent
+        new = {key: clone(value) for key, value in self.sent.items() if value != before.get(key, type(value)())}
+        if self.conversation is not None:
+            self.conversation.sent = {**self.sent, "names": self.tools, "messages": None}
+        return new
+
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Replace the error by a handler's answer."""
         value = {**describe_answer(response), "status": "recovered", "tool_calls_count": len(response.tool_calls or ())}
-        change = {
-            "type": "change",
-            "by": by,
-            "of": "llm_call",
-            "value": value,
-            "iteration": self.entry.get("iteration"),
-        }
+        change = {"type": "change", "by": by, "of": "llm_call", "value": value}
+        change["iteration"] = self.entry.get("iteration")
         self.turn.conversation.amend_entry(self.entry, **value, by=by)
         if self.conversation is not None:
             self.conversation.answered()

@@ -8,6 +8,7 @@ from typing import Any
 from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
 from connectagent.output.masking import current
 from connectagent.session.journal import MASKED, digest_of, marks_in
+from connectagent.session.snapshot import shown_options
 from connectagent.session.state import clone
 
 
@@ -46,6 +47,14 @@ def stored_response(data: dict[str, Any]) -> LLMResponse:
         clone(data.get("provider_data")),
         data.get("retries"),
     )
+
+
+def sent_before(line: TraceEntry, request: LLMRequest) -> dict[str, Any]:
+    """What was sent, from an `llm_call` entry; where something in it is masked, what this process would send."""
+    known: dict[str, Any] = {"names": line["tools"]} if "tools" in line else {}
+    own = {"tools": request.tools, "options": shown_options(request.options)}
+    recorded = line.get("request") or {}
+    return known | {key: own[key] if marks_in(recorded[key]) else recorded[key] for key in own if key in recorded}
 
 
 def changed_request(

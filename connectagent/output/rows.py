@@ -18,7 +18,7 @@ Span = tuple[str, str]
 """Text, and rich's name for its style."""
 
 # The words of the providers for an answer that is not whole.
-_CUT = {
+CUT = {
     "length": "at the limit of output tokens",
     "max_tokens": "at the limit of output tokens",
     "max_output_tokens": "at the limit of output tokens",
@@ -184,8 +184,8 @@ def _call_troubles(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
         style = "red" if status == "error" else "yellow"
         rows.append(Row(4, ((f"{glyphs.bad} {_error(entry)}", style),), wrap=True))
     reason = str(entry.get("finish_reason"))
-    if reason.lower() in _CUT:
-        text = f"{glyphs.warn} the answer was cut {_CUT[reason.lower()]} ({reason})"
+    if reason.lower() in CUT:
+        text = f"{glyphs.warn} the answer was cut {CUT[reason.lower()]} ({reason})"
         rows.append(Row(4, ((text, "yellow"),), wrap=True))
     return rows
 

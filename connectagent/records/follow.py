@@ -20,15 +20,17 @@ class Follower:
 
     Args:
         path: the record.
+        whole: whether it reads all lines, and not only those that people are shown of the record's agent.
 
     Attributes:
         path: the record.
         turn: the number of the last entry's turn.
-        item: the pairs of that turn's item so far; a new dict for each item.
+        item: the pairs of that turn's item so far, without its messages; a new dict for each item.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, whole: bool = False) -> None:
         self.path = path
+        self._whole = whole
         self.turn: Any = None
         self.item: dict[str, Any] = {}
         self._offset = 0
@@ -52,6 +54,8 @@ class Follower:
                 if not line.endswith(b"\n"):
                     return
                 self._offset += len(line)
+                if line.startswith(b"  messages: "):  # half of the record, which its entries tell as well
+                    continue
                 entry = self._read(line)
                 if entry is not None:
                     yield entry
@@ -64,7 +68,7 @@ class Follower:
                 raise ConfigError(f"{self.path}: it holds over {MAX_VALUES} values: more than is read at once")
             if line.startswith("  - {"):
                 entry = entry_of(line)
-                return entry if is_shown(entry, self._agent) else None
+                return entry if self._whole or is_shown(entry, self._agent) else None
             if line.startswith("- "):
                 key, self.turn = pair_of(line[2:])
                 self.item = {key: self.turn}

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError
+from connectagent.records.amended import amend
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE
 from connectagent.records.read import own_entries, read_record, require_agent
@@ -18,6 +19,8 @@ from connectagent.session.history import History
 from connectagent.session.journal import WITHHELD, Journal, only_says_stopped
 from connectagent.session.state import clone
 from connectagent.session.usage import duration_of, spent_in
+
+Kind = TypeVar("Kind", bound=History)
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
 """The statuses of turns that may go on; None where the process died."""
@@ -117,16 +120,23 @@ def read_history(record: dict[str, Any], blobs: Path | None = None) -> History:
         blobs: the folder of its long texts; None leaves their place holders.
     """
     whole = partial(restored, folder=blobs) if blobs is not None else clone
-    history = _beginning(record, whole)
+    history = history_begun(record, whole, History)
     for part in parts_of(record):
         _extend(history, part, record.get("agent"), whole)
     return history
 
 
-def _beginning(record: dict[str, Any], whole: Callable[[Any], Any]) -> History:
+def history_begun(record: dict[str, Any], whole: Callable[[Any], Any], kind: Callable[..., Kind]) -> Kind:
+    """The history of a record's agent as its session began.
+
+    Args:
+        record: as `read_record` returns it.
+        whole: gives a value with its long texts.
+        kind: makes the history: its class.
+    """
     first = record.get("begins_with") or {}
     messages, state = (whole(first.get(key)) for key in ("messages", "state"))
-    return History(whole(record.get("system_prompt") or ""), messages, state, int(first.get("turn") or 0))
+    return kind(whole(record.get("system_prompt") or ""), messages, state, int(first.get("turn") or 0))
 
 
 def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any]) -> None:
@@ -134,6 +144,17 @@ def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any
     void = void_entries(part)
     entries = [whole(entry) for entry in own_entries(part.lines, agent) if id(entry) not in void]
     history.extend(entries, closed="status" in part.last or "messages" in part.last)
+    settle(history, part, whole)
+
+
+def settle(history: History, part: Part, whole: Callable[[Any], Any]) -> None:
+    """Take what a turn's end holds of messages and state.
+
+    Args:
+        history: with the turn's entries.
+        part: the turn.
+        whole: gives a value with its long texts.
+    """
     if isinstance(part.last.get("messages"), str) and len(part.items) == 1:
         history.settle(whole(json.loads(part.last["messages"])))
     if isinstance(part.last.get("state"), dict):
@@ -255,7 +276,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     opened = last if last is not None and last.is_open else None
     _refuse_incomplete(path, opened, at)
     ended = [part for part in parts if part is not opened]
-    history = _beginning(record, whole)
+    history = history_begun(record, whole, History)
     for part in ended:
         _extend(history, part, record["agent"], clone)
     lines = _lines_of(parts)
@@ -303,57 +324,18 @@ def _line(line: TraceEntry, whole: Callable[[Any], Any]) -> TraceEntry:
     return made
 
 
-def amend(entries: list[TraceEntry]) -> None:
-    """Apply later changes to the entries of calls, so that they are as in the session."""
-    calls: dict[Any, TraceEntry] = {}
-    for entry in entries:
-        kind, of, value = entry.get("type"), entry.get("of"), entry.get("value")
-        if kind == "tool_execution":
-            calls[entry.get("call_id")] = entry
-        elif kind == "llm_call":
-            calls[entry.get("id")] = entry
-        elif kind == "change" and of in ("tool_execution", "result", "llm_call"):
-            own = str(entry.get("id")).removesuffix("/recovered")
-            call = calls.get(own if of == "llm_call" else entry.get("call_id"))
-            changed = {"result": value} if of == "result" else value
-            if call is not None and isinstance(changed, dict):
-                by = {"by": entry.get("by")} if changed.get("status") == "recovered" else {}
-                call.update({**changed, **by})
-
-
-def with_retries(entries: list[TraceEntry]) -> list[TraceEntry]:
-    """Entries for readers: a retried tool call has the outcome of its last attempt, and lists all attempts."""
-    merged = list(entries)
-    calls: dict[Any, int] = {}
-    for number, entry in enumerate(merged):
-        if entry.get("type") == "tool_execution":
-            calls[entry.get("call_id")] = number
-        elif (value := retried(entry)) is not None and entry.get("call_id") in calls:
-            at = calls[entry["call_id"]]
-            first = {key: one for key, one in merged[at].items() if key not in ("error", "error_type")}
-            merged[at] = {**first, **value}
-    return merged
-
-
-def retried(entry: TraceEntry) -> dict[str, Any] | None:
-    """The outcome of a retried tool call, if an entry is one."""
-    value = entry.get("value") if entry.get("type") == "change" and entry.get("of") == "tool_execution" else None
-    return value if isinstance(value, dict) and isinstance(value.get("attempts"), list) else None
-
-
 def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
     """The finished turns of inner agents; their open turns are looked up when they go on."""
     found: dict[str, Recorded] = {}
     names: dict[str, Any] = {}
     for part in parts:
         lines = _with_texts(part.lines)
+        found |= {branch: Recorded(history, []) for branch, history in inside_begun(lines, set(found), History)}
         for line in lines:
             branch = line.get("branch")
-            if line.get("type") != "began" or not isinstance(branch, str):
-                continue
-            if branch not in found:
-                found[branch], names[branch] = Recorded(_begun(line), []), line.get("agent")
-            if line.get("heard") and part is not opened:
+            if line.get("type") == "began":
+                names.setdefault(str(branch), line.get("agent"))
+            if line.get("type") == "began" and line.get("heard") and branch in found and part is not opened:
                 found[branch].history.session.setdefault("heard", {}).update(line["heard"])
         journal, void = Journal(part.lines), void_entries(part)
         for branch, recorded in found.items():
@@ -369,11 +351,24 @@ def _with_texts(lines: list[TraceEntry]) -> list[TraceEntry]:
     return [line for line in lines if not line.get(WITHHELD)]
 
 
-def _begun(line: TraceEntry) -> History:
-    """The conversation that an inner agent began with."""
-    begins = line.get("begins_with") or {}
-    prompt, messages = str(line.get("system_prompt") or ""), clone(begins.get("messages"))
-    return History(prompt, messages, begins.get("state"), int(begins.get("turn") or 0))
+def inside_begun(
+    lines: list[TraceEntry], known: Container[Any], kind: Callable[..., Kind]
+) -> Iterator[tuple[str, Kind]]:
+    """The inner agents that begin in some lines: their branches, each with the conversation that it began with.
+
+    Args:
+        lines: lines of the log.
+        known: the branches that began before.
+        kind: makes a history: its class.
+    """
+    seen: set[str] = set()
+    for line in lines:
+        branch = line.get("branch")
+        if line.get("type") == "began" and isinstance(branch, str) and branch not in known and branch not in seen:
+            seen.add(branch)
+            begins = line.get("begins_with") or {}
+            prompt, messages = str(line.get("system_prompt") or ""), clone(begins.get("messages"))
+            yield branch, kind(prompt, messages, begins.get("state"), int(begins.get("turn") or 0))
 
 
 def _of_ended_turns(entries: list[TraceEntry], journal: Journal, all_ended: bool) -> list[TraceEntry]:

@@ -25,6 +25,7 @@ _YAML = re.compile(r'"(?:[^"\\]++|\\.)*+"|(?<=[\[ ])(-?)\.inf|(?<=[\[ ])\.nan|\?
 _PAIR = re.compile(r"([a-z_]\w*):(?: (.+))?", re.ASCII)
 _BARE = re.compile(r"[a-z_][\w./-]*", re.IGNORECASE | re.ASCII)
 _NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
+_CONTROLS = bytes((*range(32), 127))
 _WORDS = {"null": None, "true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)
 
@@ -35,7 +36,10 @@ def text_of(line: bytes) -> str:
     Raises:
         ValueError: it is not UTF-8, or has characters that YAML reads differently.
     """
-    text = line.removesuffix(b"\n").decode("utf-8")
+    data = line.removesuffix(b"\n")
+    if data.isascii() and len(data.translate(None, _CONTROLS)) == len(data):  # fast, and nearly every line
+        return data.decode("ascii")
+    text = data.decode("utf-8")
     if not text.isprintable():
         found = _DOUBTFUL.search(text)
         if found is not None:

@@ -44,7 +44,7 @@ class Conversation:
     Attributes:
         announced: how many entries of the trace were announced so far.
         begins_behind: how many entries the trace had at the beginning.
-        offered: the tools of the newest model call, by name.
+        sent: of the newest model call: `names` and schemas of the `tools`, and the `options`.
         dropped: the `temp:` state of the last turn.
         heard: `session["heard"]` before each turn that began by a handoff, by the turn's place.
     """
@@ -64,7 +64,7 @@ class Conversation:
         self._around = around
         self.name, self.labels = name, labels or {}
         self._pending = PendingEntries()
-        self.offered: list[str] = []
+        self.sent: dict[str, Any] = {}
         self.session: dict[str, Any] = {} if session is None else session
         begins = "state" not in self.session
         for key, value in fresh_session(system_prompt).items():

@@ -236,7 +236,8 @@ class History:
         if entry.get("status") in NO_ANSWER:
             return
         self.answer = _response(entry, entry.get("provider_data"))
-        self.answered_by = entry.get("by") or {"model": entry.get("model")}
+        made = entry.get("by") if entry.get("status") in ("stand_in", "recovered") else None  # else it asked again
+        self.answered_by = made or {"model": entry.get("model")}
         self.round = None
 
     def _on_assistant(self, entry: TraceEntry) -> None:

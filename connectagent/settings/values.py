@@ -29,6 +29,7 @@ SETTINGS: dict[str, str] = {
     "max_records": "how many records are kept (1000); the oldest are removed when a session begins; `0`: no limit",
     "max_record_bytes": "how many bytes records and blobs may take (1073741824); `0`: no limit",
     "plugins": "installed plugins and files that every agent has: a list, in the variable separated by commas",
+    "editor": "what opens code from the page: `vscode`, `cursor`, `zed`, `idea`, `editor` for `editor://`, or `off`",
     "gateway_url": "base URL of the gateway of `co/<model>`, which speaks OpenAI's API",
     "gateway_key": "the key for that gateway",
 }

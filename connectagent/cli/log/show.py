@@ -25,9 +25,10 @@ from connectagent.cli.log.tree import Node, show_tree
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, duration
 from connectagent.output.text import actor_with_place
+from connectagent.records.amended import with_retries
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
-from connectagent.records.history import joined_turns, with_retries
+from connectagent.records.history import joined_turns
 from connectagent.records.read import read_ends, read_record, refuse_odd
 from connectagent.records.summary import summarise
 

@@ -21,8 +21,9 @@ from connectagent.cli.log.reading import (
     sum_text,
 )
 from connectagent.output.rows import duration
+from connectagent.records.amended import with_retries
 from connectagent.records.file import BETWEEN_TURNS
-from connectagent.records.history import joined_turns, with_retries
+from connectagent.records.history import joined_turns
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.session.usage import Spent, spent_in

@@ -8,11 +8,15 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from connectagent.output.text import visible
-from connectagent.records.find import find_record
+from connectagent.records.find import find_record, records_folder
+
+if TYPE_CHECKING:
+    from connectagent.cli.view.server import Server
 
 
 @click.command(short_help="Sessions as a page in the browser, while they run.")
@@ -24,11 +28,14 @@ def view(record: str | None, port: int, opened: bool | None) -> None:
 
     It opens with RECORD: a path, a session's id, an agent's name for its newest record, the name of a file in
     .co/evals, the beginning of an id or of such a name, or `last`. What an agent writes appears while it runs.
+
+    With --port the address is the same each time, so that links to entries, messages and turns stay.
     """
-    from connectagent.cli.view.server import Server
+    from connectagent.cli.view.editor import check_editor
 
     opened_by = contextlib.ExitStack()
-    server = Server(find_record(record) if record is not None else None, port)
+    check_editor()
+    server = _server(find_record(record) if record is not None else None, port)
     try:
         click.echo(visible(server.url, 2000))
         sys.stdout.flush()
@@ -42,6 +49,14 @@ def view(record: str | None, port: int, opened: bool | None) -> None:
     finally:
         opened_by.close()
         server.close()
+
+
+def _server(record: Path | None, port: int) -> Server:
+    """The server; with a port, at the address that the folder's page had before."""
+    from connectagent.cli.view.address import kept_secret
+    from connectagent.cli.view.server import Server
+
+    return Server(record, port, kept_secret(record.parent if record else records_folder()) if port else None)
 
 
 @contextlib.contextmanager

@@ -1,27 +1,36 @@
 // The page: which session is shown, and what is new in it.
+import {showAnswer} from "./answer.js";
+import {showBeside} from "./beside.js";
+import {Changes} from "./changes.js";
+import {Conversation} from "./conversation.js";
+import {showHead, showProblems} from "./head.js";
+import {applyFilter, beginKeys, focusRow, setFilter, typed} from "./keys.js";
+import {beginList, markCurrent, showSessions} from "./list.js";
+import {showAgents, showOverview} from "./overview.js";
+import {inlined, source} from "./source.js";
+import {address, at, place, state} from "./state.js";
+import {button, count} from "./text.js";
+import {Timeline} from "./timeline.js";
 
-const at = (id) => document.getElementById(id);
 const KIND_NAMES = [
   ["model", "Model"],
   ["tool", "Tools"],
+  ["agent", "Agents"],
   ["handler", "Handlers"],
   ["problem", "Problems"],
 ];
+const VIEWS = ["timeline", "conversation", "changes"];
 const wide = matchMedia("(min-width: 900px)");
-let shown = null; // the session that is shown, with its two views
-let listed = 0; // sessions in the list that were asked for beyond the first ones
-let filterText = "",
-  filterKind = "",
-  found = null;
 
-const place = () => new URLSearchParams(location.hash.slice(1));
-const address = (given) => `#${new URLSearchParams(given)}`;
-
+/** @param {string} name */
 function open(name) {
-  shown = {name, rows: [], items: [], summary: null, file: null, view: "timeline"};
+  /** @type {any} */
+  const shown = {name, rows: [], items: [], agents: [], waits: [], problems: [], summary: null, file: null, open: 0, view: "timeline"};
+  state.shown = shown;
   shown.timeline = new Timeline(at("timeline"), shown);
   shown.conversation = new Conversation(at("conversation"), shown);
-  for (const id of ["problems", "overview", "bar", "fresh", "trouble"]) at(id).hidden = true;
+  shown.changes = new Changes(at("changes"), shown);
+  for (const id of ["problems", "overview", "agents", "answer", "bar", "fresh", "trouble"]) at(id).hidden = true;
   at("all-problems").dataset.all = "";
   at("main").setAttribute("aria-busy", "true");
   at("title").textContent = name;
@@ -29,93 +38,142 @@ function open(name) {
   at("sums").replaceChildren();
   at("about").textContent = "Reading the record.";
   setFilter("", "");
-  view(place().get("view") === "conversation" ? "conversation" : "timeline");
+  view(place().get("view") ?? "timeline");
   markCurrent();
 }
 
-// Asks for what is new in the session and shows it; what was scrolled to stays where it is.
+// Asks for what is new since what is there.
+/** @param {any} session */
+function ask(session) {
+  return source.news(session.name, session.rows.length, session.open, session.file);
+}
+
+// Puts what is new into the session.
+/** @param {any} session @param {any} news */
+function take(session, news) {
+  session.file = news.file;
+  session.items.splice(session.open, Infinity, ...news.items);
+  const open = session.items.findIndex((/** @type {any} */ item) => !item.status);
+  session.open = Math.min(open < 0 ? session.items.length : open, Math.max(session.items.length - 1, 0));
+  for (const row of news.changed ?? []) session.rows[row.n] = row;
+  for (const row of news.rows) session.rows.push(row);
+  session.agents = news.agents ?? session.agents;
+  session.waits = news.waits ?? [];
+  session.summary = news.summary;
+}
+
+// Shows what is new in the session; what was scrolled to stays where it is.
 async function update() {
-  const session = shown;
-  const unended = session.items.findIndex((item) => !item.status);
-  const from = unended < 0 ? session.items.length : unended;
-  const news = await source.news(
-    session.name,
-    session.rows.length,
-    Math.min(from, Math.max(session.items.length - 1, 0)),
-    session.file,
-  );
-  if (session !== shown) return;
-  if (session.file && session.file !== news.file) return open(session.name);
+  const session = state.shown;
   const first = session.file === null,
     begun = session.rows.length,
-    below = isBelow();
-  session.file = news.file;
-  session.items.splice(Math.min(from, Math.max(session.items.length - 1, 0)), Infinity, ...news.items);
-  session.rows.push(...news.rows);
-  const changed = first || news.rows.length > 0 || JSON.stringify(news.summary) !== JSON.stringify(session.summary);
-  session.summary = news.summary;
-  if (!changed) return;
-  showHead(session);
-  at("bar").hidden = at("keys").hidden = false;
-  await session.timeline.add();
-  if (session !== shown) return;
-  showProblems(session);
-  showOverview(session);
-  if (session.view === "conversation") await session.conversation.show();
-  applyFilter();
-  if (first) {
-    at("main").setAttribute("aria-busy", "false");
-    performance.mark("session shown");
+    below = isBelow(),
+    before = JSON.stringify(session.summary);
+  let news = await ask(session);
+  for (;;) {
+    if (session !== state.shown) return;
+    if (session.file && session.file !== news.file) return open(session.name);
+    take(session, news);
+    const rest = news.more ? ask(session) : null; // it is read while the rows are made
+    session.timeline.change(news.changed ?? []);
+    await session.timeline.add();
+    if (!rest) break;
+    news = await rest;
   }
-  if (!first && session.rows.length > begun) tellNews(session.rows.length - begun, below);
-  if (first && place().get("entry")) go(Number(place().get("entry")));
+  if (session !== state.shown) return;
+  if (!first && session.rows.length === begun && JSON.stringify(session.summary) === before) return;
+  showHead(session);
+  at("bar").hidden = false;
+  showProblems(session);
+  showOverview(session, (plugin) => view("changes").then(() => session.changes.choose(plugin)));
+  showAgents(session);
+  if (session.view !== "timeline") await session[session.view].show();
+  applyFilter();
+  const answered = showAnswer(session);
+  if (first) {
+    performance.mark("session shown");
+    await answered;
+    at("main").setAttribute("aria-busy", "false");
+    goToPlace();
+  } else if (session.rows.length > begun) tellNews(session.rows.length - begun, below);
 }
 
 const isBelow = () => scrollY > 0 && innerHeight + scrollY >= document.documentElement.scrollHeight - 60;
+const toEnd = () => scrollTo(0, document.documentElement.scrollHeight);
 
+/** @param {number} number @param {boolean} below */
 function tellNews(number, below) {
-  at("said").textContent = count(number, "new entry").replace("entrys", "entries");
-  if (below) return scrollTo(0, document.documentElement.scrollHeight);
+  at("said").textContent = count(number, "new entry", "new entries");
+  if (below) return toEnd();
   if (document.documentElement.scrollHeight - innerHeight - scrollY < 60) return;
   at("fresh").dataset.number = number + Number(at("fresh").hidden ? 0 : at("fresh").dataset.number);
   at("fresh").textContent = `${at("fresh").dataset.number} new below`;
   at("fresh").hidden = false;
 }
 
-function view(name) {
-  shown.view = name;
-  for (const one of ["timeline", "conversation"]) {
-    at(one).hidden = one !== name;
-    at(`show-${one}`).setAttribute("aria-pressed", String(one === name));
+/** @param {string} name */
+export function view(name) {
+  const {shown} = state;
+  shown.view = VIEWS.includes(name) ? name : "timeline";
+  for (const one of VIEWS) {
+    at(one).hidden = one !== shown.view;
+    at(`show-${one}`).setAttribute("aria-pressed", String(one === shown.view));
   }
-  at("kinds").hidden = name !== "timeline";
-  if (name === "conversation" && shown.file) shown.conversation.show().then(applyFilter);
-  else applyFilter();
+  at("kinds").hidden = shown.view !== "timeline";
+  if (shown.view !== "timeline" && shown.file) return shown[shown.view].show().then(applyFilter, trouble);
+  applyFilter();
+  return Promise.resolve();
 }
 
 // Goes to an entry, opens it and gives it the focus.
-function go(number) {
+/** @param {number} number */
+export function go(number) {
+  const {shown} = state;
   if (!shown?.rows[number]) return;
-  const row = shown.rows.find((other) => other.started === number) ?? shown.rows[number];
-  if (filterText || filterKind) setFilter("", "");
+  if (state.text || state.kind) setFilter("", "");
   view("timeline");
-  const node = shown.timeline.nodes[row.n];
-  history.replaceState(null, "", address({record: shown.name, entry: row.n}));
+  const node = shown.timeline.nodes[number];
+  history.replaceState(null, "", address({record: shown.name, entry: number}));
   if (node.tagName === "DETAILS") node.open = true;
   node.scrollIntoView({block: "center"});
   focusRow(node);
 }
 
+// Goes to the entry, the message or the turn that the address names.
+async function goToPlace() {
+  const given = place(),
+    {shown} = state;
+  if (given.get("entry")) return go(Number(given.get("entry")));
+  if (given.get("message")) {
+    if ((given.get("agent") ?? "") !== shown.conversation.branch) shown.conversation.start(given.get("agent") ?? "");
+    await view("conversation");
+    return mark(document.getElementById(`m${given.get("message")}`));
+  }
+  if (given.get("turn"))
+    mark(shown.timeline.turns.find((/** @type {any} */ turn) => turn.item.turn === given.get("turn"))?.node);
+}
+
+/** @param {any} node */
+function mark(node) {
+  node?.scrollIntoView({block: "start"});
+  node?.classList.add("found");
+}
+
 function route() {
-  const name = place().get("record");
+  const name = place().get("record"),
+    other = place().get("beside");
   document.body.classList.toggle("has-session", Boolean(name));
-  if (name && name !== shown?.name) {
+  document.body.classList.toggle("has-two", Boolean(name && other));
+  at("beside").hidden = !(name && other);
+  if (name && other) showBeside(name, other).then(() => trouble(null), trouble);
+  if (name && name !== state.shown?.name) {
     open(name);
     scrollTo(0, 0);
     refresh();
-  } else if (name && place().get("entry")) go(Number(place().get("entry")));
+  } else if (name && state.shown?.file) goToPlace();
 }
 
+/** @param {any} error */
 function trouble(error) {
   at("trouble").hidden = !error;
   if (!error) return;
@@ -131,9 +189,9 @@ async function refresh() {
   try {
     let name;
     do {
-      name = shown?.name;
-      if (shown) await update();
-    } while (name !== shown?.name); // another one was chosen meanwhile
+      name = state.shown?.name;
+      if (state.shown) await update();
+    } while (name !== state.shown?.name); // another one was chosen meanwhile
     trouble(null);
   } catch (error) {
     trouble(error);
@@ -141,22 +199,25 @@ async function refresh() {
   running = false;
 }
 
+let listedAt = 0;
+
 async function follow() {
   const begun = performance.now();
   if (!document.hidden) {
     await refresh();
-    if (begun - (follow.listed ?? 0) > 2500) {
-      follow.listed = begun;
+    if (begun - listedAt > 2500) {
+      listedAt = begun;
       choose(await showSessions().catch(trouble));
     }
   }
   const took = performance.now() - begun; // a large conversation takes a while: the agent's machine is not kept busy
-  setTimeout(follow, Math.max(shown?.summary?.status === "running" ? 400 : 1200, took * 3));
+  setTimeout(follow, Math.max(state.shown?.summary?.status === "running" ? 400 : 1200, took * 3));
 }
 
 // Shows the newest session where none was chosen; a phone has no room for it beside the list.
+/** @param {any} sessions */
 function choose(sessions) {
-  if (shown) return;
+  if (state.shown) return;
   if (!sessions?.length) at("about").textContent = "No sessions yet. Run an agent: they appear here.";
   else if (inlined || wide.matches) {
     const given = inlined ? Object.fromEntries(place()) : {};
@@ -166,38 +227,28 @@ function choose(sessions) {
 }
 
 async function begin() {
-  at("kinds").append(
-    ...KIND_NAMES.map(([kind, name]) =>
-      el(
-        "button",
-        {
-          type: "button",
-          "data-kind": kind,
-          "aria-pressed": "false",
-          onclick: () => setFilter(filterText, filterKind === kind ? "" : kind),
-        },
-        name,
-      ),
-    ),
+  const kinds = KIND_NAMES.map(([kind, name]) =>
+    button(name, () => setFilter(state.text, state.kind === kind ? "" : kind), {"data-kind": kind, "aria-pressed": "false"}),
   );
+  at("kinds").append(...kinds);
   at("filter").addEventListener("input", typed);
-  at("show-timeline").addEventListener("click", () => view("timeline"));
-  at("show-conversation").addEventListener("click", () => view("conversation"));
-  at("fresh").addEventListener("click", () => scrollTo(0, document.documentElement.scrollHeight));
-  at("older").addEventListener("click", () => ((listed = at("list").children.length + 1), showSessions()));
-  at("all-problems").addEventListener("click", () => ((at("all-problems").dataset.all = "yes"), showProblems(shown)));
-  at("skip").addEventListener("click", (event) => (event.preventDefault(), at("main").focus()));
+  for (const name of VIEWS) at(`show-${name}`).addEventListener("click", () => view(name));
+  at("fresh").addEventListener("click", toEnd);
+  at("older").addEventListener("click", () => ((state.listed = at("list").children.length + 1), showSessions()));
+  at("all-problems").addEventListener("click", () => ((at("all-problems").dataset.all = "yes"), showProblems(state.shown)));
+  at("skip").addEventListener("click", (/** @type {any} */ event) => (event.preventDefault(), at("main").focus()));
   addEventListener("scroll", () => isBelow() && (at("fresh").hidden = true), {passive: true});
-  addEventListener("keydown", pressed);
   addEventListener("hashchange", route);
   document.addEventListener("click", (event) => {
-    const target = event.target.closest("[data-n]");
+    const target = /** @type {any} */ (event.target).closest("[data-n]");
     if (!target) return;
     event.preventDefault();
     go(Number(target.dataset.n));
   });
+  setInterval(() => document.hidden || state.shown?.timeline.tick(), 200);
+  beginKeys();
+  beginList();
   document.body.classList.toggle("in-file", inlined);
-  at("keys").hidden = true;
   if (place().get("record") && !inlined) route();
   choose(await showSessions().catch(trouble));
   if (!inlined) follow();

@@ -6,22 +6,33 @@ import base64
 import datetime
 import hashlib
 import json
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from connectagent.cli.log.reading import data_text
-from connectagent.cli.view.conversation import conversation_of, history_by_number
-from connectagent.cli.view.reading import listing_of
+from connectagent.cli.view.changes import changes_of, request_data
+from connectagent.cli.view.conversation import conversation_of
+from connectagent.cli.view.listing import listing_of, number_lines
 from connectagent.cli.view.rows import fields_of
 from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.watched import watched_agents
 from connectagent.session.usage import spent_in
 
-_SCRIPTS = (
-    *("source.js", "text.js", "overview.js", "timeline.js", "conversation.js"),
-    *("list.js", "head.js", "keys.js", "page.js"),
+# Modules, each behind those that it imports. The page gets them as one script: an exported page is one file, in which
+# modules cannot import each other.
+SCRIPTS = (
+    *("source.js", "text.js", "folded.js", "markdown.js", "state.js", "overview.js", "request.js", "changes.js"),
+    *("rows.js", "timeline.js", "conversation.js", "answer.js", "list.js", "beside.js"),
+    *("head.js", "keys.js", "page.js"),
 )
-_LINKS = '<link rel="stylesheet" href="page.css"><script src="page.js" defer></script>'
+LIBRARY = "vendor/marked.umd.js"
+_WHOLE = ("result", "error", "input")  # the texts of a turn that the page shows whole
+_SCRIPT = '<script src="{}" defer></script>'
+_LINKS = f'<link rel="stylesheet" href="page.css">{_SCRIPT.format("library.js")}{_SCRIPT.format("page.js")}'
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"[^\"]*\";\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 def page() -> str:
@@ -35,8 +46,13 @@ def style() -> str:
 
 
 def script() -> str:
-    """The page's scripts as one."""
-    return "\n".join(["'use strict';", *map(_file, _SCRIPTS)])
+    """The page's modules as one script."""
+    return "\n".join(["'use strict';", *(_EXPORT.sub("", _IMPORT.sub("", _file(name))) for name in SCRIPTS)])
+
+
+def library() -> str:
+    """The library that reads Markdown: see `vendor/README.md`."""
+    return _file(LIBRARY)
 
 
 def page_of(record: dict[str, Any]) -> str:
@@ -46,16 +62,29 @@ def page_of(record: dict[str, Any]) -> str:
         record: as `read_record` returns it. Its long texts stay head and tail.
     """
     listing = listing_of(record)
-    shown = {"rows": listing.rows, "items": listing.items, "summary": _summary(record)}
-    details = [fields_of(entry, most=None) for entry in listing.entries]
-    conversation = conversation_of(history_by_number(record), most=None)
-    blocks = {"shown": shown, "details": details, "conversation": conversation}
+    number_lines(record)
+    agents = watched_agents(record)
+    shown = {"rows": listing.rows, "items": listing.items, "agents": listing.agents(), "summary": _summary(record)}
+    blocks = {
+        "shown": shown,
+        "details": [fields_of(entry, most=None) for entry in listing.entries],
+        "conversation": {agent.branch or "": conversation_of(agent.history, most=None) for agent in agents},
+        "changes": changes_of(agents, links=False),
+        "requests": {
+            str(request.entry["number"]): request_data(request, None, all_messages=False)
+            for agent in agents
+            for request in agent.requests()
+        },
+        "ends": [{key: data_text(item[key]) for key in _WHOLE if item.get(key)} for item in listing.ends],
+    }
     form = '<script type="application/json" id="data-{}">{}</script>'
     data = "\n".join(form.format(name, _json(value)) for name, value in blocks.items())
-    policy = f"default-src 'none'; img-src data:; style-src {_hash(style())}; script-src {_hash(script())}"
+    allowed = f"style-src {_hash(style())}; script-src {_hash(library())} {_hash(script())}"
+    policy = f"default-src 'none'; img-src data:; {allowed}"
     head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style()}</style>'
     whole = _file("page.html").replace("<!-- head -->", head)
-    return whole.replace("</body>", f"{data}\n<script>{script()}</script>\n</body>")
+    scripts = f"<script>{library()}</script>\n<script>{script()}</script>"
+    return whole.replace("</body>", f"{data}\n{scripts}\n</body>")
 
 
 def _summary(record: dict[str, Any]) -> dict[str, Any]:

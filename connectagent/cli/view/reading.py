@@ -1,106 +1,29 @@
-"""One record for the page: rows as they come, an opened entry, a whole text, the conversation."""
+"""One record for the page: rows as they come, an opened entry, a whole text, the conversation, requests, changes."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
-from connectagent.cli.log.reading import data_text, number_of
-from connectagent.cli.view.conversation import content_text, conversation_of, history_by_number
-from connectagent.cli.view.rows import excerpt, fields_of, row_of
+from connectagent.cli.log.reading import data_text
+from connectagent.cli.view.changes import MOST_CHANGES, changes_of, request_data, text_of_value
+from connectagent.cli.view.conversation import content_text, conversation_of, images_of, news_of
+from connectagent.cli.view.editor import editor_link
+from connectagent.cli.view.listing import Listing, number_lines
+from connectagent.cli.view.rows import MOST_IN_DETAIL, excerpt, fields_of
+from connectagent.errors import short_path
+from connectagent.output.rows import call_text
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.follow import Follower
-from connectagent.records.history import retried, with_retries
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
-from connectagent.session.history import History
+from connectagent.records.watched import Request, WatchedAgent, request_of, watched_agents
 
-_OF_AN_END = ("status", "duration_ms", "tokens", "cost", "result", "error")
-
-
-class Listing:
-    """The rows and turns of a record, as far as it was read.
-
-    Attributes:
-        entries: the entries.
-        rows: a row for each.
-        items: the items of the record: a turn that was paused and resumed is two.
-    """
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-        self.rows: list[dict[str, Any]] = []
-        self.items: list[dict[str, Any]] = []
-        self._calls: dict[Any, int] = {}  # tool calls, each with the number of its entry
-        self._started: dict[str, int] = {}  # calls that have no end yet, each with the number of its entry
-
-    def begin(self, item: dict[str, Any]) -> None:
-        """Begin a turn; `item` has its pairs."""
-        given = excerpt(data_text(item.get("input", "")), 300)["text"]
-        self.items.append({"turn": data_text(item.get("turn")), "input": given, "first": len(self.entries)})
-        self.items[-1] |= {key: data_text(item[key]) for key in ("from", "resumed") if key in item}
-        if item.get("status") == BETWEEN_TURNS:
-            self.items[-1]["status"] = BETWEEN_TURNS
-        self._started.clear()
-
-    def add(self, entry: dict[str, Any]) -> None:
-        """Add an entry to the newest turn."""
-        row = {**row_of(entry, len(self.entries)), "item": len(self.items) - 1}
-        if retried(entry) is not None and entry.get("call_id") in self._calls:
-            self._try_again(self._calls[entry["call_id"]], entry)
-        if entry.get("type") == "tool_execution":
-            self._calls[entry.get("call_id")] = row["n"]
-        if row["kind"] == "started":
-            self._started[row["call"]] = row["n"]
-        elif row["kind"] == "tool" and row["call"] in self._started:
-            row["started"] = self._started.pop(row["call"])
-            begun = self.rows[row["started"]].get("start")  # the tool's own; the entry's is before its handlers
-            if begun is not None and row.get("start") is not None:
-                row |= {"start": begun, "waited_ms": max(0.0, round((begun - row["start"]) * 1000, 3))}
-        self.entries.append(entry)
-        self.rows.append(row)
-
-    def _try_again(self, number: int, again: dict[str, Any]) -> None:
-        """Let the row of a call show its last attempt."""
-        entry = with_retries([self.entries[number], again])[0]
-        kept = {key: value for key, value in self.rows[number].items() if key not in ("error", "status", "bad")}
-        self.rows[number] = {**kept, **row_of(entry, number)}
-
-    def end(self, item: dict[str, Any]) -> None:
-        """End the newest turn; `item` has its summary."""
-        end: dict[str, Any] = {key: item[key] for key in _OF_AN_END if item.get(key) is not None}
-        for key, value in end.items():
-            number = key in ("duration_ms", "tokens", "cost")
-            end[key] = number_of(value) if number else excerpt(data_text(value), 600)["text"]
-        if "cost" in item and item["cost"] is None:
-            end["cost"] = None  # unknown, not zero
-        handlers = item.get("handlers")
-        if isinstance(handlers, list):
-            end["handlers"] = [bar for bar in map(_bar, handlers) if bar is not None]
-        self.items[-1] |= end
-
-
-def _bar(value: Any) -> dict[str, Any] | None:
-    """A handler's slow call as a bar of the page; None for anything else."""
-    if not isinstance(value, list) or len(value) != 4:
-        return None
-    start, ms = number_of(value[2]), number_of(value[3])
-    plugin, hook = (excerpt(data_text(name), 60)["text"] for name in value[:2])
-    return None if start is None or ms is None else {"plugin": plugin, "name": hook, "start": start, "ms": ms}
-
-
-def listing_of(record: dict[str, Any]) -> Listing:
-    """The listing of a record, as `read_record` returns it."""
-    listing = Listing()
-    for item in record["turns"]:
-        listing.begin(item)
-        for entry in item["trace"]:
-            listing.add(entry if isinstance(entry, dict) else {"type": "?", "value": entry})
-        listing.end(item)
-    return listing
+_AT_ONCE_S = 0.12  # how long a record is read before its first part is shown
 
 
 class Reading:
@@ -113,13 +36,16 @@ class Reading:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._listing = Listing()
-        self._follower = Follower(path)
+        self._follower = Follower(path, whole=True)
         self._item: Any = None  # the follower's item of the newest turn
         self._lock = threading.Lock()
-        self._history: tuple[int, History] | None = None  # with the size of the record that it was read from
+        self._watched: tuple[int, dict[str, Any], list[WatchedAgent]] | None = None  # with the size of the record
+        self._requests: dict[tuple[int, int], Request | None] = {}
 
     def news(self, row: int = 0, item: int = 0) -> dict[str, Any]:
-        """What is new: `rows` and `items` (the turns) from these numbers on, and `summary`.
+        """What is new: `rows` and `items` (the turns) from these numbers on, `changed` rows, and `summary`.
+
+        Of a long record it is the beginning, with `more`: the reader shows it while the rest is read.
 
         Raises:
             OSError: the file cannot be read.
@@ -127,18 +53,57 @@ class Reading:
         """
         summary = summary_of(self.path)
         with self._lock:
-            for entry in self._follower.entries():
-                self._take(entry)
-            rows, items = self._listing.rows[max(0, row) :], self._listing.items[max(0, item) :]
-            return {"rows": rows, "items": [dict(item) for item in items], "summary": summary}
+            more = self._read_on(_AT_ONCE_S)
+            listing = self._listing
+            rows, items = listing.rows[max(0, row) :], listing.items[max(0, item) :]
+            changed = [listing.rows[number] for when, number in listing.changed if when >= row > number]
+            news = {"rows": rows, "changed": changed, "items": [dict(one) for one in items], "summary": summary}
+            if more:
+                return {**news, "more": True}
+            if rows:
+                news["agents"] = listing.agents()
+            if summary["status"] == "paused":
+                news["waits"] = self._waits()
+            return news
+
+    def read(self) -> None:
+        """Read all there is."""
+        with self._lock:
+            self._read_on(None)
+
+    def _read_on(self, seconds: float | None) -> bool:
+        """Read what was written since, for so long; whether there is more."""
+        end = None if seconds is None else time.monotonic() + seconds
+        for entry in self._follower.entries():
+            self._take(entry)
+            if end is not None and time.monotonic() > end:
+                return True
+        return False
+
+    def _waits(self) -> list[dict[str, Any]]:
+        """What a person is to decide, each with the commands for it."""
+        waits = []
+        for id, line in self._listing.waits.items():
+            call = line.get("call")
+            shown = call_text(call["name"], call.get("arguments") or {}) if isinstance(call, dict) else ""
+            which = f" --wait {shlex.quote(id)}" if len(self._listing.waits) > 1 else ""
+            command = f"connectagent resume {shlex.quote(short_path(self.path))}{which}"
+            waits.append({
+                "reason": excerpt(data_text(line.get("reason") or "no reason was given"), 600)["text"],
+                "call": excerpt(shown, 600)["text"],
+                "agent": data_text(line.get("agent")),
+                "commands": [f"{command} --approve", f"{command} --reject 'why not'"],
+            })  # fmt: skip
+        return waits
 
     def entry(self, number: int) -> dict[str, Any]:
-        """An opened entry: `fields`, each a text that may be shortened.
+        """An opened entry: `fields`, each a text that may be shortened, and `edit`, the link to the code behind it.
 
         Raises:
             LookupError: there is none.
         """
-        return {"fields": fields_of(self._entry(number))}
+        entry = self._entry(number)
+        return {"fields": fields_of(entry), "edit": editor_link(entry.get("by"))}
 
     def field(self, number: int, key: str) -> str:
         """One value of an entry as a whole text, with its blobs.
@@ -148,30 +113,77 @@ class Reading:
         """
         return data_text(restored(self._entry(number)[key], blob_folder(self.path)), 2)
 
-    def conversation(self) -> list[dict[str, Any]]:
-        """The messages with their changes, the removed ones last; long texts are shortened."""
-        return conversation_of(self._whole_history())
+    def end(self, item: int, key: str) -> str:
+        """The whole `result`, `error` or `input` of an item of the record.
 
-    def message(self, line: int, change: int) -> str:
+        Raises:
+            LookupError: there is none.
+        """
+        if item < 0 or key not in ("result", "error", "input"):
+            raise IndexError(item)
+        return data_text(restored(self._listing.ends[item][key], blob_folder(self.path)), 2)
+
+    def conversation(self, branch: str = "", known: int = -1) -> dict[str, Any]:
+        """The messages with their changes, the removed ones last; long texts are shortened.
+
+        Args:
+            branch: of an inner agent; "" for the root.
+            known: the number of the newest entry that the reader knows; messages that have not changed since are only
+                named. -1 for none.
+        """
+        return news_of(conversation_of(self._agent(branch).history), known)
+
+    def message(self, branch: str, line: int, change: int) -> str:
         """The whole text of a message after one of its changes.
 
         Args:
+            branch: of an inner agent; "" for the root.
             line: its place in `conversation()`.
             change: the place of the change in its changes.
 
         Raises:
             LookupError: there is none.
         """
-        history = self._whole_history()
-        lines = [*history.lines, *history.removed]
-        if line < 0 or change < 0:
-            raise IndexError(line)
-        return str(restored(content_text(lines[line].changes[change].message), blob_folder(self.path)))
+        return str(restored(content_text(self._message(branch, line, change)), blob_folder(self.path)))
+
+    def image(self, branch: str, line: int, change: int, image: int) -> str:
+        """An image of a message, as the address of its data.
+
+        Raises:
+            LookupError: there is none.
+        """
+        if image < 0:
+            raise IndexError(image)
+        return str(restored(images_of(self._message(branch, line, change))[image], blob_folder(self.path)))
+
+    def changes(self, number: int | None = None) -> dict[str, Any]:
+        """What plugins changed: the newest ones of very many; of one entry, where it is given."""
+        found = changes_of(self._all()[1], number)
+        return {"changes": found[-MOST_CHANGES:], "count": len(found)}
+
+    def request(self, number: int, all_messages: bool) -> dict[str, Any] | None:
+        """What the model call of an entry was sent; None where the record does not tell."""
+        request = self._request(number)
+        return None if request is None else request_data(request, MOST_IN_DETAIL, all_messages)
+
+    def request_text(self, number: int, place: int | None) -> str:
+        """A request as JSON, or the whole text of one of its messages.
+
+        Raises:
+            LookupError: there is none.
+        """
+        request = self._request(number)
+        if request is None or (place is not None and place < 0):
+            raise IndexError(number)
+        if place is None:
+            return data_text(request.data(), 2)
+        return text_of_value(request.messages[place].message)
 
     def find(self, text: str) -> list[int]:
-        """The numbers of the entries that contain a text, ignoring case."""
-        sought = text.lower()
-        return [number for number, entry in enumerate(self._listing.entries) if _holds(entry, sought)]
+        """The numbers of the entries that contain a text, ignoring case; also in texts that are files of their own."""
+        sought, folder = text.lower(), blob_folder(self.path)
+        entries = enumerate(list(self._listing.entries))
+        return [number for number, entry in entries if _holds(restored(entry, folder), sought)]
 
     def _entry(self, number: int) -> dict[str, Any]:
         if number < 0:
@@ -188,12 +200,35 @@ class Reading:
         else:
             self._listing.add(entry)
 
-    def _whole_history(self) -> History:
+    def _message(self, branch: str, line: int, change: int) -> Any:
+        history = self._agent(branch).history
+        if line < 0 or change < 0:
+            raise IndexError(line)
+        return [*history.lines, *history.removed][line].changes[change].message
+
+    def _agent(self, branch: str) -> WatchedAgent:
+        agents = {agent.branch or "": agent for agent in self._all()[1]}
+        return agents[branch]
+
+    def _request(self, number: int) -> Request | None:
+        record, _ = self._all()
+        size = self._watched[0] if self._watched else 0
+        with self._lock:
+            key = size, number
+            if key not in self._requests:
+                self._requests = dict(list(self._requests.items())[-3:])
+                self._requests[key] = request_of(record, number, blob_folder(self.path))
+            return self._requests[key]
+
+    def _all(self) -> tuple[dict[str, Any], list[WatchedAgent]]:
+        """The record as data, and its agents."""
         with self._lock:
             size = os.stat(self.path).st_size
-            if self._history is None or self._history[0] != size:
-                self._history = size, history_by_number(read_record(self.path))
-            return self._history[1]
+            if self._watched is None or self._watched[0] != size:
+                record = read_record(self.path)
+                number_lines(record)
+                self._watched = size, record, watched_agents(record)
+            return self._watched[1:]
 
 
 def summary_of(path: Path) -> dict[str, Any]:
@@ -213,3 +248,5 @@ def _holds(value: Any, sought: str) -> bool:
     if isinstance(value, list):
         return any(_holds(item, sought) for item in value)
     return sought in (value if isinstance(value, str) else str(value)).lower()
+
+

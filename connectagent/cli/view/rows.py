@@ -6,9 +6,10 @@ from typing import Any
 
 from connectagent.cli.log.reading import data_text, number_of
 from connectagent.errors import cut
-from connectagent.output.rows import UNICODE, call_text, first_line, rows_of
+from connectagent.output.rows import CUT, UNICODE, call_text, first_line, rows_of
 from connectagent.output.text import actor
 from connectagent.records.blobs import REFERENCE
+from connectagent.session.journal import is_aside, marks_in, place_of, turns_in
 
 MOST_IN_ROW = 240  # characters of a text in a row
 MOST_IN_DETAIL = 4_000  # characters of an opened text, before "more" is asked for
@@ -26,11 +27,13 @@ def row_of(entry: dict[str, Any], number: int) -> dict[str, Any]:
         number: its number in the record, from 0.
 
     Returns:
-        `n`, `kind` (`input`, `model`, `tool`, `started`, `handler`, `other`), `type`, `name`, `text`; where known
-        `start` (Unix seconds), `ms`, `status`, `bad` (2: failed, 1: not as asked), and keys of the type.
+        `n`, `kind` (`input`, `model`, `tool`, `agent`, `wait`, `started`, `handler`, `other`), `type`, `name`, `text`;
+        where known `start` (Unix seconds), `ms`, `status`, `bad` (2: failed, 1: not as asked), `badges`, `in` (the
+        turn of an inner agent that it is in), and keys of the type.
     """
     row: dict[str, Any] = {"n": number, "type": _short(entry.get("type"), 40), "kind": "other", "name": "", "text": ""}
     start, status = number_of(entry.get("timestamp")), entry.get("status")
+    row |= {"in": _short(inside, 400)} if (inside := inner_turn(entry)) else {}
     row |= {"start": start} if start is not None else {}
     if isinstance(status, str):
         row["status"] = _short(status, 40)
@@ -40,6 +43,14 @@ def row_of(entry: dict[str, Any], number: int) -> dict[str, Any]:
     except Exception:
         row |= {"name": row["type"], "text": _short(data_text(entry))}
     return row
+
+
+def inner_turn(entry: dict[str, Any]) -> str:
+    """The turn of an inner agent in which something happened; "" in the root's own."""
+    turns = turns_in(place_of(entry))
+    if turns and turns[-1] == entry.get("id") and entry.get("type") in ("began", "agent_turn"):
+        turns.pop()  # the turn itself is in the one around it
+    return turns[-1] if turns else ""
 
 
 def _by(by: Any) -> dict[str, Any]:
@@ -75,25 +86,106 @@ def _llm_call(entry: dict[str, Any]) -> dict[str, Any]:
         "start": None if end is None else end - ms / 1000,  # the entry is made at the call's end
         "ms": ms,
         "iteration": number_of(entry.get("iteration")),
-        "in": number_of(usage.get("input_tokens")),
-        "out": number_of(usage.get("output_tokens")),
+        "tokens_in": number_of(usage.get("input_tokens")),
+        "tokens_out": number_of(usage.get("output_tokens")),
         "cost": number_of(usage.get("cost")),
         "error": _short(entry.get("error_type") or "", 60),
+        "attempt": number_of(entry.get("attempt")),
+        "aside": is_aside(entry),
+        "badges": _badges(entry, usage),
     }
-    return {key: value for key, value in row.items() if value not in (None, "")}
+    return {key: value for key, value in row.items() if value not in (None, "", False, [])}
+
+
+def _badges(entry: dict[str, Any], usage: dict[str, Any]) -> list[str]:
+    """Words about a model call that a person should see at once."""
+    tried = len(entry["retries"]) if isinstance(entry.get("retries"), list) else 0
+    cached, whole = number_of(usage.get("cached_tokens")) or 0, number_of(usage.get("input_tokens")) or 0
+    badges = {
+        "cut": was_cut(entry),
+        f"retried {tried}x": tried,
+        f"cached {round(100 * cached / whole) if whole else 0}%": cached,
+        "masked": has_masked(entry),
+    }
+    return [word for word, is_so in badges.items() if is_so]
+
+
+def was_cut(entry: dict[str, Any]) -> bool:
+    """Whether a model's answer is not whole."""
+    return str(entry.get("finish_reason")) in CUT
+
+
+def has_masked(value: Any) -> bool:
+    """Whether something in a value was masked."""
+    if isinstance(value, str):
+        return "[masked" in value and bool(marks_in(value))
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(has_masked, inside))
 
 
 def _tool(entry: dict[str, Any]) -> dict[str, Any]:
     call = call_text("", entry.get("arguments") or {})
     row: dict[str, Any] = {"kind": "tool", "name": _short(entry.get("tool_name"), 80), "args": _short(call[1:-1])}
     row["call"] = _short(entry.get("call_id"), 200)
-    if entry.get("type") == "began":
-        return row | {"kind": "started"}
     failed = entry.get("status") in _FAILED and entry.get("error")
     row["text"] = _error(entry) if failed else _line(entry.get("result")).removeprefix("rejected: ")
     row["ms"] = number_of(entry.get("timing")) or 0.0
-    row |= {"attempts": len(entry["attempts"])} if isinstance(entry.get("attempts"), list) else {}
+    row |= {"badges": ["masked"]} if has_masked([entry.get("arguments"), entry.get("result")]) else {}
     return row | {"error": _short(entry["error_type"], 60)} if entry.get("error_type") else row
+
+
+def _began(entry: dict[str, Any]) -> dict[str, Any]:
+    """A tool, an inner agent's turn or a model call that has begun."""
+    row = {"kind": "started", "of": "model", "name": "model", "id": _short(entry.get("id"), 400)}
+    if "call_id" in entry:
+        args = call_text("", entry.get("arguments") or {})[1:-1]
+        row |= {"of": "tool", "name": _short(entry.get("tool_name"), 80), "args": _short(args)}
+        row["call"] = _short(entry.get("call_id"), 200)
+    elif "agent" in entry:
+        row |= {"of": "agent", "name": _short(entry["agent"], 80), "branch": _short(entry.get("branch"), 200)}
+    return row
+
+
+def _agent_turn(entry: dict[str, Any]) -> dict[str, Any]:
+    recorded, outcome = entry.get("usage"), str(entry.get("outcome"))
+    usage = recorded if isinstance(recorded, dict) else {}
+    row = {
+        "kind": "agent",
+        "name": _short(entry.get("agent"), 80),
+        "branch": _short(entry.get("branch"), 200),
+        "id": _short(entry.get("id"), 400),
+        "status": "success" if outcome == "answered" else outcome,
+        "bad": 2 if outcome in _FAILED else 1 if outcome in _WEAK else 0,
+        "text": _error(entry) if entry.get("error") else _line(entry.get("result")),
+        "ms": number_of(entry.get("duration_ms")) or 0.0,
+        "start": number_of(entry.get("started")),
+        "tokens_in": number_of(usage.get("input_tokens")),
+        "tokens_out": number_of(usage.get("output_tokens")),
+        "cost": number_of(usage.get("cost")),
+        "error": _short(entry.get("error_type") or "", 60),
+    }
+    return {key: value for key, value in row.items() if value not in (None, "")}
+
+
+def _wait(entry: dict[str, Any]) -> dict[str, Any]:
+    call = entry.get("call")
+    of = str(entry.get("of") or "")
+    shown = call_text(call["name"], call.get("arguments") or {}) if isinstance(call, dict) else of
+    return {"kind": "wait", "name": "waits", "args": _short(shown), "text": _line(entry.get("reason"))}
+
+
+def _decided(entry: dict[str, Any]) -> dict[str, Any]:
+    what = next((key for key in ("approve", "reject", "answer") if key in entry), "decided")
+    text = "" if what == "approve" else _line(data_text(entry.get(what)))
+    return {"kind": "wait", "name": "decided", "did": f"{what}d" if what == "approve" else what, "text": text}
+
+
+def _retrying(entry: dict[str, Any]) -> dict[str, Any]:
+    wait = number_of(entry.get("retry_after_s"))
+    waits = "" if wait is None else f"; the provider asks to wait {wait:g} s"
+    text = f"attempt {entry.get('attempt')} failed: HTTP {entry.get('status')}{waits}"
+    model = _short(str(entry.get("model")).rpartition("/")[2], 80)
+    return {"kind": "wait", "name": model, "text": _short(text), "bad": 1}
 
 
 def _message(entry: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +198,10 @@ def _message(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _change(entry: dict[str, Any]) -> dict[str, Any]:
     of = str(entry.get("of"))
-    if of == "tool_execution":
-        return _handler(entry, "handled the error", _line(data_text(entry.get("value"))))
     value = entry.get("value")
+    if of == "tool_execution":
+        result = value.get("result") if isinstance(value, dict) else value
+        return _handler(entry, "handled the error", _line(data_text(result)))
     if isinstance(value, dict) and "name" in value and "arguments" in value:
         value = call_text(value["name"], value["arguments"])
     elif isinstance(value, dict) and value.get("content"):
@@ -150,7 +243,11 @@ _ROWS = {
     "user_input": _input,
     "llm_call": _llm_call,
     "tool_execution": _tool,
-    "began": _tool,
+    "began": _began,
+    "agent_turn": _agent_turn,
+    "wait": _wait,
+    "decided": _decided,
+    "retrying": _retrying,
     "message": _message,
     "message_edited": _message,
     "message_removed": _message,

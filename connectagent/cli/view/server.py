@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from connectagent.cli.view.page import page, script, style
-from connectagent.cli.view.reading import Reading, summary_of
+from connectagent.cli.view.page import library, page, script, style
+from connectagent.cli.view.reading import Reading
+from connectagent.cli.view.sessions import Sessions
 from connectagent.errors import ConfigError, ConnectAgentError
 from connectagent.records.find import all_records, records_folder
 from connectagent.records.read import ODD
@@ -34,7 +35,6 @@ _HEADERS = {
 }
 _PLAIN = "text/plain; charset=utf-8"
 _MOST_READINGS = 3  # records that are kept in memory
-_MOST_SESSIONS = 200  # of one answer
 
 
 class _Refused(Exception):
@@ -47,6 +47,7 @@ class Server:
     Args:
         record: the record to open; its folder is listed. None: the records' folder is listed.
         port: the port; 0 for a free one.
+        secret: the secret part of the address; None for a new one.
 
     Attributes:
         url: the page's address.
@@ -55,11 +56,12 @@ class Server:
         ConfigError: the port cannot be used.
     """
 
-    def __init__(self, record: Path | None = None, port: int = 0) -> None:
+    def __init__(self, record: Path | None = None, port: int = 0, secret: str | None = None) -> None:
         self._record = record
+        self._list = Sessions(self._paths)
         self._readings: dict[tuple[str, int, int], Reading] = {}
         self._lock = threading.Lock()
-        self._secret = secrets.token_urlsafe(24)
+        self._secret = secret or secrets.token_urlsafe(24)
         self._served = False
         try:
             self._http = _Http(("127.0.0.1", port), _Handler)
@@ -112,13 +114,10 @@ class Server:
         return [self._record, *paths] if self._record and self._record.name not in known else paths
 
     def _sessions(self, given: dict[str, str]) -> Any:
-        paths, first, sessions = self._paths(), max(0, int(given.get("from", 0))), []
-        for path in paths[first : first + _MOST_SESSIONS]:
-            try:
-                sessions.append(summary_of(path))
-            except (OSError, ConfigError) as error:
-                sessions.append({"name": path.name, "status": "unreadable", "first_words": str(error)})
-        return {"sessions": sessions, "count": len(paths)}
+        return self._list.page(given)
+
+    def _names(self, given: dict[str, str]) -> Any:
+        return self._list.names()
 
     def _reading(self, given: dict[str, str]) -> tuple[str, Reading]:
         """The reading of a listed record; names are never turned into paths."""
@@ -144,12 +143,24 @@ class Server:
         return self._read(given).entry(int(given["entry"]))
 
     def _text(self, given: dict[str, str]) -> Any:
+        reading = self._read(given)
         if "entry" in given:
-            return self._read(given).field(int(given["entry"]), given["key"])
-        return self._read(given).message(int(given["message"]), int(given["change"]))
+            return reading.field(int(given["entry"]), given["key"])
+        if "item" in given:
+            return reading.end(int(given["item"]), given["key"])
+        if "request" in given:
+            return reading.request_text(int(given["request"]), int(given["place"]) if "place" in given else None)
+        place = given.get("branch", ""), int(given["message"]), int(given["change"])
+        return reading.image(*place, int(given["image"])) if "image" in given else reading.message(*place)
 
     def _conversation(self, given: dict[str, str]) -> Any:
-        return self._reading(given)[1].conversation()
+        return self._read(given).conversation(given.get("branch", ""), int(given.get("known", -1)))
+
+    def _changes(self, given: dict[str, str]) -> Any:
+        return self._read(given).changes(int(given["entry"]) if "entry" in given else None)
+
+    def _request(self, given: dict[str, str]) -> Any:
+        return self._read(given).request(int(given["entry"]), "all" in given)
 
     def _find(self, given: dict[str, str]) -> Any:
         return self._read(given).find(given["text"])
@@ -157,7 +168,7 @@ class Server:
     def _read(self, given: dict[str, str]) -> Reading:
         """The reading with all entries so far, though another record was read meanwhile."""
         reading = self._reading(given)[1]
-        reading.news(1 << 62, 1 << 62)
+        reading.read()
         return reading
 
 
@@ -165,9 +176,13 @@ _PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "": ("text/html; charset=utf-8", page),
     "page.css": ("text/css; charset=utf-8", style),
     "page.js": ("text/javascript; charset=utf-8", script),
+    "library.js": ("text/javascript; charset=utf-8", library),
 }
 _DATA: dict[str, Callable[[Server, dict[str, str]], Any]] = {
     "sessions": Server._sessions,
+    "names": Server._names,
+    "changes": Server._changes,
+    "request": Server._request,
     "news": Server._news,
     "entry": Server._entry,
     "text": Server._text,

@@ -1,56 +1,109 @@
 // Where the data comes from: the server, or, in an exported file, the blocks of JSON at its end.
 
-const inlined = document.getElementById("data-shown") !== null;
+export const inlined = document.getElementById("data-shown") !== null;
 
-async function ask(name, given) {
+/** @param {string} name @param {Record<string, any>} given */
+async function get(name, given) {
   const answer = await fetch(`${name}?${new URLSearchParams(given)}`, {cache: "no-store"});
   if (!answer.ok) throw new Error(await answer.text());
   return answer;
 }
 
+/** @param {string} name @param {Record<string, any>} [given] */
 async function askJson(name, given = {}) {
-  return (await ask(name, given)).json();
+  return (await get(name, given)).json();
 }
 
+/** @param {Record<string, any>} given */
+async function askText(given) {
+  return (await get("text", given)).text();
+}
+
+/** @type {Record<string, (...given: any[]) => Promise<any>>} */
 const served = {
-  sessions: (from) => askJson("sessions", {from}),
+  sessions: (given) => askJson("sessions", given),
+  names: () => askJson("names"),
   news: (record, row, item, file) => askJson("news", file ? {record, row, item, file} : {record, row, item}),
   entry: (record, entry) => askJson("entry", {record, entry}),
-  field: async (record, entry, key) => (await ask("text", {record, entry, key})).text(),
-  conversation: (record) => askJson("conversation", {record}),
-  message: async (record, message, change) => (await ask("text", {record, message, change})).text(),
+  field: (record, entry, key) => askText({record, entry, key}),
+  end: (record, item, key) => askText({record, item, key}),
+  conversation: (record, branch, known) => askJson("conversation", {record, branch, known}),
+  message: (record, branch, message, change) => askText({record, branch, message, change}),
+  image: (record, branch, message, change, image) => askText({record, branch, message, change, image}),
+  changes: (record, entry) => askJson("changes", entry === undefined ? {record} : {record, entry}),
+  request: (record, entry, all) => askJson("request", all ? {record, entry, all} : {record, entry}),
+  raw: (record, request) => askText({record, request}),
+  sent: (record, request, place) => askText({record, request, place}),
   find: (record, text) => askJson("find", {record, text}),
 };
 
+/** @type {Record<string, any>} */
 const blocks = {};
 
 // A block is read when it is first needed: one holds all that tools have returned.
+/** @param {string} name */
 function block(name) {
-  blocks[name] ??= JSON.parse(document.getElementById(`data-${name}`).textContent);
+  blocks[name] ??= JSON.parse(document.getElementById(`data-${name}`)?.textContent ?? "null");
   return blocks[name];
 }
 
+/** @param {any} part @param {number} most */
 function cut(part, most) {
   if (part.text === undefined || part.text.length <= most) return part;
   return {...part, text: part.text.slice(0, most), length: part.length ?? part.text.length};
 }
 
+/** @param {any[]} lines */
+function keyed(lines) {
+  /** @type {Map<any, number>} */
+  const made = new Map();
+  return lines.map((line) => {
+    const first = line.changes[0].entry;
+    made.set(first, (made.get(first) ?? -1) + 1);
+    return `${first ?? "given"}.${made.get(first)}`;
+  });
+}
+
+/** @type {Record<string, (...given: any[]) => Promise<any>>} */
 const inFile = {
-  sessions: async () => ({sessions: [block("shown").summary], count: 1}),
+  sessions: async () => ({sessions: [block("shown").summary], count: 1, all: 1}),
+  names: async () => ({agent: [], status: [], plugin: [], tool: []}),
   news: async (record, row, item) => {
-    const {rows, items, summary} = block("shown");
-    return {rows: rows.slice(row), items: items.slice(item), summary, file: "this"};
+    const {rows, items, agents, summary} = block("shown");
+    return {rows: rows.slice(row), changed: [], items: items.slice(item), agents, summary, file: "this"};
   },
-  entry: async (record, entry) => ({fields: block("details")[entry].map((field) => cut(field, 4000))}),
-  field: async (record, entry, key) => block("details")[entry].find((field) => field.key === key).text,
-  conversation: async () =>
-    block("conversation").map((line) => ({...line, changes: line.changes.map((change) => cut(change, 1500))})),
-  message: async (record, message, change) => block("conversation")[message].changes[change].text,
+  entry: async (record, entry) => ({fields: block("details")[entry].map((/** @type {any} */ field) => cut(field, 4000))}),
+  field: async (record, entry, key) => block("details")[entry].find((/** @type {any} */ field) => field.key === key).text,
+  end: async (record, item, key) => block("ends")[item][key],
+  conversation: async (record, branch) => {
+    const lines = block("conversation")[branch ?? ""];
+    const keys = keyed(lines);
+    const short = lines.map((/** @type {any} */ line, /** @type {number} */ at) => [
+      keys[at],
+      {...line, changes: line.changes.map((/** @type {any} */ change) => cut(change, 1500))},
+    ]);
+    return {keys, lines: Object.fromEntries(short)};
+  },
+  message: async (record, branch, message, change) => block("conversation")[branch ?? ""][message].changes[change].text,
+  image: async () => {
+    throw new Error("images are not in an exported page; connectagent view shows them");
+  },
+  changes: async (record, entry) => {
+    const changes = block("changes").filter((/** @type {any} */ change) => entry === undefined || change.n === entry);
+    return {changes, count: changes.length};
+  },
+  request: async (record, entry) => block("requests")[entry] ?? null,
+  raw: async () => {
+    throw new Error("the raw JSON is not in an exported page; connectagent view shows it");
+  },
+  sent: async (record, request, place) =>
+    block("requests")[request].messages.find((/** @type {any} */ one) => one.place === place).text,
   find: async (record, text) => {
     const sought = text.toLowerCase();
-    const holds = (fields) => fields.some((field) => field.text.toLowerCase().includes(sought));
-    return block("details").flatMap((fields, number) => (holds(fields) ? [number] : []));
+    return block("details").flatMap((/** @type {any[]} */ fields, /** @type {number} */ number) =>
+      fields.some((field) => field.text.toLowerCase().includes(sought)) ? [number] : [],
+    );
   },
 };
 
-const source = inlined ? inFile : served;
+export const source = inlined ? inFile : served;

@@ -5,15 +5,16 @@ const UNSEEN = new RegExp(
     "\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb\\u{e0000}-\\u{e007f}]|\\r(?!\\n)",
   "gu",
 );
-const SLICE = 100_000; // characters that are added at once
 
+/** @param {string} character */
 function escaped(character) {
-  const code = character.codePointAt(0);
+  const code = character.codePointAt(0) ?? 0;
   if (code < 0x100) return `\\x${code.toString(16).padStart(2, "0")}`;
   return code < 0x10000 ? `\\u${code.toString(16).padStart(4, "0")}` : `\\U${code.toString(16).padStart(8, "0")}`;
 }
 
-function addText(node, text) {
+/** @param {Node & ParentNode} node @param {string} text */
+export function addText(node, text) {
   let last = 0;
   for (const found of text.matchAll(UNSEEN)) {
     if (found.index > last) node.append(document.createTextNode(text.slice(last, found.index)));
@@ -26,8 +27,14 @@ function addText(node, text) {
   if (last < text.length) node.append(document.createTextNode(last ? text.slice(last) : text));
 }
 
-// An element; strings among its children become text, null is left out.
-function el(tag, given = {}, ...children) {
+/**
+ * An element; strings among its children become text, null is left out.
+ * @param {string} tag
+ * @param {Record<string, any>} given
+ * @param {...any} children
+ * @returns {any}
+ */
+export function el(tag, given = {}, ...children) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(given)) {
     if (value === null || value === undefined || value === false) continue;
@@ -36,46 +43,18 @@ function el(tag, given = {}, ...children) {
     else node.setAttribute(key, value === true ? "" : value);
   }
   for (const child of children) {
-    if (child === null || child === undefined) continue;
+    if (child === null || child === undefined || child === false) continue;
     if (child instanceof Node) node.append(child);
     else addText(node, String(child));
   }
   return node;
 }
 
-// A text that may go on: `load` gives the whole of it.
-function textBlock(part, label, load) {
-  const box = el("div", {class: "text", tabindex: "0", role: "region", "aria-label": label});
-  box.append(el("pre", {dir: "auto"}, part.text));
-  const whole = el("div", {class: "whole"}, box);
-  if (part.length === undefined) return whole;
-  let text = null,
-    shown = 0;
-  const more = el("button", {type: "button", class: "more"}, `Show more of ${part.length.toLocaleString("en")}`);
-  more.addEventListener("click", async () => {
-    more.disabled = true;
-    try {
-      if (text === null) {
-        text = await load();
-        box.replaceChildren();
-      }
-      let end = Math.min(shown + SLICE, text.length);
-      const code = text.charCodeAt(end - 1);
-      if (end < text.length && code >= 0xd800 && code < 0xdc00) end += 1;
-      box.append(el("pre", {dir: "auto"}, text.slice(shown, end)));
-      shown = end;
-      more.textContent = `Show more: ${shown.toLocaleString("en")} of ${text.length.toLocaleString("en")} shown`;
-      if (shown >= text.length) more.remove();
-    } catch (error) {
-      more.textContent = `It cannot be read: ${error.message}`;
-    }
-    more.disabled = false;
-  });
-  whole.append(more);
-  return whole;
-}
+/** @param {string} name @param {() => any} act @param {Record<string, any>} [given] */
+export const button = (name, act, given = {}) => el("button", {type: "button", onclick: act, ...given}, name);
 
-function duration(ms) {
+/** @param {number} ms */
+export function duration(ms) {
   if (ms < 1) return ms > 0 ? "<1ms" : "0ms";
   if (ms < 1000) return `${Math.round(ms)}ms`;
   if (ms < 60_000) return `${(ms / 1000).toFixed(1)}s`;
@@ -83,22 +62,30 @@ function duration(ms) {
   return `${Math.floor(ms / 3_600_000)}h${String(Math.floor(ms / 60_000) % 60).padStart(2, "0")}m`;
 }
 
-function tokens(count) {
+/** @param {number} count */
+export function tokens(count) {
   if (count < 1000) return String(count);
   return count < 999_950 ? `${(count / 1000).toFixed(1)}k` : `${(count / 1e6).toFixed(1)}M`;
 }
 
-function price(cost) {
+/** @param {number} cost */
+export function price(cost) {
   if (cost > 0 && cost < 0.0001) return "<$0.0001";
   return cost < 1 ? `$${cost.toFixed(4)}` : `$${cost.toFixed(2)}`;
 }
 
-function when(iso) {
+/** @param {number | null | undefined} cost */
+export const priceOrUnknown = (cost) => (typeof cost === "number" ? price(cost) : "?");
+
+/** @param {string | null | undefined} iso */
+export function when(iso) {
   const time = iso ? new Date(iso) : null;
-  if (!time || isNaN(time)) return "";
+  if (!time || isNaN(Number(time))) return "";
   const today = new Date().toDateString() === time.toDateString();
+  /** @type {Intl.DateTimeFormatOptions} */
   const clock = {hour: "2-digit", minute: "2-digit", hourCycle: "h23"};
   return time.toLocaleString("en", today ? clock : {month: "short", day: "numeric", ...clock});
 }
 
-const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
+/** @param {number} number @param {string} word @param {string} [many] */
+export const count = (number, word, many = `${word}s`) => `${number.toLocaleString("en")} ${number === 1 ? word : many}`;

@@ -1,128 +1,10 @@
-// The rows of a session: one for each entry, in turns; what is in an entry is asked for when it is opened.
+// The rows of a session in turns; those of an inner agent stand below its own row.
+import {openEntry, rowNode} from "./rows.js";
+import {duration, el, priceOrUnknown, tokens} from "./text.js";
 
-const KINDS = {model: "model", tool: "tool", started: "tool", handler: "hook", other: "note", input: "input"};
-const FIRST = [
-  "error",
-  "content",
-  "arguments",
-  "original_arguments",
-  "result",
-  "prompt",
-  "value",
-  "message",
-  "delta",
-  "would",
-];
-const ASIDE = [
-  "type",
-  "timestamp",
-  "timing",
-  "duration_ms",
-  "iteration",
-  "tool_calls_count",
-  "call_id",
-  "index",
-  "turn",
-  "by",
-  "tool_name",
-  "model",
-  "status",
-  "error_type",
-  "hook",
-  "of",
-];
 const BATCH = 400; // rows that are made before the browser draws
 
-function use(row) {
-  const parts = [];
-  if (row.in !== undefined || row.out !== undefined) parts.push(`${tokens(row.in ?? 0)}→${tokens(row.out ?? 0)}`);
-  if (row.cost !== undefined) parts.push(price(row.cost));
-  else if (parts.length) parts.push("cost ?");
-  if (row.attempts > 1) parts.push(`${row.attempts} attempts`);
-  return parts.join("  ");
-}
-
-function rowDetails(row) {
-  const details = el("span", {class: "details"});
-  if (row.status && row.status !== "success") details.append(el("b", {class: "state"}, row.status.replace("_", " ")), " ");
-  if (row.kind === "tool" && row.who) details.append(el("span", {class: "by"}, `by ${row.who} `));
-  if (row.did) details.append(el("span", {class: "did"}, row.did), " ");
-  if (row.args) details.append(el("code", {dir: "auto"}, row.args), " ");
-  if (row.error && !row.text?.includes(row.error)) details.append(el("b", {class: "error-type"}, row.error), " ");
-  if (row.text) details.append(el("bdi", {class: "said"}, row.text), " ");
-  if (row.calls) details.append(el("code", {class: "calls"}, `→ ${row.calls}`));
-  return details;
-}
-
-function rowNode(row, turn, open) {
-  const bar = el(
-    "span",
-    {class: "track", "aria-hidden": "true"},
-    el("i", {class: row.ms === undefined ? "tick" : "span"}),
-  );
-  if (row.start !== undefined) {
-    bar.firstChild.style.setProperty("--from", (row.start - turn.start).toFixed(6));
-    bar.firstChild.style.setProperty("--long", ((row.ms ?? 0) / 1000).toFixed(6));
-  } else bar.firstChild.hidden = true;
-  const running = row.kind === "started";
-  const node = el(
-    "details",
-    {class: `row ${running ? "tool running" : row.kind} bad${row.bad ?? 0}`, id: `e${row.n}`},
-    el(
-      "summary",
-      {tabindex: "-1"},
-      el(
-        "span",
-        {class: "at"},
-        row.start === undefined ? "" : `+${duration(Math.max(0, Math.round((row.start - turn.start) * 1000)))}`,
-      ),
-      el("span", {class: "kind"}, KINDS[row.kind]),
-      el("span", {class: "name", title: row.name}, row.name),
-      rowDetails(row),
-      bar,
-      el("span", {class: "ms"}, running ? "started" : row.ms === undefined ? "" : duration(row.ms)),
-      el("span", {class: "use"}, use(row)),
-    ),
-  );
-  node.addEventListener("toggle", () => node.open && open(row, node), {once: true});
-  return node;
-}
-
-async function openEntry(session, row, node) {
-  const detail = el("div", {class: "detail"}, el("p", {class: "wait"}, "…"));
-  node.append(detail);
-  try {
-    const {fields} = await source.entry(session.name, row.n);
-    const rank = (field) => (FIRST.indexOf(field.key) + 100) % 100 || 0;
-    const main = fields.filter((field) => !ASIDE.includes(field.key) && !["null", "[]", "{}", ""].includes(field.text));
-    main.sort((a, b) => (FIRST.includes(a.key) ? rank(a) : 50) - (FIRST.includes(b.key) ? rank(b) : 50));
-    // A failed tool's error is its result, word for word.
-    const error = main.find((field) => field.key === "error")?.text;
-    const shown = main.filter((field) => field.key !== "result" || field.text !== error);
-    detail.replaceChildren(facts(row), ...shown.map((field) => fieldNode(session, row, field)));
-    const aside = fields.filter((field) => ASIDE.includes(field.key));
-    const lines = aside.map((field) => `${field.key}: ${field.text}`).join("\n");
-    detail.append(el("details", {class: "aside"}, el("summary", {}, `entry ${row.n}`), el("pre", {}, lines)));
-  } catch (error) {
-    detail.replaceChildren(el("p", {class: "trouble"}, `It cannot be read: ${error.message}`));
-  }
-}
-
-function facts(row) {
-  const known = [
-    row.by && `by ${row.by}`,
-    row.hook && `in ${row.hook}`,
-    row.where,
-    row.waited_ms > 5 && `${duration(row.waited_ms)} of handlers before it began`,
-  ];
-  return el("p", {class: "facts"}, known.filter(Boolean).join("  ·  "));
-}
-
-function fieldNode(session, row, field) {
-  const load = () => source.field(session.name, row.n, field.key);
-  return el("div", {class: "field"}, el("h4", {}, field.key.replace("_", " ")), textBlock(field, field.key, load));
-}
-
+/** @param {any} item */
 function turnNode(item) {
   const between = item.status === "between_turns";
   const title = between
@@ -136,18 +18,11 @@ function turnNode(item) {
   );
   const foot = el("p", {class: "turn-end", hidden: true});
   const rows = el("div", {class: "rows"});
-  return {
-    node: el("section", {class: "turn"}, head, rows, foot),
-    head,
-    rows,
-    foot,
-    item,
-    start: null,
-    end: 0,
-    stale: true,
-  };
+  const node = el("section", {class: "turn", "data-turn": item.turn}, head, rows, foot);
+  return {node, head, rows, foot, item, start: null, end: 0, stale: true, now: ""};
 }
 
+/** @param {any} turn @param {any} item @param {string} now */
 function showTurn(turn, item, now) {
   [turn.item, turn.stale] = [item, false];
   const seconds = Math.max(turn.end - (turn.start ?? 0), (item.duration_ms ?? 0) / 1000, 0.0001);
@@ -155,15 +30,15 @@ function showTurn(turn, item, now) {
   const between = item.status === "between_turns",
     status = item.status ?? now;
   for (const started of turn.rows.querySelectorAll(".running .ms"))
-    started.textContent = status === "running" ? "running" : "no end";
+    if (status !== "running") started.textContent = "no end";
   const parts = [
-    item.duration_ms !== undefined && item.duration_ms !== null && duration(item.duration_ms),
+    typeof item.duration_ms === "number" && duration(item.duration_ms),
     typeof item.tokens === "number" && `${tokens(item.tokens)} tok`,
-    item.cost === null ? "cost ?" : typeof item.cost === "number" && price(item.cost),
+    item.cost !== undefined && (item.cost === null ? "cost ?" : priceOrUnknown(item.cost)),
   ];
   turn.head.lastChild.replaceChildren(
     el("span", {class: "sum"}, parts.filter(Boolean).join("  ")),
-    between ? "" : el("span", {class: `pill ${status}`}, status.replace("_", " ")),
+    between ? "" : el("span", {class: `pill ${status}`}, status.replaceAll("_", " ")),
   );
   turn.foot.hidden = !(item.error || item.result);
   turn.foot.className = `turn-end ${item.error ? "failed" : ""}`;
@@ -173,9 +48,29 @@ function showTurn(turn, item, now) {
   );
 }
 
-class Timeline {
+/** @param {any} row */
+function wordsOf(row) {
+  const known = [row.name, row.type, row.text, row.args, row.calls, row.status, row.by, row.who, row.hook, row.did, row.error];
+  return [...known, ...(row.badges ?? [])].filter(Boolean).join(" ").toLowerCase();
+}
+
+export class Timeline {
+  /** @param {any} box @param {any} session */
   constructor(box, session) {
-    Object.assign(this, {box, session, turns: [], nodes: [], words: [], hidden: new Set()});
+    /** @type {any} */
+    this.box = box;
+    /** @type {any} */
+    this.session = session;
+    /** @type {any[]} */
+    this.turns = [];
+    /** @type {any[]} */
+    this.nodes = []; // by the number of the row; a row and the row of its beginning have the same one
+    /** @type {string[]} */
+    this.words = [];
+    /** @type {Set<number>} */
+    this.ended = new Set(); // rows of beginnings that have an end
+    /** @type {Map<string, any>} */
+    this.groups = new Map(); // by the turn of an inner agent: where its rows are
     box.replaceChildren();
   }
 
@@ -192,53 +87,112 @@ class Timeline {
       if (turn.item !== items[index] || turn.stale || turn.now !== now) showTurn(turn, items[index], now);
       turn.now = now;
     });
+    if (!this.box.querySelector("summary[tabindex='0']"))
+      this.box.querySelector(".row:not([hidden]) > summary")?.setAttribute("tabindex", "0");
   }
 
+  /** @param {number} end */
   batch(end) {
     const {rows, items} = this.session;
+    const first = this.nodes.length;
     while (this.turns.length < items.length && items[this.turns.length].first <= end) {
       this.turns.push(turnNode(items[this.turns.length]));
       this.box.append(this.turns.at(-1).node);
     }
-    for (const row of rows.slice(this.nodes.length, end)) {
+    /** @type {Map<number, any>} */
+    const ends = new Map(); // of beginnings in this batch, the rows that end them
+    for (const row of rows.slice(first, end)) if (row.started !== undefined) ends.set(row.started, row);
+    for (const row of rows.slice(first, end)) {
       const turn = this.turns[row.item];
-      if (row.start !== undefined) {
-        turn.start ??= row.start;
-        turn.stale = true;
-        turn.end = Math.max(turn.end, row.start + (row.ms ?? 0) / 1000);
-      }
-      const node =
-        row.kind === "input" ? turn.head : rowNode(row, turn, (row, node) => openEntry(this.session, row, node));
-      if (row.kind !== "input") turn.rows.append(node);
-      if (row.started !== undefined) this.hide(row.started);
-      this.nodes.push(node);
-      this.words.push(
-        [row.name, row.type, row.text, row.args, row.calls, row.status, row.by, row.who, row.hook, row.did, row.error]
-          .filter(Boolean)
-          .join(" ")
-          .toLowerCase(),
-      );
+      this.time(turn, row);
+      if (row.started !== undefined) this.ended.add(row.started);
+      this.words.push(wordsOf(row));
+      this.nodes.push(this.place(turn, row, ends.get(row.n)));
     }
   }
 
-  hide(number) {
-    this.hidden.add(number);
-    this.nodes[number].hidden = true;
+  /** @param {any} turn @param {any} row */
+  time(turn, row) {
+    if (row.start === undefined) return;
+    turn.start ??= row.start;
+    turn.stale = true;
+    turn.end = Math.max(turn.end, row.start + (row.ms ?? 0) / 1000);
+  }
+
+  /**
+   * The node of a row, in its place: what has ended stands where it began.
+   * @param {any} turn @param {any} row @param {any} end
+   */
+  place(turn, row, end) {
+    if (row.kind === "input" && !row.in) return turn.head;
+    const begun = row.started === undefined ? null : this.nodes[row.started];
+    if (begun?.id === `e${row.n}`) return begun; // it was put there with its beginning
+    const node = this.make(turn, end ?? row);
+    if (begun) this.swap(begun, node);
+    else (this.groups.get(row.in) ?? turn.rows).append(node);
+    if ((end ?? row).id && !(begun && this.groups.has(row.id))) {
+      const group = el("div", {class: "inside", role: "group", "aria-label": `agent ${row.name}`});
+      this.groups.set((end ?? row).id, group);
+      node.after(group);
+    }
+    return node;
+  }
+
+  /** @param {any} turn @param {any} row */
+  make(turn, row) {
+    return rowNode(row, turn, (one, node) => openEntry(this.session, one, node));
+  }
+
+  // Puts a node where another one was, with what a person has done to it.
+  /** @param {any} old @param {any} node */
+  swap(old, node) {
+    const focused = old.contains(document.activeElement);
+    const reached = old.querySelector("summary").getAttribute("tabindex");
+    node.querySelector("summary").setAttribute("tabindex", reached);
+    old.replaceWith(node);
+    node.open = old.open;
+    node.hidden = old.hidden;
+    if (focused) node.querySelector("summary").focus({preventScroll: true});
+  }
+
+  /** @param {any[]} rows that have changed since they were made */
+  change(rows) {
+    for (const row of rows) {
+      const old = this.nodes[row.n];
+      if (!old || old.tagName !== "DETAILS") continue;
+      const node = this.make(this.turns[row.item], row);
+      this.swap(old, node);
+      this.nodes[row.n] = node;
+      if (row.started !== undefined) this.nodes[row.started] = node;
+      this.words[row.n] = wordsOf(row);
+    }
+  }
+
+  // Lets what runs move.
+  tick() {
+    if (this.session.summary?.status !== "running") return;
+    for (const node of this.box.querySelectorAll(".running .ms[data-start]")) {
+      const ms = Math.max(0, Date.now() - Number(node.dataset.start) * 1000);
+      node.textContent = duration(Math.floor(ms / 100) * 100);
+    }
   }
 
   // Shows only rows of that kind that hold all the words, or that the search in whole texts has found.
+  /** @param {string} text @param {string} kind @param {Set<number> | null} found */
   filter(text, kind, found) {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean),
       seen = new Set();
     let shown = 0;
-    this.session.rows.forEach((row, number) => {
-      if (this.hidden.has(number) || number >= this.nodes.length) return;
-      const fits = !kind || (kind === "problem" ? row.bad : (row.kind === "started" ? "tool" : row.kind) === kind);
+    this.session.rows.forEach((/** @type {any} */ row, /** @type {number} */ number) => {
+      if (this.ended.has(number) || number >= this.nodes.length) return;
+      const own = row.kind === "started" ? row.of : row.kind;
+      const fits = !kind || (kind === "problem" ? row.bad : own === kind);
       const match = Boolean(
         fits && (!words.length || words.every((word) => this.words[number].includes(word)) || found?.has(number)),
       );
-      if (row.kind !== "input") this.nodes[number].hidden = !match;
-      shown += match && row.kind !== "input";
+      const head = row.kind === "input" && !row.in;
+      if (!head && this.nodes[number].hidden === match) this.nodes[number].hidden = !match;
+      shown += Number(match && !head);
       if (match) seen.add(row.item);
     });
     this.turns.forEach((turn, index) => (turn.node.hidden = Boolean(words.length || kind) && !seen.has(index)));

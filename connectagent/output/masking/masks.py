@@ -151,10 +151,19 @@ class Mask:
         return key if text == plain else text
 
     def _field(self, key: Any, item: Any, above: tuple[int, ...]) -> Any:
-        if type(key) is str and names_secret(key, self.own) and not (item is None or item == "" or item is True):
+        nothing = item is None or item == "" or item is True or _is_schema(item)
+        if type(key) is str and names_secret(key, self.own) and not nothing:
             stays = isinstance(item, bool) or (isinstance(item, str) and item.startswith("[masked: "))
             return item if stays else f"[masked: {self.text(key)}]"
         return self._value(item, above)
+
+
+_TYPES = ("string", "integer", "number", "boolean", "object", "array")
+
+
+def _is_schema(value: Any) -> bool:
+    """Whether a value describes a parameter of a tool, and is none: `{"type": "string", "description": "..."}`."""
+    return type(value) is dict and value.get("type") in _TYPES and value.keys() <= {"type", "title", "description"}
 
 
 def _as_text(value: Any) -> str:
