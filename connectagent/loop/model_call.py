@@ -340,7 +340,7 @@ class Attempt:
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Replace the error by a handler's answer."""
         value = {**describe_answer(response), "status": "recovered", "tool_calls_count": len(response.tool_calls or ())}
-        change = {"type": "change", "by": by, "of": "llm_call", "value": value}
+        change: TraceEntry = {"type": "change", "by": by, "of": "llm_call", "value": value}
         change["iteration"] = self.entry.get("iteration")
         self.turn.conversation.amend_entry(self.entry, **value, by=by)
         if self.conversation is not None:
