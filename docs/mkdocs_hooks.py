@@ -30,12 +30,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
     """Let links between files of the repository lead to the pages that these are, or be text where they are none."""
-    pages = ELSEWHERE | {f"docs/{file.src_uri}": file.src_uri for file in files.documentation_pages()}
+    pages = ELSEWHERE | {f"docs/{file.src_uri}": file.src_uri for file in files}
     here = next(path for path, name in pages.items() if name == page.file.src_uri)
+    folder = posixpath.dirname(page.file.src_uri)
 
     def link(found: re.Match[str]) -> str:
         text, target, anchor = found.groups()
         name = pages.get(posixpath.normpath(posixpath.join(posixpath.dirname(here), target)))
-        return text if name is None else f"[{text}]({name}{anchor or ''})"
+        return text if name is None else f"[{text}]({posixpath.relpath(name, folder or '.')}{anchor or ''})"
 
     return _LINK.sub(link, markdown)
