@@ -135,7 +135,7 @@ def main() -> None:
     chromium = os.environ.get("CONNECTAGENT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CONNECTAGENT_DIR"] = folder
-        sys.modules["__main__"].__file__ = "shop.py"  # the page shows it: no path of this machine
+        sys.modules["__main__"].__file__ = "/home/ada/shop.py"  # the page shows it
         server = Server(session())
         threading.Thread(target=server.serve, daemon=True).start()
         with sync_playwright() as driver:
