@@ -103,8 +103,9 @@ def test_the_first_handler_rejects_as_the_readme_says(offline, capsys):
 
 def test_the_shop_of_the_page_about_tools_orders(offline, capsys):
     (shop,) = [block.values[0] for block in blocks("python") if "class Shop" in block.values[0]]
-    exec(shop, {})
-    assert "- order(item='tea', size='large'): ordered: tea (large)\n['show_basket', 'order']" in capsys.readouterr().out
+    exec(shop, {"__name__": "page"})
+    ordered = "- order(item='tea', size='large'): ordered: tea (large)"
+    assert f"{ordered}\n['show_basket', 'order']" in capsys.readouterr().out
 
 
 def test_the_pages_leave_no_options_of_the_command_line_in_force():
