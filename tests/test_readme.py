@@ -1,5 +1,6 @@
 """What the README and docs/ say is true: their code and commands run, their tables and lists are the code's own."""
 
+import fnmatch
 import importlib.util
 import os
 import re
@@ -233,6 +234,19 @@ def test_each_link_leads_somewhere(name):
         file = (ROOT / name).parent / path if path else ROOT / name
         assert file.exists(), target
         assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def test_the_page_about_internals_lists_each_file_of_the_larger_rooms():
+    room, listed = "", {}
+    table = PAGES["docs/internals.md"].split("The files of the larger rooms:")[1].split("\n## ")[0]
+    for named, files in re.findall(r"^\| (?:`(\w+)/`)? ?\| (`.*?) \|", table, re.MULTILINE):
+        room = named or room
+        listed.setdefault(room, []).extend(re.findall(r"`([\w*]+\.py)`", files))
+    for room, names in listed.items():
+        found = [path.name for path in (ROOT / "connectagent" / room).glob("*.py") if path.name != "__init__.py"]
+        matched = [name for pattern in names for name in fnmatch.filter(found, pattern)]
+        assert sorted(found) == sorted(set(matched)), room
+        assert all(fnmatch.filter(found, pattern) for pattern in names), room
 
 
 def test_the_changelog_has_its_headings():
