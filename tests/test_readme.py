@@ -34,7 +34,8 @@ def generator():
 
 GENERATE = generator()
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in GENERATE.pages()}
-OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+OTHERS = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+OTHERS += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("plugins/**/README.md"))]
 LINKING = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in OTHERS}}
 
 
@@ -206,7 +207,11 @@ def test_each_page_is_listed_once_in_the_index_and_in_the_site():
     site = re.findall(r"^ *- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(index) == sorted([*names, "cookbook/index.md"])
     elsewhere = ["index.md", "tutorial.md", "security.md", "changelog.md"]
+    plugins = [path.name.removeprefix("connectagent-") for path in (ROOT / "plugins").glob("connectagent-*")]
+    elsewhere += [f"plugins/{name}.md" for name in plugins]
     assert sorted(site) == sorted([*names, *elsewhere, "cookbook/index.md", *RECIPES])
+    table = re.findall(r"^\| \[(\w+)\]\(../plugins/connectagent-\1\)", PAGES["docs/plugins.md"], re.MULTILINE)
+    assert sorted(table) == sorted(plugins)
 
 
 def test_the_cookbook_has_a_page_for_each_example_which_shows_its_file():

@@ -31,5 +31,6 @@ def test_the_site_is_built_in_strict_mode_and_has_what_pages_take_from_elsewhere
     assert shown == public
     assert "ToolRejected" in page("cookbook/approve_before_tools")  # from the example's file
     assert 'href="../../trust/"' in page("cookbook/approve_before_tools")
+    assert 'href="../../plugins/approve/"' in page("cookbook/approve_before_tools")
     assert (tmp_path / "site" / "images" / "view.png").is_file() and 'src="images/view.png"' in page("")
     assert 'href="pause-and-resume/"' in page("") and 'href="tutorial/"' in page("")
