@@ -1,4 +1,4 @@
-"""Update the generated parts of README.md and docs/*.md: `python docs/generate.py`.
+"""Update the generated parts of README.md and the pages of docs/: `python docs/generate.py`.
 
 A generated part stands between two comments, `<!-- settings -->` and `<!-- end of settings -->`, and comes from the
 code itself. `tests/test_readme.py` fails where one is not up to date.
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 
 def pages() -> list[Path]:
     """The README and the pages of docs/."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def updated(text: str) -> str:
@@ -150,7 +150,7 @@ def command(name: str, current: click.Command, parent: click.Context | None = No
     yield inspect.cleandoc(current.help or "").replace("\n\n\b\n", "\n\n")
     options = [one.get_help_record(context) or ("", "") for one in current.params if isinstance(one, click.Option)]
     if options:
-        rows = [[f"`{names}`", _line(text)] for names, text in options]
+        rows = [[f"`{names}`", _line(text).replace("[", "\\[")] for names, text in options]  # `[10] [x>=0]` is no link
         yield table(["option", "does"], rows)
     if isinstance(current, click.Group):
         for below in current.list_commands(context):

@@ -1,4 +1,4 @@
-"""What the site has beyond docs/: README, tutorial and changelog as pages. Links to other files become plain text."""
+"""What the site has beyond docs/: README, tutorial, changelog, plugins. Links to other files become plain text."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ ELSEWHERE = {
 }
 """Files of the repository outside of docs/, each with the page that it becomes."""
 
+_FOUND = sorted(path.name for path in ROOT.glob("plugins/connectagent-*"))
+PLUGINS = {name: f"plugins/{name.removeprefix('connectagent-')}.md" for name in _FOUND}
+ELSEWHERE |= {f"plugins/{name}/README.md": page for name, page in PLUGINS.items()}
+FOLDERS = {f"plugins/{name}": page for name, page in PLUGINS.items()}
+"""Links to the folder of a plugin lead to its page."""
+
 _LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
 
 
@@ -30,12 +36,13 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, files: Any, **_: Any) -> str:
     """Let links between files of the repository lead to the pages that these are, or be text where they are none."""
-    pages = ELSEWHERE | {f"docs/{file.src_uri}": file.src_uri for file in files.documentation_pages()}
+    pages = ELSEWHERE | FOLDERS | {f"docs/{file.src_uri}": file.src_uri for file in files}
     here = next(path for path, name in pages.items() if name == page.file.src_uri)
+    folder = posixpath.dirname(page.file.src_uri)
 
     def link(found: re.Match[str]) -> str:
         text, target, anchor = found.groups()
         name = pages.get(posixpath.normpath(posixpath.join(posixpath.dirname(here), target)))
-        return text if name is None else f"[{text}]({name}{anchor or ''})"
+        return text if name is None else f"[{text}]({posixpath.relpath(name, folder or '.')}{anchor or ''})"
 
     return _LINK.sub(link, markdown)

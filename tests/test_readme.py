@@ -1,5 +1,6 @@
 """What the README and docs/ say is true: their code and commands run, their tables and lists are the code's own."""
 
+import fnmatch
 import importlib.util
 import os
 import re
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import connectagent
+import connectagent.testing
 from connectagent import errors
 from connectagent.cli.commands import COMMANDS
 from connectagent.hooks.specs import HOOKS
@@ -31,7 +34,8 @@ def generator():
 
 GENERATE = generator()
 PAGES = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in GENERATE.pages()}
-OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+OTHERS = ["CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"]
+OTHERS += [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("plugins/**/README.md"))]
 LINKING = {**PAGES, **{name: (ROOT / name).read_text(encoding="utf-8") for name in OTHERS}}
 
 
@@ -94,9 +98,16 @@ def test_the_first_agent_says_what_the_readme_shows(offline, capsys):
 
 
 def test_the_first_handler_rejects_as_the_readme_says(offline, capsys):
-    exec(blocks("python")[1].values[0], {})
+    exec(blocks("python")[2].values[0], {})
     rejected = "rejected: Never search for passwords."
     assert rejected in capsys.readouterr().out and f"`{rejected}`" in README
+
+
+def test_the_shop_of_the_page_about_tools_orders(offline, capsys):
+    (shop,) = [block.values[0] for block in blocks("python") if "class Shop" in block.values[0]]
+    exec(shop, {"__name__": "page"})
+    ordered = "- order(item='tea', size='large'): ordered: tea (large)"
+    assert f"{ordered}\n['show_basket', 'order']" in capsys.readouterr().out
 
 
 def test_the_pages_leave_no_options_of_the_command_line_in_force():
@@ -118,14 +129,30 @@ def test_what_comes_first_is_a_few_lines(heading):
 
 def test_the_sections_are_in_the_order_in_which_they_are_looked_for():
     assert re.findall(r"^## (.*)$", README, re.MULTILINE) == [
-        "Try it",
+        "Install",
         "Your first agent",
+        "Your first real model",
         "Your first handler",
         "The hooks",
         "What makes it different",
         "Where to go on",
         "Working on connectagent",
     ]
+
+
+def test_the_first_real_model_is_there_by_line_30_with_the_models_that_a_key_selects():
+    section = README.split("## Your first real model\n")
+    assert section[0].count("\n") < 30
+    selecting = [one for one in PROVIDERS.values() if one.default_model]
+    defaults = [f"`{one.key_variable}` selects `{one.default_model}`" for one in selecting]
+    text = " ".join(section[1].split())
+    places = [text.find(said) for said in defaults]
+    assert -1 not in places and places == sorted(places)
+
+
+def test_the_picture_is_small():
+    (picture,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", README)
+    assert (ROOT / picture).stat().st_size < 200_000
 
 
 def test_each_of_the_two_commands_is_one_line():
@@ -170,12 +197,38 @@ def test_a_page_lists_all_that_there_is(page, wanted):
     assert [one for one in wanted if text.count(f"\n{one}") != 1] == []
 
 
+INDEX = "cookbook/index.md"
+RECIPES = sorted(f"cookbook/{path.stem}.md" for path in (ROOT / "examples").glob("*.py"))
+
+
 def test_each_page_is_listed_once_in_the_index_and_in_the_site():
     names = sorted(path.name for path in DOCS.glob("*.md") if path.name != "README.md")
-    index = re.findall(r"^\| \[[^\]]+\]\(([\w-]+\.md)\)", PAGES["docs/README.md"], re.MULTILINE)
-    site = re.findall(r"^- .*: ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(index) == names
-    assert sorted(site) == sorted([*names, "index.md", "tutorial.md", "security.md", "changelog.md"])
+    index = re.findall(r"^\| \[[^\]]+\]\(([\w/-]+\.md)\)", PAGES["docs/README.md"], re.MULTILINE)
+    site = re.findall(r"^ *- (?:.*: )?([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(index) == sorted([*names, "cookbook/index.md"])
+    elsewhere = ["index.md", "tutorial.md", "security.md", "changelog.md"]
+    plugins = [path.name.removeprefix("connectagent-") for path in (ROOT / "plugins").glob("connectagent-*")]
+    elsewhere += [f"plugins/{name}.md" for name in plugins]
+    assert sorted(site) == sorted([*names, *elsewhere, "cookbook/index.md", *RECIPES])
+    table = re.findall(r"^\| \[(\w+)\]\(../plugins/connectagent-\1\)", PAGES["docs/plugins.md"], re.MULTILINE)
+    assert sorted(table) == sorted(plugins)
+
+
+def test_the_cookbook_has_a_page_for_each_example_which_shows_its_file():
+    assert sorted(name for name in PAGES if "cookbook" in name) == sorted(f"docs/{one}" for one in [*RECIPES, INDEX])
+    listed = re.findall(r"\]\((\w+\.md)\) \|$", PAGES[f"docs/{INDEX}"], re.MULTILINE)
+    assert sorted(f"cookbook/{name}" for name in listed) == RECIPES
+    for recipe in RECIPES:
+        file = f"examples/{Path(recipe).stem}.py"
+        assert f'```python title="{file}"\n--8<-- "{file}"\n```\n' in PAGES[f"docs/{recipe}"]
+
+
+def test_the_page_of_the_python_api_has_each_public_name_once():
+    page = PAGES["docs/api.md"]
+    for module in (connectagent, connectagent.testing):
+        shown = re.findall(rf"^::: {re.escape(module.__name__)}\.(\w+)$", page, re.MULTILINE)
+        marked = re.findall(r"\[`(\w+)`\]\(hooks\.md#", page) if module is connectagent else []
+        assert sorted(shown + marked) == sorted(module.__all__)
 
 
 @pytest.mark.parametrize("name", LINKING)
@@ -186,6 +239,19 @@ def test_each_link_leads_somewhere(name):
         file = (ROOT / name).parent / path if path else ROOT / name
         assert file.exists(), target
         assert not anchor or anchor in anchors(file.read_text(encoding="utf-8")), target
+
+
+def test_the_page_about_internals_lists_each_file_of_the_larger_rooms():
+    room, listed = "", {}
+    table = PAGES["docs/internals.md"].split("The files of the larger rooms:")[1].split("\n## ")[0]
+    for named, files in re.findall(r"^\| (?:`(\w+)/`)? ?\| (`.*?) \|", table, re.MULTILINE):
+        room = named or room
+        listed.setdefault(room, []).extend(re.findall(r"`([\w*]+\.py)`", files))
+    for room, names in listed.items():
+        found = [path.name for path in (ROOT / "connectagent" / room).glob("*.py") if path.name != "__init__.py"]
+        matched = [name for pattern in names for name in fnmatch.filter(found, pattern)]
+        assert sorted(found) == sorted(set(matched)), room
+        assert all(fnmatch.filter(found, pattern) for pattern in names), room
 
 
 def test_the_changelog_has_its_headings():

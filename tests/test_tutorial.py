@@ -47,6 +47,7 @@ def plain(text: str, folder: Path) -> list[str]:
     """Lines without what differs from run to run: times, places, the version of Python."""
     text = text.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
     text = re.sub(r"python3[.\d]*/", "python3/", text)
+    text = re.sub(r"_\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d\S*", "_WHEN", text)
     text = re.sub(r" +\d+(\.\d+)?(ms|s)$", " TIME", text, flags=re.MULTILINE)
     text = re.sub(r" +(\d+ calls?) TIME$", r" \1 TIME", text, flags=re.MULTILINE)
     text = re.sub(r"\d+\.\d+ ms$|\d+(\.\d+)?s$", "TIME", text, flags=re.MULTILINE)

@@ -16,7 +16,7 @@ from connectagent.session.state import clone
 class HookCall(NamedTuple):
     """One hook that fired.
 
-    Args:
+    Attributes:
         name: the hook; `around_llm:enter` and `around_llm:exit` for the two halves of an around hook, and
             `on_trace:llm_call` for a trace entry of that type.
         arguments: what the hook gave, without the agent; copies, so that they stay as they were.

@@ -44,7 +44,7 @@ RULES = {
 class Fault(NamedTuple):
     """One thing that a plugin does wrong.
 
-    Args:
+    Attributes:
         rule: what it breaks, of `RULES`.
         by: the handler, with `plugin`, `hook`, `handler`, `file` and `line`; None where it is not known.
         path: the path on which it was seen.

@@ -39,7 +39,7 @@ class PluginFaults(AssertionError):
 class Checked(NamedTuple):
     """What a check did.
 
-    Args:
+    Attributes:
         turns: how many turns the plugin went through.
         interrupts: at how many lines of its code Ctrl-C was pressed.
         hooks: the hooks of which its handlers were called.
