@@ -1,4 +1,4 @@
-"""Every test also checks that the entries of its turns fit their types."""
+"""Every test checks that the entries of its turns fit their types, and leaves what the command line set as it was."""
 
 from __future__ import annotations
 
@@ -7,9 +7,19 @@ from collections.abc import Iterator
 import pytest
 from entry_types import checked
 
+from connectagent.settings import overrides
+
 
 @pytest.fixture(autouse=True)
 def entries_fit_their_types() -> Iterator[None]:
     with checked() as misfits:
         yield
     assert not misfits, "\n".join(misfits[:5])
+
+
+@pytest.fixture(autouse=True)
+def the_command_line_is_forgotten() -> Iterator[None]:
+    before = dict(overrides)
+    yield
+    overrides.clear()
+    overrides.update(before)

@@ -428,7 +428,7 @@ def test_tools_that_run_in_threads_share_one_record() -> None:
 
     def announce(number: int) -> None:
         for index in range(50):
-            agent.log.append({"type": "tool_execution", "result": f"{number}-{index}"})
+            agent.log.append({"type": "note", "result": f"{number}-{index}"})
 
     threads = [threading.Thread(target=announce, args=(number,)) for number in range(8)]
     for thread in threads:

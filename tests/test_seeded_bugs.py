@@ -73,7 +73,7 @@ def blocks(agent: Agent) -> None:
 LOCK = threading.Lock()
 
 
-@bug("hangs", "holds_a_lock", limit_s=0.5)
+@bug("hangs", "holds_a_lock", limit_s=2)
 @around_tool
 def holds_a_lock(tool_call: Any) -> Iterator[None]:
     """A lock around the operation: an agent inside it waits for the lock for ever."""
