@@ -436,7 +436,7 @@ def test_tools_that_run_in_threads_share_one_record() -> None:
     for thread in threads:
         thread.join()
     assert agent.record == path
-    results = {entry["result"] for entry in record_of(agent)["turns"][-1]["trace"] if "id" not in entry}
+    results = {entry["result"] for entry in record_of(agent)["turns"][-1]["trace"] if entry["type"] == "note"}
     assert results == {f"{number}-{index}" for number in range(8) for index in range(50)}
 
 
