@@ -428,7 +428,9 @@ def test_tools_that_run_in_threads_share_one_record() -> None:
 
     def announce(number: int) -> None:
         for index in range(50):
-            agent.log.append({"type": "note", "result": f"{number}-{index}"})
+            told = {"tool_name": "t", "arguments": {}, "call_id": "c", "status": "success", "iteration": 1}
+            timed = {"timing": 0.0, "timestamp": 0.0}
+            agent.log.append({"type": "tool_execution", **told, **timed, "result": f"{number}-{index}"})
 
     threads = [threading.Thread(target=announce, args=(number,)) for number in range(8)]
     for thread in threads:
@@ -436,7 +438,7 @@ def test_tools_that_run_in_threads_share_one_record() -> None:
     for thread in threads:
         thread.join()
     assert agent.record == path
-    results = {entry["result"] for entry in record_of(agent)["turns"][-1]["trace"] if entry["type"] == "note"}
+    results = {entry["result"] for entry in record_of(agent)["turns"][-1]["trace"] if entry.get("tool_name") == "t"}
     assert results == {f"{number}-{index}" for number in range(8) for index in range(50)}
 
 
