@@ -41,7 +41,7 @@ from connectagent import (
 )
 from connectagent.cli import main
 from connectagent.data import LLMRequest
-from connectagent.errors import Pause, Paused
+from connectagent.errors import ConfigError, Pause, Paused
 from connectagent.settings import co_folder, overrides
 from connectagent.testing import NetworkRefused, ScriptedLLM, call, replayed
 from connectagent.testing.replay.replay import Replay, replay
@@ -595,3 +595,12 @@ def test_a_call_that_waited_and_was_approved_counts_as_the_success_that_it_becam
     agent("Done.", handlers=[manager]).resume(paused.value.record, approve=True)
     (rejected,) = replayed(paused.value.record, agent=agent(handlers=[guard])).rejected
     assert (rejected.then, rejected.now) == ("success", "rejected")
+
+
+def test_a_session_with_a_handoff_is_refused_and_not_said_to_differ() -> None:
+    billing = Agent("billing", llm=ScriptedLLM("Billed."), description="Bills.", quiet=True)
+    llm = ScriptedLLM(call("transfer_to_agent", agent_name="billing"))
+    agent = Agent("front", llm=llm, sub_agents=[billing], quiet=True)
+    assert agent.input("Bill me.") == "Billed."
+    with pytest.raises(ConfigError, match="front handed over to billing, which cannot be played"):
+        replay(agent.record)

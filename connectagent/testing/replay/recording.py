@@ -152,6 +152,20 @@ class Recording:
                 return Decision(decided, None)
         return Decision({"approve": True}, None)
 
+    def refuse_handoffs(self) -> None:
+        """Refuse a session in which another agent answered in place of its own.
+
+        Raises:
+            ConfigError: there is a handoff in it.
+        """
+        for turn in self.turns:
+            for entry in turn.entries:
+                if entry.get("type") == "tool_execution" and isinstance(entry.get("handoff"), dict):
+                    raise ConfigError(
+                        f"{self.path.name}: {self.head.get('agent')} handed over to {entry['handoff'].get('target')}, "
+                        "which cannot be played: replay plays the turns of one agent"
+                    )
+
     def tools(self) -> list[str]:
         """The names of all tools that ran or were offered."""
         offered = (name for turn in self.turns for sent in turn.sent for name in sent.tools or ())

@@ -151,9 +151,13 @@ class Replaying:
 
     Attributes:
         out: what became of it so far.
+
+    Raises:
+        ConfigError: the conversation was handed over in it.
     """
 
     def __init__(self, recording: Recording, agent: Agent, live_tools: bool = False) -> None:
+        recording.refuse_handoffs()
         self.recording, self.agent, self.made = recording, agent, isinstance(agent.llm, _Named)
         self.player = Player(agent, live_tools)
         self.player.on_request = self._compare
