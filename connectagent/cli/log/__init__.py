@@ -13,6 +13,7 @@ import click
 _COMMANDS = {
     "list": "listing",
     "show": "show",
+    "request": "request",
     "tail": "tail",
     "diff": "diff",
     "grep": "grep",
