@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         on_session,
         on_text,
         on_trace,
+        register_chat_commands,
         register_commands,
         register_models,
     )
@@ -83,7 +84,7 @@ _HOME = {
     "ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
     "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_session on_text "
-    "on_trace register_commands register_models",
+    "on_trace register_chat_commands register_commands register_models",
     "hooks.discovery": "shadow use",
     "hooks.own": "hookspec",
     "hooks.resource": "resource",
@@ -149,6 +150,7 @@ __all__ = [
     "on_session",
     "on_text",
     "on_trace",
+    "register_chat_commands",
     "register_commands",
     "register_models",
     "resource",

@@ -256,6 +256,7 @@ class Resumed(Entry, total=False):
     decided: dict[str, Any]
     plugins: dict[str, list[str]]
     switched_off: list[str]
+    undone: int
 
 
 class Shadow(Entry, total=False):

@@ -1,10 +1,7 @@
 """The command line: what it prints, what it exits with, and that no mistake costs more than five lines."""
 
-import contextlib
 import os
-import pty
 import re
-import select
 import signal
 import statistics
 import subprocess
@@ -480,91 +477,3 @@ def test_a_turn_that_fails_does_not_end_the_conversation(tmp_path):
 )
 def test_a_chat_that_cannot_begin_says_why(arguments, words, tmp_path):
     assert_told(co(tmp_path, "chat", *arguments, stdin="hello\n"), 1, *words)
-
-
-class Terminal:
-    """A chat at a terminal of its own, driven by what it shows."""
-
-    def __init__(self, folder, *arguments):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(folder)
-            os.execve(
-                sys.executable,
-                [sys.executable, "-m", "connectagent", "chat", *arguments],
-                environment(folder, TERM="xterm"),
-            )
-        self.shown = ""
-
-    def until(self, text, timeout_s=8):
-        """Read until a text is shown, and forget what came before its end."""
-        end = time.monotonic() + timeout_s
-        while text not in self.shown:
-            ready, _, _ = select.select([self.fd], [], [], max(0, end - time.monotonic()))
-            assert ready, f"{text!r} is not in {self.shown!r}"
-            self.shown += os.read(self.fd, 4096).decode(errors="replace")
-        before, _, self.shown = self.shown.partition(text)
-        return before
-
-    def press(self, keys):
-        # A signal that comes between Python's prompt and its wait for a key is seen at the next key only.
-        time.sleep(0.3)
-        os.write(self.fd, keys)
-
-    def ended(self):
-        """The exit code."""
-        with contextlib.suppress(OSError):  # the other end was closed
-            while select.select([self.fd], [], [], 20)[0] and os.read(self.fd, 4096):
-                pass
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def test_ctrl_d_at_the_prompt_ends_a_chat(tmp_path):
-    chat = Terminal(tmp_path, "--model", "offline")
-    chat.until("> ")
-    chat.press(b"hello\n")
-    assert chat.until("\r\n> ").count("[offline]") == 1
-    chat.press(b"\x04")
-    assert chat.ended() == 0
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_twice_at_the_prompt_exits_with_130(tmp_path):
-    chat = Terminal(tmp_path, "--model", "offline")
-    chat.until("> ")
-    chat.press(b"\x03")
-    chat.until("Ctrl-C once more ends")
-    chat.until("> ")
-    chat.press(b"\x03")
-    assert chat.ended() == 130
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_interrupts_an_answer_and_keeps_the_conversation(tmp_path):
-    text = f"""{ECHO}
-import time
-
-class Slow(Echo):
-    def stream(self, messages, tools=None, *, on_text):
-        if messages[-1]["content"] == "slow":
-            on_text("I am think")
-            time.sleep(30)
-        users = [message for message in messages if message["role"] == "user"]
-        on_text(f"{{len(users)}} messages")
-        return LLMResponse(f"{{len(users)}} messages")
-
-agent = Agent("slow", llm=Slow())
-"""
-    chat = Terminal(tmp_path, script(tmp_path, text))
-    chat.until("> ")
-    chat.press(b"slow\n")
-    chat.until("I am think")
-    chat.press(b"\x03")
-    chat.until("interrupted; the conversation goes on")
-    chat.until("> ")
-    chat.press(b"and now?\n")
-    chat.until("2 messages")
-    chat.until("> ")
-    chat.press(b"/quit\n")
-    assert chat.ended() == 0

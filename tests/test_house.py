@@ -31,7 +31,7 @@ FLOORS = [
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 # How many imports do not keep to the floors yet. The numbers are exact: whoever cuts an import lowers its number.
 UPWARD: dict[tuple[str, str], int] = {}
-HEAVY = ("openai", "anthropic", "pydantic", "rich", "yaml", "click")
+HEAVY = ("openai", "anthropic", "pydantic", "rich", "yaml", "click", "prompt_toolkit")
 # What `from connectagent import Agent` leaves for those who need it: see benchmarks/imports.py.
 LATER = (
     *HEAVY,

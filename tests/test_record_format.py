@@ -46,6 +46,7 @@ from connectagent import (
     shadow,
     tool,
 )
+from connectagent.agents.undo import take_back
 from connectagent.entries import ENTRIES, By
 from connectagent.models.openai import OpenAILLM
 from connectagent.records.read import load_record
@@ -406,6 +407,12 @@ def calls_at_once() -> None:
     agent("at_once", [note, slow], calls, "Done.", parallel_tools=3, state={"old": 1}).input("Go")
 
 
+def a_turn_that_is_taken_back() -> None:
+    back = agent("back", [], "Done.")
+    back.input("Go")
+    take_back(back)
+
+
 SESSIONS: list[Callable[[], None]] = [
     calls_at_once,
     a_session_that_begins_with_something,
@@ -423,6 +430,7 @@ SESSIONS: list[Callable[[], None]] = [
     pauses_of_other_kinds,
     agents_inside,
     an_agent_inside_that_waits,
+    a_turn_that_is_taken_back,
 ]
 
 

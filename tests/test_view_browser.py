@@ -16,7 +16,7 @@ from view_agents import Page, big, busy, failing
 from view_browser import CONTRAST, NEEDS_CHROMIUM, SHOWN, Tab
 
 from connectagent import Agent
-from connectagent.cli.view.command import _in_browser
+from connectagent.cli.view.command import in_browser
 from connectagent.cli.view.page import page_of
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM
@@ -70,7 +70,7 @@ def test_the_file_that_a_browser_is_opened_with_leads_to_the_page(
     busy()
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    with _in_browser(served.server.url):
+    with in_browser(served.server.url):
         tab.page.goto(opened[0])
         tab.page.wait_for_url(served.server.url + "**")
         tab.page.wait_for_selector(SHOWN)

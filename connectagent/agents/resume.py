@@ -121,8 +121,8 @@ def _reopened(
         journal, line = _looked_up(agent, session, path, at, fork, decision)
         begun = next((line for line in _lines_of(session.open) if line.get("type") == "user_input"), None)
         given = None if begun is None else _given_again(agent, begun, decision.form)
-        _take(agent, session, journal, path, at, fork, held)
-        entry = _resumed(agent, session, path)
+        take_record(agent, session, journal, path, at, fork, held)
+        entry = resumed_entry(agent, session, path)
     entry |= {"decided": decision.value} if line is not None else {}
     if session.open is None or given is None:
         agent.conversation.trace(entry)
@@ -180,7 +180,7 @@ def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceE
     return list(agent.log.lines()) if at is None and agent.log.path == path else []
 
 
-def _resumed(agent: Any, session: RecordedSession, path: Path) -> TraceEntry:
+def resumed_entry(agent: Any, session: RecordedSession, path: Path) -> TraceEntry:
     """The entry that says with which record an agent goes on, and what is different now."""
     now = agent.conversation.session
     entry: TraceEntry = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": now["turn"]}
@@ -287,7 +287,7 @@ def _still_paused(journal: Journal, path: Path) -> Paused:
     return Paused(waits, path, ToolCall(call["id"], call["name"], call["arguments"]) if call else None)
 
 
-def _take(
+def take_record(
     agent: Any,
     session: RecordedSession,
     journal: Journal,
@@ -304,6 +304,9 @@ def _take(
     place = None if at is None else list(at)
     origin = ResumedFrom(restored, path, fork, place, session.messages, str(session.head.get("id") or ""), held)
     origin.unsummed = session.unsummed
+    if at is not None:  # an agent below may have begun in a turn that no longer counts
+        for child in agent.children:
+            child.reset_conversation()
     agent.log.go_on(origin)
     agent.take_session(restored)
     agent.open_log()
@@ -312,12 +315,15 @@ def _take(
     agent.last_usage = usages[-1] if usages else None
     agent.outside, agent.spent_outside = session.inside, inside
     for child in walk(agent):
-        if child is agent:
-            continue
-        if (own := session.inside.pop(child.branch, None)) is not None:
-            child.take_session(as_session(own.history, own.trace))
-            child.conversation.home = agent.log
-        child.spent = agent.spent_outside.pop(child.branch, child.spent)
+        if child is not agent:
+            _take_below(agent, child, session)
+
+
+def _take_below(agent: Any, child: Any, session: RecordedSession) -> None:
+    if (own := session.inside.pop(child.branch, None)) is not None:
+        child.take_session(as_session(own.history, own.trace))
+        child.conversation.home = agent.log
+    child.spent = agent.spent_outside.pop(child.branch, child.spent)
 
 
 def _prompt_of(session: RecordedSession, turn: int) -> Any:

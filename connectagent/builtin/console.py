@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from connectagent.data import TraceEntry
 from connectagent.hooks.markers import around_llm, around_tool, around_turn, on_text, on_trace
 from connectagent.output import masking
-from connectagent.output.live import Job, live
+from connectagent.output.live import live, running
 from connectagent.output.masking.stream import Stream
 from connectagent.output.rows import Row, Span, call_text, duration, many, rows_of, spent_texts, stopped
 from connectagent.output.terminal import Terminal
@@ -103,13 +103,8 @@ class Console:
             parts = ((mark, "cyan"), (agent.name + dot, "dim"), what())
             return Row(turn.indent + 2, parts, "  ".join([duration(seconds * 1000), *spent]))
 
-        job = Job(row)
-        live.jobs.append(job)
-        try:
+        with running(row):
             yield
-        finally:
-            with suppress(ValueError):  # Ctrl-C has ended the turn meanwhile
-                live.jobs.remove(job)
 
     @on_text
     def show_text(self, agent: Any, text: str) -> None:

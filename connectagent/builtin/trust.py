@@ -24,7 +24,6 @@ LEVELS = ("open", "careful", "strict")
 _ACCEPTED = "'open', 'careful', 'strict', a policy text of several words, a path to one, or an Agent"
 _FILE = re.compile(r"[/\\]|\.(md|txt|prompt|policy)$", re.IGNORECASE)  # a text of one word that can only be a file
 _LONGEST = 50_000  # characters of arguments that a judge reads; what it cannot read whole it cannot allow
-_SHOWN = 10_000  # characters of an argument that the user is asked about
 _BUSY_S = 300  # how long a call waits for a judge that several agents share
 
 _JUDGE = """You decide whether one tool call of an AI agent may run. Decide by this policy and nothing else:
@@ -165,7 +164,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     The arguments are shown whole, or with a note of how much is missing: it could be the part that matters.
     """
     from connectagent.output.live import live
-    from connectagent.output.rows import Row
+    from connectagent.output.rows import Row, argument_rows
     from connectagent.output.terminal import Terminal
     from connectagent.output.typed import forget_typed
 
@@ -173,10 +172,7 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     if not terminal.interactive or not _interactive(sys.stdin):
         return None
     rows = [Row(0, ((f"{agent.name} wants to call {tool_call.name}", "bold yellow"),), wrap=True)]
-    for name, value in current().value(tool_call.arguments).items():
-        first, *rest = _lines(value)
-        rows.append(Row(2, ((f"{name}: {first}", ""),), wrap=True))
-        rows += [Row(2, ((f"| {line}", ""),), wrap=True) for line in rest]
+    rows += argument_rows(current().value(tool_call.arguments))
     terminal.show(rows)
     forget_typed()
     terminal.stream(rows, "Run it? [y]es, [N]o, [a]lways in this session: ", force=True)
@@ -194,12 +190,6 @@ def _interactive(file: Any) -> bool:
         return bool(file.isatty())
     except (AttributeError, ValueError):  # no stdin at all, or a closed one
         return False
-
-
-def _lines(value: Any) -> list[str]:
-    text = value if isinstance(value, str) else _json(value)
-    lines = text[:_SHOWN].splitlines() or [""]
-    return lines if len(text) <= _SHOWN else [*lines, f"({len(text) - _SHOWN} more characters are not shown)"]
 
 
 def _json(value: Any) -> str:

@@ -3,7 +3,7 @@
 COMMANDS = {
     "demo": "connectagent.cli.demo",
     "run": "connectagent.cli.run",
-    "chat": "connectagent.cli.chat",
+    "chat": "connectagent.cli.chat.command",
     "hooks": "connectagent.cli.hooks",
     "log": "connectagent.cli.log",
     "view": "connectagent.cli.view.command",

@@ -32,6 +32,11 @@ def script_is(path: str, whole_traceback: bool = False) -> None:
     _script.update(path=os.path.abspath(path), traceback=whole_traceback)
 
 
+def is_whole() -> bool:
+    """Whether errors are shown with their tracebacks."""
+    return bool(_script["traceback"])
+
+
 def show(error: BaseException) -> int:
     """Print an error on stderr and return the exit code: 2 for a usage error, 75 for a pause, 1 for any other.
 

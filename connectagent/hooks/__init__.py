@@ -18,6 +18,7 @@ from connectagent.hooks.markers import (
     on_session,
     on_text,
     on_trace,
+    register_chat_commands,
     register_commands,
     register_models,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "on_session",
     "on_text",
     "on_trace",
+    "register_chat_commands",
     "register_commands",
     "register_models",
 ]

@@ -76,6 +76,7 @@ on_agent_closed = marker("on_agent_closed")
 on_session = marker("on_session")
 register_models = marker("register_models")
 register_commands = marker("register_commands")
+register_chat_commands = marker("register_chat_commands")
 
 
 def marks_of(function: object) -> dict[str, dict[str, Any]]:

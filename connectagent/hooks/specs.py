@@ -357,6 +357,22 @@ def register_commands(cli: click.Group) -> None:
     """
 
 
+@spec("collect", (dict,))
+def register_chat_commands(agent: AgentAPI) -> dict[str, Callable[[str], Any]]:
+    """A chat with the agent begins.
+
+    Fires: once per `connectagent chat`, before the first turn.
+
+    Args:
+        agent: the agent of the chat.
+
+    Returns:
+        dict: from a command's name, without its slash, to a function that takes the text behind it. The first line of
+            its docstring is its help, and what it returns is shown, if it is not None.
+    """
+    return {}
+
+
 EVENTS = (
     "after_user_input",
     "before_llm",
@@ -370,7 +386,7 @@ EVENTS = (
 )
 AROUND = ("around_turn", "around_llm", "around_tool")
 OBSERVING = ("on_trace", "on_text", "on_agent_ready", "on_agent_closed", "on_session")
-BRINGING = ("register_models", "register_commands")
+BRINGING = ("register_models", "register_commands", "register_chat_commands")
 HOOKS = EVENTS + AROUND + OBSERVING + BRINGING
 
 SPECS: dict[str, Callable[..., Any]] = {name: globals()[name] for name in HOOKS}

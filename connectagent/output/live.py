@@ -11,11 +11,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from connectagent.output.rows import Row
 from connectagent.output.terminal import Terminal
+from connectagent.output.typed import shown
 from connectagent.settings import enabled
 
 TICK_S = 0.1
@@ -51,6 +53,7 @@ class Live:
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
+        self.ticking: list[Callable[[], None]] = []  # what else is called with each tick, under the terminal's lock
         self._turns = 0
         self._terminal = Terminal()
         self._thread: threading.Thread | None = None
@@ -108,6 +111,8 @@ class Live:
                 if stop.is_set():
                     return
                 self._ticks += 1
+                for call in self.ticking:
+                    call()
                 try:
                     self._draw() if isinstance(sys.stderr, _Above) else self._announce()
                 except Exception:  # the arguments of a call may change while they are shown
@@ -163,7 +168,8 @@ class Live:
             self.erase()
             self._asking += 1
         try:
-            return wait()
+            with shown():
+                return wait()
         finally:
             with self._lock:
                 self._asking -= 1
@@ -198,3 +204,19 @@ class _Asking:
 
 
 live = Live()
+
+
+@contextmanager
+def running(row: Callable[[str, float], Row]) -> Iterator[None]:
+    """Show a call while it runs.
+
+    Args:
+        row: the line for it, from the symbol before it and the seconds that it has run for.
+    """
+    job = Job(row)
+    live.jobs.append(job)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # Ctrl-C has ended the turn meanwhile
+            live.jobs.remove(job)

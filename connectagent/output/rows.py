@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import reprlib
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from connectagent.errors import Paused
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.session.messages import text_of
 from connectagent.session.usage import Spent, usage_of
+
+_ASKED = 10_000  # characters of an argument that a person is asked about
 
 Span = tuple[str, str]
 """Text, and rich's name for its style."""
@@ -313,12 +316,27 @@ def _paused(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 def _resumed(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     name = os.path.basename(str(entry.get("record")))
+    if "undone" in entry:
+        return [Row(4, ((f"{glyphs.other} turn {entry['undone']} was taken back", "cyan"),))]
     did = f", {decision(entry['decided'])}" if entry.get("decided") else ""
     rows = [Row(4, ((f"{glyphs.other} goes on from {name}, turn {entry.get('turn')}{did}", "cyan"),), wrap=True)]
     changed = entry.get("plugins") or {}
     if changed:
         differences = "; ".join(f"{kind} {', '.join(map(str, names))}" for kind, names in changed.items())
         rows.append(Row(6, ((f"{glyphs.warn} the plugins are not the same: {differences}", "yellow"),), wrap=True))
+    return rows
+
+
+def argument_rows(arguments: dict[str, Any]) -> list[Row]:
+    """The arguments of a call that a person is asked about: whole, or with a note of how much is missing."""
+    rows = []
+    for name, value in arguments.items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=repr)
+        first, *rest = text[:_ASKED].splitlines() or [""]
+        if len(text) > _ASKED:
+            rest.append(f"({len(text) - _ASKED} more characters are not shown)")
+        rows.append(Row(2, ((f"{name}: {first}", ""),), wrap=True))
+        rows += [Row(2, ((f"| {line}", ""),), wrap=True) for line in rest]
     return rows
 
 

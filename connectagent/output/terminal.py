@@ -75,6 +75,13 @@ class Terminal:
         return max(20, columns or 80)
 
     @property
+    def height(self) -> int:
+        """Lines on the screen."""
+        with suppress(OSError, ValueError, AttributeError):
+            return os.get_terminal_size(self.file.fileno()).lines or 24  # type: ignore[union-attr]
+        return 24
+
+    @property
     def interactive(self) -> bool:
         """Whether somebody sits in front of it."""
         try:

@@ -8,6 +8,7 @@ from typing import Any
 from connectagent.errors import short_path
 from connectagent.output.masking import current
 
+_OF_NOBODY = {"(outside)": "outside of any handler", "(resume)": "the person who decided"}
 _JOINERS = "\u200c\u200d"  # not printable, yet part of Persian words and of emoji
 
 
@@ -52,8 +53,8 @@ def actor(by: Any) -> str:
     by = by if isinstance(by, dict) else {}
     if by.get("user"):
         return "the user"
-    if by.get("plugin") == "(outside)":
-        return "outside of any handler"
+    if by.get("plugin") in _OF_NOBODY:
+        return _OF_NOBODY[by["plugin"]]
     kind = next((kind for kind in ("model", "tool") if by.get(kind)), None)
     name = f"{kind} {by[kind]}" if kind else by.get("handler") or by.get("agent") or by.get("plugin") or "a handler"
     return visible(name, 60)

@@ -4,21 +4,61 @@ from __future__ import annotations
 
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
 _QUIET_S = 0.05  # without a line for so long, a paste has arrived whole
+_state = {"hidden": False}  # whether what is typed is hidden while nothing is asked
 _LONGEST_S = 2.0  # how long a paste is waited for
 
 
 def forget_typed() -> None:
     """Forget what was typed or pasted so far: call it right before a question is shown.
 
-    A paste that is still arriving is waited for. Without a terminal nothing happens.
+    A paste that is still arriving is waited for. What is typed after it is shown. Without a terminal nothing happens.
     """
+    if _state["hidden"]:
+        _echo(True)
     with suppress(ImportError, OSError, ValueError, AttributeError):  # there is no stdin, or it is closed
         if sys.stdin.isatty():
             _forget_windows() if sys.platform == "win32" else _forget_posix(sys.stdin.fileno())
+
+
+def hide_typed() -> None:
+    """Do not show what is typed from now on, except into questions: it would stand in what is drawn."""
+    _state["hidden"] = True
+    _echo(False)
+
+
+def show_typed() -> None:
+    """Show again what is typed."""
+    if _state["hidden"]:
+        _state["hidden"] = False
+        _echo(True)
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show what is typed meanwhile."""
+    hidden = _state["hidden"]
+    if hidden:
+        _echo(True)
+    try:
+        yield
+    finally:
+        if hidden:
+            _echo(False)
+
+
+def _echo(shown: bool) -> None:
+    with suppress(ImportError, OSError, ValueError, AttributeError):
+        import termios
+
+        if sys.stdin.isatty():
+            modes = termios.tcgetattr(sys.stdin)
+            modes[3] = modes[3] | termios.ECHO if shown else modes[3] & ~termios.ECHO
+            termios.tcsetattr(sys.stdin, termios.TCSANOW, modes)
 
 
 def _forget_posix(terminal: int) -> None:

@@ -155,7 +155,7 @@ class RecordLog(MemoryLog):
                 written.resume(self._agent, turn.past.lines)
                 head = f"- turn: {session['turn']}\n  resumed: true\n"
             if self._place is not None:
-                head, self._place = f"{head}  from: {self._place}\n", None
+                head += self._from()
             head += "  trace:\n"
             # In this order no Ctrl-C leaves an entry without an item above it.
             lines, self._waiting, self._between = [head, *self._waiting], [], False
@@ -186,14 +186,19 @@ class RecordLog(MemoryLog):
                 self._totals.spend(spent.tokens, spent.cost)
             if self._turn is not None or self._between:
                 self._write(text)
-            elif line["type"] in (BEGAN, "tool_execution"):
-                item = f"- turn: {self._session['turn']}\n  status: {BETWEEN_TURNS}\n  trace:\n"
+            elif line["type"] in (BEGAN, "tool_execution") or "undone" in line:
+                item = f"- turn: {self._session['turn']}\n  status: {BETWEEN_TURNS}\n{self._from()}  trace:\n"
                 self._write("".join([item, *self._waiting, text]))
                 self._waiting, self._between = [], True
             else:
                 self._waiting.append(text)
             if self._turn is None and self._file is not None:
                 self._file.close()
+
+    def _from(self) -> str:
+        """The line of an item that says where the session was rewound to before it; "" where it was not."""
+        place, self._place = self._place, None
+        return "" if place is None else f"  from: {place}\n"
 
     def withhold(self, turn: str) -> None:
         self._withheld.add(turn)

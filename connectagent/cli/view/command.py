@@ -41,8 +41,8 @@ def view(record: str | None, port: int, opened: bool | None) -> None:
         sys.stdout.flush()
         if sys.stdout.isatty():
             click.echo("Ctrl-C ends it.", err=True)
-        if opened or (opened is None and sys.stdout.isatty() and _has_desktop()):
-            opened_by.enter_context(_in_browser(server.url))
+        if opened or (opened is None and sys.stdout.isatty() and has_desktop()):
+            opened_by.enter_context(in_browser(server.url))
         server.serve()
     except KeyboardInterrupt:  # the usual way to end it
         click.echo(err=True)
@@ -60,7 +60,7 @@ def _server(record: Path | None, port: int) -> Server:
 
 
 @contextlib.contextmanager
-def _in_browser(url: str) -> Iterator[None]:
+def in_browser(url: str) -> Iterator[None]:
     """Open a browser with a file that redirects to the page.
 
     Any user can read a browser's command line. The address has a secret part, so it is in a file that only this user
@@ -78,6 +78,6 @@ def _in_browser(url: str) -> Iterator[None]:
         yield
 
 
-def _has_desktop() -> bool:
+def has_desktop() -> bool:
     """Whether a graphical browser can be opened; one in the terminal would take it over."""
     return sys.platform in ("darwin", "win32") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

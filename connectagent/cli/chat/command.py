@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import shlex
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,75 +11,17 @@ from typing import Any
 import click
 
 from connectagent.cli import failure, script
+from connectagent.cli.chat.lines import is_terminal
+from connectagent.cli.chat.showing import Screen, View
+from connectagent.cli.chat.talk import Chat
 from connectagent.cli.plugin_options import AgentCommand
-from connectagent.errors import ConfigError, cut, short_path
-from connectagent.hooks.markers import marks_of, on_text, on_trace
-from connectagent.output.masking import current
-from connectagent.output.masking.stream import Stream
-from connectagent.output.rows import call_text
-from connectagent.output.text import clean
+from connectagent.errors import ConfigError, short_path
+from connectagent.hooks.markers import marks_of
+from connectagent.output.rows import Row, first_line, many
+from connectagent.output.terminal import Terminal
 from connectagent.records.find import find_record, last_record_of
+from connectagent.records.history import parts_of
 from connectagent.records.read import read_record
-
-LEAVE = ("/quit", "/exit", "/q")
-HELP = "/reset forgets the conversation, /quit or Ctrl-D ends, Ctrl-C interrupts an answer"
-MOST_SHOWN = 70  # characters of a call, so that a line fits a narrow terminal
-
-
-class View:
-    """Shows a turn: answers on stdout as they arrive, tool calls on stderr.
-
-    Args:
-        quiet: whether tool calls are hidden.
-    """
-
-    name = "chat"
-
-    def __init__(self, quiet: bool = False) -> None:
-        self.quiet = quiet
-        self.agent: Any = None  # the agent of the chat: text of its sub-agents is not the answer
-        self.text = ""
-        self.arriving = Stream()  # holds back what may be the beginning of a secret
-
-    @on_text
-    def arrived(self, agent: Any, text: str) -> None:
-        """Show a piece of the answer."""
-        if agent is self.agent:
-            self.text += text
-            self.show(self.arriving.feed(text) if sys.stdout.isatty() else text)
-
-    @on_trace
-    def happened(self, agent: Any, entry: dict[str, Any]) -> None:
-        """End the current line of text, and show a tool call."""
-        if entry["type"] == "llm_call":
-            self.show(self.arriving.flush())
-            if entry.get("tool_calls_count") or entry.get("status") == "error":
-                self.end_line()
-        elif entry["type"] == "tool_execution" and not self.quiet:
-            call = cut(call_text(entry["tool_name"], current().value(entry["arguments"])), MOST_SHOWN)
-            click.secho(failure.plain(f"  {call}: {entry['status']}").replace("\n", " "), err=True, dim=True)
-
-    def show(self, text: str) -> None:
-        """Show text on standard output at once."""
-        if text:
-            click.echo(clean(text), nl=False)
-            sys.stdout.flush()
-
-    def end_line(self) -> None:
-        """Begin a new line for what arrives next."""
-        self.show(self.arriving.flush())
-        if self.text and not self.text.endswith("\n"):
-            click.echo()
-        self.text = ""
-
-    def finish(self, result: str) -> None:
-        """Show what has not been shown of the result: all of it, if it was not streamed."""
-        if self.text.strip() != result.strip():
-            self.end_line()
-            click.echo(clean(failure.answer(result)))
-        else:
-            self.end_line()
-        self.text = ""
 
 
 @click.command(cls=AgentCommand, short_help="Talk to an agent.")
@@ -110,18 +49,24 @@ def chat(
     a turn that was cut off is finished first.
     """
     before = _Before.named(record, go_on, path, system)
-    view = View(quiet)
+    view = Screen(quiet) if is_terminal() else View(quiet)
     script.apply(model, quiet, (*plugins, "no:console", view))
     path = path or before.script()
     agent = view.agent = before.agent_in(script.load(path, traceback) if path else None, system)
     if stream:
         agent.streaming = True
-    if sys.stdin.isatty():
-        with contextlib.suppress(ImportError):  # gives input() line editing and a history
-            import readline  # noqa: F401
-        click.secho(f"{agent.name}, model {agent.llm.model}. {HELP}.", err=True, dim=True)
-    code = before.resume(view)
-    raise SystemExit(code or _converse(agent, view))
+    if is_terminal() and not quiet:
+        _greet(agent, view)
+    talk = Chat(agent, view)
+    raise SystemExit(talk.run(lambda: before.resume(talk)))
+
+
+def _greet(agent: Any, view: View) -> None:
+    dot = f" {Terminal().glyphs.dot} "
+    number = len(agent.list_tools())
+    parts = [agent.llm.model, many(number, "tool") if number else "", "/help lists the commands"]
+    view.tell(Row(0, ((agent.name, "bold"), (dot + dot.join(filter(None, parts)), "dim"))))
+    view.gap()
 
 
 class _Before:
@@ -180,10 +125,16 @@ class _Before:
             self.record = last_record_of(agent.name)
         return agent
 
-    def resume(self, view: View) -> int:
+    def resume(self, talk: Chat) -> int:
         """Go on with the session, and show its last answer; 0, or the exit code if that failed."""
-        agent, record = view.agent, self.record
-        return 0 if record is None else _show(view, lambda: agent.resume(record))
+        record = self.record
+        if record is None:
+            return 0
+        if talk.interactive:
+            turns = [part.items[0] for part in parts_of(read_record(record)) if part.is_turn]
+            said = first_line(turns[-1].get("input") or "") if turns else ""
+            talk.view.tell(Row(0, ((f"> {said}", "dim"),)))
+        return talk.turn(lambda: talk.agent.resume(record))
 
 
 def _agent(module: ModuleType | None, system: str | None) -> Any:
@@ -203,69 +154,3 @@ def _agent(module: ModuleType | None, system: str | None) -> Any:
     if system is not None:
         raise failure.usage_error(f"{script.shown(module)} brings its own agent; --system is for a chat without one")
     return agent
-
-
-def _converse(agent: Any, view: View) -> int:
-    """Take turns until the person leaves; the exit code is 1 where the last turn failed."""
-    code, pressed = 0, False
-    while True:
-        try:
-            line = _line()
-            pressed = False
-        except EOFError:
-            if sys.stdin.isatty():
-                click.echo(err=True)
-            return code
-        except KeyboardInterrupt:
-            if pressed:
-                click.echo(err=True)
-                return 130
-            pressed = True
-            click.echo("\nCtrl-C once more ends; so does /quit.", err=True)
-            continue
-        if line in LEAVE:
-            return code
-        if line:
-            code = _take(agent, view, line)
-
-
-def _line() -> str:
-    """The person's next line, stripped.
-
-    Raises:
-        EOFError: there is no more input.
-    """
-    if sys.stdin.isatty():
-        return input("> ").strip()
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError
-    return line.strip()
-
-
-def _take(agent: Any, view: View, line: str) -> int:
-    """Take one turn, or run a command of the chat; a failed turn does not end the conversation."""
-    if line == "/help":
-        click.echo(HELP, err=True)
-        return 0
-    if line == "/reset":
-        agent.reset_conversation()
-        return 0
-    return _show(view, lambda: agent.input(line))
-
-
-def _show(view: View, action: Callable[[], Any]) -> int:
-    """Show what a turn returns, or why it failed; the exit code."""
-    try:
-        result = action()
-        view.finish("" if result is None else str(result))
-    except KeyboardInterrupt:
-        view.end_line()
-        click.echo("interrupted; the conversation goes on", err=True)
-        return 130
-    except BrokenPipeError:
-        raise
-    except Exception as error:
-        view.end_line()
-        return failure.show(error)
-    return 0

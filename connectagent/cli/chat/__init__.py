@@ -1,0 +1,1 @@
+"""`connectagent chat`: a conversation at the terminal."""
