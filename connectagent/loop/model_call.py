@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TokenUsage, TraceEntry
+from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Message, Retry, TokenUsage, TraceEntry
 from connectagent.errors import ProviderError, TurnEnded
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
@@ -52,7 +52,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
         if turn.closing(id) is None:
             calls = [shown_call(call) for call in response.tool_calls or ()]
             entry = {**_entry(turn, id, request, response, "stand_in", calls), "usage": None, "by": answer.by}
-            _trace(turn, entry, answer.by)
+            turn.conversation.trace({**entry, **turn.conversation.changed_by(answer.by)})
     if response is None:
         return None
     final, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
@@ -264,7 +264,7 @@ class Attempt:
         return response
 
     def _send(self) -> Any:
-        turn, messages, schemas = self.turn, self.request.messages, self.turn.agent.tools.schemas()
+        messages, schemas = self.request.messages, self.turn.agent.tools.schemas()
         tools = schemas if self.request.tools == schemas else self.request.tools  # adapters cache them by identity
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
@@ -275,12 +275,17 @@ class Attempt:
             self.sent["messages"] = clone(list(messages))
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
+        return self._ask_model(llm, messages, tools or None)
+
+    def _ask_model(self, llm: Any, messages: list[Message], tools: Any) -> Any:
+        """Ask for the turn: streamed where somebody listens, and apart where the turn is awaited."""
+        turn = self.turn
         stream = getattr(llm, "stream", None) if turn.agent.streaming or turn.listeners else None
         apart = None if (caller := CALLER.get()) is None else caller.apart()
         on_text = turn.emit_text if apart is None else partial(apart.call, turn.emit_text)
         ask = llm.complete if stream is None else partial(stream, on_text=on_text)
         send = ask if turn.output is None else partial(turn.output.send, llm, ask)
-        return send(messages, tools or None) if apart is None else apart.run(partial(send, messages, tools or None))
+        return send(messages, tools) if apart is None else apart.run(partial(send, messages, tools))
 
     def _lost(self) -> None:
         """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""
@@ -372,10 +377,6 @@ def _entry(
         "status": status,
         **{key: value for key, value in more.items() if value},
     }
-
-
-def _trace(turn: Turn, entry: TraceEntry, by: By) -> None:
-    turn.conversation.trace({**entry, **turn.conversation.changed_by(by)})
 
 
 def as_response(value: Any) -> LLMResponse:
