@@ -84,7 +84,7 @@ class Sent(TypedDict, total=False):
     messages: list[Message]
 
 
-class LLMCall(Entry, StateChange, Failure, total=False):
+class LLMCall(Entry, StateChange, Failure, _From, total=False):
     """An attempt at a model ended, or something stood in for it."""
 
     type: Required[Literal["llm_call"]]

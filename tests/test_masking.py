@@ -232,3 +232,15 @@ def test_secrets_given_in_code_do_not_pile_up() -> None:
         masking._given.clear()
         masking._given.update(given)
         masking._state.update(before, given=-1)
+
+
+def test_a_value_that_cannot_be_compared_is_masked_as_others_are() -> None:
+    class Array:
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("the truth value is ambiguous")
+
+        def __repr__(self) -> str:
+            return "Array(sk-proj-0123456789abcdefghijklmnop)"
+
+    masked = masking.current().value({"one": Array(), "api_key": "", "two": "sk-proj-0123456789abcdefghijklmnop"})
+    assert "0123456789" not in str(masked) and masked["api_key"] == ""

@@ -151,7 +151,8 @@ class Mask:
         return key if text == plain else text
 
     def _field(self, key: Any, item: Any, above: tuple[int, ...]) -> Any:
-        nothing = item is None or item == "" or item is True or _is_schema(item)
+        empty = isinstance(item, str) and not item  # not `== ""`: an array compares item by item
+        nothing = item is None or empty or item is True or _is_schema(item)
         if type(key) is str and names_secret(key, self.own) and not nothing:
             stays = isinstance(item, bool) or (isinstance(item, str) and item.startswith("[masked: "))
             return item if stays else f"[masked: {self.text(key)}]"
