@@ -40,7 +40,7 @@ CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "d
 IN_CODE = (CODE, USE)
 
 # The plugins that this project publishes.
-OFFICIAL = ("adk", "approve", "artifacts", "checkpoint", "memory", "otel", "reflect")
+OFFICIAL = ("adk", "approve", "artifacts", "checkpoint", "memory", "notify", "otel", "reflect")
 
 
 def normalized(name: str) -> str:
