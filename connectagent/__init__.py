@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from connectagent.hooks.resource import resource
     from connectagent.loop.ask import llm_do
     from connectagent.output.masking import mask
+    from connectagent.records.paths import data_folder
     from connectagent.tools.loops import run_async
     from connectagent.tools.signature import tool
     from connectagent.tools.tool import Tool
@@ -90,6 +91,7 @@ _HOME = {
     "hooks.resource": "resource",
     "loop.ask": "llm_do",
     "output.masking": "mask",
+    "records.paths": "data_folder",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
     "tools": "Tool tool",
     "tools.loops": "run_async",
@@ -140,6 +142,7 @@ __all__ = [
     "before_each_tool",
     "before_llm",
     "before_tools",
+    "data_folder",
     "hookspec",
     "llm_do",
     "mask",

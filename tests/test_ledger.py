@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectagent import Agent, LLMResponse, TokenUsage, after_tools, around_llm, before_llm, llm_do
+from connectagent import Agent, LLMResponse, TokenUsage, after_tools, around_llm, before_llm, llm_do, on_complete
 from connectagent.testing import ScriptedLLM, call
 
 ANSWER = LLMResponse("Good.", usage=TokenUsage(100, 10, cost=0.5))
@@ -88,3 +89,26 @@ def test_the_command_line_shows_what_handlers_cost(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.startswith("[offline]")
     assert "handlers of helper" in done.stderr
     assert [line.split()[:3] for line in done.stderr.splitlines() if "watch" in line] == [["watch", "after_llm", "1"]]
+
+
+def test_slow_handlers_lists_the_calls_of_this_turn_that_took_over_five_milliseconds() -> None:
+    seen: list[list[tuple[str, str, float, float]]] = []
+
+    class Plugin:
+        name = "lazy"
+
+        @after_tools
+        def nap(self) -> None:
+            time.sleep(0.02)
+
+        @on_complete
+        def look(self, agent: Agent) -> None:
+            seen.append(agent.slow_handlers)
+
+    agent = Agent("main", [double], llm=ScriptedLLM(call("double", x=2), "a", "b"), plugins=[Plugin()], log=False)
+    agent.input("Go.")
+    agent.input("Go.")
+    ((plugin, hook, started, seconds),) = seen[0]
+    assert (plugin, hook) == ("lazy", "after_tools")
+    assert seconds >= 0.02 and abs(time.time() - started) < 60
+    assert seen[1] == []

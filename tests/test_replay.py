@@ -604,3 +604,23 @@ def test_a_session_with_a_handoff_is_refused_and_not_said_to_differ() -> None:
     assert agent.input("Bill me.") == "Billed."
     with pytest.raises(ConfigError, match="front handed over to billing, which cannot be played"):
         replay(agent.record)
+
+
+def test_handlers_know_that_a_record_is_played(co_dir: Path) -> None:
+    told: list[bool] = []
+
+    @after_llm
+    def tell(agent: Agent) -> None:
+        told.append(agent.replaying)
+
+    def made() -> Agent:
+        child = Agent("child", llm=ScriptedLLM("Hi."))
+        return Agent("main", [child], llm=ScriptedLLM(call("child", prompt="Go."), "Done."), plugins=[tell], quiet=True)
+
+    agent = made()
+    agent.input("Go.")
+    assert told == [False, False, False]
+    told.clear()
+    assert agent.record is not None
+    assert replay(agent.record, made()).same
+    assert told and all(told)

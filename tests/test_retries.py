@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, LLMResponse, Pause, Paused, Retry, TokenUsage, on_error, xray
+from connectagent import Agent, LLMResponse, Pause, Paused, Retry, TokenUsage, on_error, tool, xray
 from connectagent.cli.view.reading import Reading
 from connectagent.errors import ProviderError
 from connectagent.testing import ScriptedLLM, call
@@ -232,3 +232,38 @@ def test_time_that_an_agent_waits_for_one_beside_it_is_not_its_own() -> None:
     turns = {entry["agent"]: entry["duration_ms"] for entry in entries(agent, "agent_turn")}
     assert first["timing"] >= 4000 * SLOW_S > second["timing"]
     assert turns["slow"] >= 4000 * SLOW_S > turns["quick"]
+
+
+def test_an_attempt_that_a_kill_cut_off_is_made_again_where_the_tool_is_idempotent(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was written as if the first attempt had ended then: the retry was lost, and with it later `on_error`s."""
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / ".co"))
+
+    class Killed(BaseException):
+        pass
+
+    def made(fates: list[BaseException | None], *responses: Any) -> Agent:
+        @tool(idempotent=True)
+        def work(x: int) -> str:
+            """Work."""
+            if (fate := fates.pop(0)) is not None:
+                raise fate
+            return "worked"
+
+        @on_error
+        def again(attempt: int) -> Any:
+            return Retry() if attempt < 4 else None
+
+        return Agent("a", [work], llm=ScriptedLLM(*responses), plugins=[again], quiet=True)
+
+    first = made([ValueError("f"), Killed()], [call("work", x=1), call("work", x=2)])
+    with pytest.raises(Killed):
+        first.input("Go")
+    fates: list[BaseException | None] = [None, None]
+    second = made(fates, ProviderError("down", kind="server", provider="t"), "Done.")
+    assert second.resume(first.record) == "Done."
+    assert fates == []
+    session: Any = second.current_session
+    calls = [entry["status"] for entry in session["trace"] if entry["type"] == "tool_execution"]
+    assert calls == ["success", "skipped", "success"]  # what was skipped then stays in the trace

@@ -52,6 +52,16 @@ class HandlerAPI(Links):
         """
         return self.session["state"] if self.turn is None else self.turn.state
 
+    @property
+    def replaying(self) -> bool:
+        """Whether a record is played: nothing is to be sent or written outside then."""
+        return self.runtime.replays or (self.parent is not None and self.parent.replaying)
+
+    @property
+    def slow_handlers(self) -> list[tuple[str, str, float, float]]:
+        """The calls of handlers in this turn that took over 5 ms: plugin, hook, start in Unix seconds, seconds."""
+        return list(self.boundary.slow_calls)
+
     def end_turn(self, result: str | None = None, *, scope: str = "agent", outcome: str = "ended") -> None:
         """End the turn before the next call of a model or tool; `on_complete` still fires.
 

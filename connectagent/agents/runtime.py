@@ -36,12 +36,14 @@ class Runtime:
         asked_model: makes the model for model calls of handlers and tools.
         sleep: sleeps for seconds, before a call is made again.
         run: runs `action` for the agent's method `what`: `input`, `execute_tool` or `resume`.
+        replays: whether the agent plays a record.
     """
 
     create_model: Callable[[str], LLM] | None = None
     asked_model: Callable[[str], LLM] | None = None
     sleep: Callable[[float], None] = _sleep
     run: Callable[[Any, str, Callable[[], Any]], Any] = _go
+    replays: bool = False
 
 
 _default = [Runtime()]

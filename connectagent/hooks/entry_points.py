@@ -39,7 +39,8 @@ PREFIX = f"{PROJECT}-"
 CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
 IN_CODE = (CODE, USE)
 
-OFFICIAL = ("adk", "approve", "artifacts", "memory", "reflect")  # the plugins that this project publishes
+# The plugins that this project publishes.
+OFFICIAL = ("adk", "approve", "artifacts", "checkpoint", "memory", "notify", "otel", "reflect")
 
 
 def normalized(name: str) -> str:

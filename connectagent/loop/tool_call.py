@@ -72,7 +72,8 @@ class ToolRun:
         """Answer an interrupted call; note a waiting call in its `Waiting`."""
         if self.entry.get("status") == "interrupted":
             self.turn.conversation.answer(self.call, self.entry["result"])
-            self.turn.conversation.trace_quietly(self.entry)
+            if "id" not in self.entry:  # else it is in the trace since its first attempt
+                self.turn.conversation.trace_quietly(self.entry)
         elif isinstance(error, Waiting):
             error.call = self.call  # the outermost call, if a tool or handler called execute_tool()
 
@@ -233,5 +234,6 @@ class ToolRun:
         turn.conversation.amend(self.call, self.entry, **changed)
         if turn.closing(id) is None:
             value = {key: changed[key] for key in OF_ATTEMPT if key in changed}
-            change = {"type": "change", "id": id, "by": by, "of": "tool_execution", "call_id": self.call.id}
-            turn.conversation.trace({**change, "value": value})
+            change = {"type": "change", "by": by, "of": "tool_execution", "call_id": self.call.id, "value": value}
+            ended = changed.get("status") != "interrupted"  # else a resumed turn looks whether it may run again
+            turn.conversation.trace({**change, "id": id} if ended else change)

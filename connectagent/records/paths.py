@@ -19,6 +19,11 @@ from connectagent.settings import co_folder, enabled
 def data_folder(name: str) -> Path:
     """A folder in `.co`, or in the folder that the setting `dir` names; it is made if it is missing.
 
+    Only its owner may read it, and `.co` is ignored by git.
+
+    Args:
+        name: the folder's name; a plugin takes its own.
+
     Raises:
         OSError: it cannot be made.
     """

@@ -112,7 +112,7 @@ class Player:
         self._arguments: Any = {}
         agent.llm = RecordedLLM(self, agent.llm.model, getattr(agent.llm, "context_window", None))
         recorded = partial(RecordedLLM, self)
-        agent.runtime = Runtime(recorded, recorded, lambda after_s: None)
+        agent.runtime = Runtime(recorded, recorded, lambda after_s: None, replays=True)
         agent.log = new_log(recording=False)
         agent.hooks.without(one for one in agent.hooks.loaded if one.builtin and one.plugin in WRITERS)
         agent.hooks.add(Handler("on_trace", self._note_entry, dict(UNORDERED), "replay", builtin=True))
