@@ -407,6 +407,15 @@ def calls_at_once() -> None:
     agent("at_once", [note, slow], calls, "Done.", parallel_tools=3, state={"old": 1}).input("Go")
 
 
+def an_error_that_is_raised_again() -> None:
+    @on_error
+    def again(attempt: int) -> Any:
+        return Retry() if attempt == 1 else "recovered"
+
+    error = ValueError("busy")
+    agent("raised_again", [], error, error, plugins=[again]).input("Go")
+
+
 def a_turn_that_is_taken_back() -> None:
     back = agent("back", [], "Done.")
     back.input("Go")
@@ -430,6 +439,7 @@ SESSIONS: list[Callable[[], None]] = [
     pauses_of_other_kinds,
     agents_inside,
     an_agent_inside_that_waits,
+    an_error_that_is_raised_again,
     a_turn_that_is_taken_back,
 ]
 
