@@ -15,7 +15,7 @@ import pytest
 from hostile_records import __file__ as script
 
 ROOT = Path(__file__).parents[1]
-COUNT = int(os.environ.get("CONNECTAGENT_HOSTILE", "200"))
+COUNT = int(os.environ.get("CONNECTAGENT_HOSTILE", "60"))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")

@@ -16,7 +16,7 @@ from connectagent.records.locks import is_running
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
-PAIRS = int(os.environ.get("CONNECTAGENT_RESUME_PAIRS", "30"))
+PAIRS = int(os.environ.get("CONNECTAGENT_RESUME_PAIRS", "12"))
 SCRIPT = """
 import os, time
 from connectagent import Agent, Pause, xray

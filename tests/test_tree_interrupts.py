@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from typing import Any
 
+import pytest
 from test_conversation_interrupts import PACKAGE, CtrlC
 
 from connectagent import Agent
@@ -50,9 +51,18 @@ def _tree() -> Agent:
     )
 
 
+_before: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def threads_of_other_tests() -> None:
+    _before.update(threading.enumerate())
+
+
 def _what_is_wrong(root: Agent) -> list[str]:
     """With the tree after the interrupt, and with its next turn."""
-    found = [f"{thread} still runs" for thread in threading.enumerate() if thread.name.startswith("agent-")]
+    new = [thread for thread in threading.enumerate() if thread.name.startswith("agent-") and thread not in _before]
+    found = [f"{thread} still runs" for thread in new]
     session: Any = root.current_session
     if session is not None:
         session["active_agent"] = None

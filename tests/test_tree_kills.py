@@ -16,7 +16,7 @@ from tree_processes import DIRECT
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="what is a record is read from /proc")
 
-KILLS = int(os.environ.get("TREE_KILLS", "40"))  # set it for a longer run
+KILLS = int(os.environ.get("TREE_KILLS", "30"))  # set it for a longer run
 BESIDE = [name for name in FEATURES if FEATURES[name].at_once]
 
 

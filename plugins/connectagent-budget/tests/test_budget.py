@@ -30,7 +30,7 @@ from connectagent import (
 )
 from connectagent.testing import AgentTester, ScriptedLLM, call, replayed
 
-RUNS = int(os.environ.get("CONNECTAGENT_BUDGET_RUNS", "40"))
+RUNS = int(os.environ.get("CONNECTAGENT_BUDGET_RUNS", "20"))
 DOWN = ProviderError("down", kind="server", provider="test")
 
 
