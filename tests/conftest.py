@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 from entry_types import checked
 
+from connectagent.cli.script import NAME
 from connectagent.settings import overrides
 
 
@@ -19,7 +21,9 @@ def entries_fit_their_types() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def the_command_line_is_forgotten() -> Iterator[None]:
-    before = dict(overrides)
+    before, argv = dict(overrides), sys.argv
     yield
+    sys.argv = argv  # a script that a command loads gets its own
+    sys.modules.pop(NAME, None)
     overrides.clear()
     overrides.update(before)
