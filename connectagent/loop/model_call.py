@@ -39,7 +39,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
     request = LLMRequest(messages, tools, agent.llm.model, agent.call_options())
     if any(map(turn.host.has_others, _GIVEN)):  # agents may share the schemas
         request.tools, request._tools_seen = turn.own_tools(tools), tools
-    call = Call(turn, request, turn.place)
+    call = Call(turn, request, f"{turn.id}/{place[:-1]}")
     answer = turn.decide("before_llm", place, as_response, request=request)
     if turn.ended is not None:
         return None
@@ -47,7 +47,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
     if answer is None:
         response = call.attempts()
     else:
-        response, id = answer.value, f"{turn.place}/model1"
+        response, id = answer.value, f"{call.id}/model1"
         turn.conversation.answered()
         if turn.closing(id) is None:
             calls = [shown_call(call) for call in response.tool_calls or ()]
@@ -246,8 +246,6 @@ class Attempt:
             if threads() > 0:  # a thread that a handler left behind may have changed the request
                 turn.boundary.settle()
             conversation.mend(self.request)  # here, as handlers of this call may have changed the messages
-            own, tools = turn.agent.tools, self.request.tools
-            self.tools = own.names() if tools == own.schemas() else [name_of(tool) or "?" for tool in tools]
             self.announced = conversation.announced
         try:
             response = as_response(self._send())
@@ -264,8 +262,11 @@ class Attempt:
         return response
 
     def _send(self) -> Any:
-        messages, schemas = self.request.messages, self.turn.agent.tools.schemas()
+        messages, own = self.request.messages, self.turn.agent.tools
+        schemas = own.schemas()
         tools = schemas if self.request.tools == schemas else self.request.tools  # adapters cache them by identity
+        if self.conversation is not None:
+            self.tools = own.names() if tools is schemas else [name_of(tool) or "?" for tool in tools]
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         self.provider = getattr(llm, "provider", None)

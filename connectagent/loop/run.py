@@ -68,14 +68,14 @@ def iterate(turn: Turn) -> LLMResponse | None:
 
 def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
     """Run one round of tools; every call is answered, however the round ends."""
-    conversation, reason = turn.conversation, "the turn was ended"
+    conversation, place, reason = turn.conversation, f"{turn.iteration}/", "the turn was ended"
     conversation.begin_round([shown_call(call) for call in calls])
     try:
         if turn.ended is None:
-            rejection = turn.rejects("before_tools", f"{turn.iteration}/", tool_calls=list(calls))
+            rejection = turn.rejects("before_tools", place, tool_calls=list(calls))
             entries = run_round(turn, calls, rejection)
             with conversation.ending_with(entries[-1]) as ready:
-                turn.notify("after_tools", f"{turn.iteration}/", ready, entries=entries)
+                turn.notify("after_tools", place, ready, entries=entries)
     except BaseException as error:
         waits = isinstance(error, Waiting)
         reason = "the turn was paused" if waits else f"{type(error).__name__} ended the turn"
