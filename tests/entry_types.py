@@ -1,4 +1,4 @@
-"""Holds every entry that is traced against its TypedDict in `connectagent.entries`."""
+"""Holds every entry that is traced against its TypedDict in `connectagent.session.entries`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, Literal, NotRequired, Required, Union, get_args, get_origin, get_type_hints
 
 from connectagent.data import Message
-from connectagent.entries import ENTRIES
 from connectagent.records.write import MemoryLog
+from connectagent.session.entries import ENTRIES
 
 
 @cache

@@ -19,7 +19,7 @@ PACKAGE = Path(connectagent.__file__).parent
 # The floors, from the ground up: a room imports only from rooms below it, also for types and inside functions.
 FLOORS = [
     ["errors", "data", "frame"],
-    ["session", "tools", "settings", "entries"],
+    ["session", "tools", "settings"],
     ["hooks", "output"],
     ["records", "models"],
     ["loop"],
@@ -37,13 +37,14 @@ LATER = (
     *HEAVY,
     *("asyncio", "csv", "datetime", "difflib", "email", "hashlib", "importlib.metadata", "mimetypes", "platform"),
     *("random", "secrets", "shutil", "socket", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
-    *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "entries", "testing")),
+    *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "testing")),
     *("connectagent.hooks.distributions", "connectagent.settings.allowed"),
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),
     *(f"connectagent.models.{name}" for name in ("anthropic_cache", "attempts", "files", "openai_stream", "responses")),
     *(f"connectagent.records.{name}" for name in ("find", "follow", "history", "lines", "read", "retention")),
     *(f"connectagent.{name}" for name in ("agents.awaited", "loop.caller", "loop.threads", "tools.loops")),
     "connectagent.records.summary",
+    "connectagent.session.entries",
 )
 
 Graph = dict[str, set[str]]

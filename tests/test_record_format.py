@@ -47,9 +47,9 @@ from connectagent import (
     tool,
 )
 from connectagent.agents.undo import take_back
-from connectagent.entries import ENTRIES, By
 from connectagent.models.openai import OpenAILLM
 from connectagent.records.read import load_record
+from connectagent.session.entries import ENTRIES, By
 from connectagent.session.journal import LINES
 from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM, call
