@@ -99,7 +99,7 @@ def contracts() -> str:
     return "\n\n".join(parts)
 
 
-INTERNAL = ("answer", "by", "call_options", "ended", "shorten")
+INTERNAL = ("answer", "by", "call_options", "ended")
 """What `Agent` has without an underscore for other modules of the package, and not for users."""
 
 INHERITED = (

@@ -193,3 +193,19 @@ def test_the_shell_completes_commands_and_options() -> None:
 
     assert completed("connectagent re") == "plain,resume\nplain,replay\n"
     assert "plain,--max-iterations\n" in completed("connectagent run --m")
+
+
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        ("Agent('a', model='gtp-5')", "Agent('a', model='gtp-5')"),
+        ("@before_llm\ndef f(agnt): ...", "@before_llm"),
+        ("@before_llm(tryfirst=True)\nasync def f(agent): ...", "@before_llm(tryfirst=True)"),
+    ],
+)
+def test_a_mistake_in_a_script_is_shown_at_its_own_line(tmp_path: Path, code: str, last: str) -> None:
+    (tmp_path / "script.py").write_text(f"from connectagent import Agent, before_llm\n{code}\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "script.py"]
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stderr
+    assert said.startswith("Traceback") and last in said and str(ROOT) not in said

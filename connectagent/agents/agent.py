@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -17,7 +16,7 @@ from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
 from connectagent.data import LLM, Log, TokenUsage, ToolCall, TraceEntry
-from connectagent.errors import ConfigError, hide_own_frames
+from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
 from connectagent.loop.dry_run import DryRunBoundary
@@ -35,7 +34,8 @@ from connectagent.session.prompt import read_prompt
 from connectagent.session.snapshot import By
 from connectagent.session.state import initial_state
 from connectagent.session.usage import Spent
-from connectagent.settings import overrides, setting
+from connectagent.settings import overrides
+from connectagent.settings.tracebacks import shorten, with_short_tracebacks
 from connectagent.tools.awaiting import operating
 from connectagent.tools.registry import ToolRegistry
 
@@ -87,6 +87,7 @@ class Agent(AsyncMethods):
         HandlerError, PluginError: a plugin cannot be used.
     """
 
+    @with_short_tracebacks
     def __init__(
         self,
         name: str,
@@ -192,7 +193,7 @@ class Agent(AsyncMethods):
             text = self.answer(prompt, max_iterations, key=key, form=form)
             return text if form is None else form.result(self, text)
         except BaseException as error:
-            self.shorten(error)
+            shorten(error)
             raise
 
     def answer(
@@ -218,6 +219,7 @@ class Agent(AsyncMethods):
         """
         return streamed(self, partial(self.input, prompt, max_iterations, output=output))
 
+    @with_short_tracebacks
     def resume(
         self,
         record: str | Path | None = None,
@@ -257,25 +259,15 @@ class Agent(AsyncMethods):
         """
         from connectagent.agents.resume import Decision, resume  # loads the reader of records
 
-        try:
-            self.refuse_inside("resume()")
-            form = self.form if output is None else self.form_for(output)
-            decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
-            text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision))
-            return text if form is None or text is None else form.result(self, text)
-        except BaseException as error:
-            self.shorten(error)
-            raise
-
-    def shorten(self, error: BaseException) -> None:
-        """Take the package's frames out of the traceback of an error, unless the settings ask for them."""
-        with contextlib.suppress(ConfigError):  # a settings file that cannot be read has an error of its own
-            if setting("traceback") == "full":
-                return
-        hide_own_frames(error)
+        self.refuse_inside("resume()")
+        form = self.form if output is None else self.form_for(output)
+        decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
+        text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision))
+        return text if form is None or text is None else form.result(self, text)
 
     # -- for handlers and tools ----------------------------------------------------------------
 
+    @with_short_tracebacks
     def execute_tool(self, name: str, arguments: dict[str, Any] | None = None, *, key: str | None = None) -> TraceEntry:
         """Run one tool without the model, with all its hooks; nothing is added to the messages.
 

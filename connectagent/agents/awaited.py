@@ -19,6 +19,7 @@ from connectagent.errors import Cancelled
 from connectagent.loop import threads
 from connectagent.loop.caller import Caller
 from connectagent.loop.stream import End, Lockstep
+from connectagent.settings.tracebacks import shorten
 from connectagent.tools.awaiting import CALLER
 
 AT_EXIT_S = 2.0  # how long the end of the process waits for turns to end
@@ -158,7 +159,7 @@ async def awaited(agent: Any, work: Callable[[], Any]) -> Any:
     try:
         return await _awaited(agent, work)
     except BaseException as error:
-        agent.shorten(error)
+        shorten(error)
         raise
 
 

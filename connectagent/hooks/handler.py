@@ -146,7 +146,8 @@ def _given_by(hook: str) -> tuple[str, ...]:
 def _check_kind(code: Any, hook: str, place: str) -> None:
     """Refuse async functions, generators for other hooks than around hooks, and functions without yield for these."""
     if inspect.iscoroutinefunction(code) or inspect.isasyncgenfunction(code):
-        raise HandlerError(f"{place} is async: the loop is synchronous; write 'def', and asyncio.run() inside it")
+        way = "write 'def', and connectagent.run_async() inside it"
+        raise HandlerError(f"{place} is async: the loop is synchronous; {way}")
     if hook == RESOURCE:  # it may yield or return
         return
     yields, around = inspect.isgeneratorfunction(code), CONTRACTS[hook].kind == "around"

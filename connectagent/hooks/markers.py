@@ -19,6 +19,7 @@ from connectagent.hooks.connectonion import CONNECTONION, UNORDERED
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.handler import MARKS, F, check_handler, event_of, place_of
 from connectagent.hooks.specs import CONTRACTS
+from connectagent.settings.tracebacks import with_short_tracebacks
 
 _hookimpl = pluggy.HookimplMarker(PROJECT)
 
@@ -35,7 +36,9 @@ class Marker(Protocol):
 def marker(hook: str) -> Marker:
     """The marker of a hook."""
 
+    @with_short_tracebacks
     def marker(function: Any = None, /, *, tryfirst: bool = False, trylast: bool = False) -> Any:
+        @with_short_tracebacks
         def mark(function: Any) -> Any:
             target = getattr(function, "__func__", function)  # staticmethod, classmethod, bound method
             if not callable(target):
