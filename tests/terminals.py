@@ -15,6 +15,7 @@ import sys
 import termios
 import time
 import unicodedata
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import pytest
@@ -38,28 +39,28 @@ def terminal(kind: str, folder: Path, *arguments: str, width: int = 80, **variab
     return made(folder, [sys.executable, "-m", "connectagent", *arguments], width, environment(folder, **variables))
 
 
-class Terminal:
+class Terminal(ABC):
     """A program at a terminal."""
 
+    @abstractmethod
     def lines(self) -> list[str]:
         """What it shows, with what has left the screen at its top."""
-        raise NotImplementedError
 
+    @abstractmethod
     def press(self, *keys: str) -> None:
         """Press keys, by name or as text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def paste(self, text: str) -> None:
         """Paste a text, as terminals do for programs that tell pastes from keys."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ended(self) -> int:
         """Wait for the end; the exit code."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """End the program, whatever it does."""
-        raise NotImplementedError
 
     def text(self) -> str:
         """All lines as one text."""
