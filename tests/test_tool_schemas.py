@@ -180,7 +180,7 @@ def test_without_a_docstring_the_name_describes() -> None:
     assert Tool.from_function(read_file).description == "Read file."
 
 
-# -- what cannot be told to a model --------------------------------------------------------------
+# -- what cannot be described to a model ---------------------------------------------------------
 
 
 def no_annotation(query, limit: int = 3):  # type: ignore[no-untyped-def]

@@ -167,8 +167,8 @@ def _call(given: Any, id: str, extras: dict[str, Any] | None, customs: Sequence[
     call: dict[str, Any] = given if isinstance(given, dict) else {}
     function = call.get("function") or {}
     if call.get("id") in customs:
-        told = {"name": function.get("name"), "input": sent_arguments(function.get("arguments")).get("input") or ""}
-        return {"id": id, "type": "custom", "custom": told}
+        custom = {"name": function.get("name"), "input": sent_arguments(function.get("arguments")).get("input") or ""}
+        return {"id": id, "type": "custom", "custom": custom}
     if not extras and len(call) == 3 and call.get("id") == id and call.get("type") == "function" and _fits(function):
         return call
     raw = function.get("arguments")

@@ -91,8 +91,8 @@ class RecordedJournal(Journal):
         line = self.lines[self.closed[attempt]] if attempt in self.closed else None
         if line is None or self.is_open(attempt):
             return False
-        told = line.get("value") or line.get("entry") or line
-        return told.get("error_type") is None
+        outcome = line.get("value") or line.get("entry") or line
+        return outcome.get("error_type") is None
 
     def _forget(self, table: dict[str, int], id: str) -> None:
         """Leave out what a record says of an operation, but for the handler whose wait a person has decided."""

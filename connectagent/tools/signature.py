@@ -68,7 +68,7 @@ def tool(
 
     Args:
         name: what the model calls it by; without it, the function's name.
-        description: what the model is told; without it, the docstring.
+        description: what the model reads about it; without it, the docstring.
         read_only: it changes nothing, so trust policies let it run.
         idempotent: running it twice is as good as once, so it may be run again after a crash.
         alone: no other call of its round runs at the same time, whatever `Agent(parallel_tools=...)` says.
@@ -163,7 +163,7 @@ def interface(function: Callable[..., Any], name: str, resources: Collection[str
         resources: the names of the agent's resources.
 
     Raises:
-        ToolDefinitionError: a parameter has no annotation, or one that cannot be told to a model.
+        ToolDefinitionError: a parameter has no annotation, or one that cannot be described to a model.
     """
     if resources and any(_is_hidden(one, resources) for one in _parameters(function, name)):
         return _read(function, name, resources)
@@ -195,7 +195,7 @@ def plain_function(function: Any) -> Any:
 
 
 def origin(function: Any) -> str:
-    """Where a function is defined, as `file:line`; without a file, what can be told of it."""
+    """Where a function is defined, as `file:line`; without a file, what is known of it."""
     code = getattr(plain_function(function), "__code__", None)
     if code is None:
         return f"{getattr(function, '__module__', None) or type(function).__module__} (no source)"
@@ -210,15 +210,15 @@ def _is_hidden(parameter: inspect.Parameter, resources: Collection[str]) -> bool
 
 
 def _read(function: Callable[..., Any], name: str, resources: Collection[str] = ()) -> Interface:
-    described, told = docstring(function)
+    described, documented = docstring(function)
     fields = _Fields(function, name, resources)
     schema, check = signature_check(fields.annotations, fields.required, fields.extra, fields.fill, fields.refuse)
     properties = schema.setdefault("properties", {})
-    for parameter, text in {**told, **fields.told}.items():
+    for parameter, text in {**documented, **fields.notes}.items():
         if parameter in properties and text:
             properties[parameter].setdefault("description", text)
     for parameter, default in fields.defaults.items():
-        _tell_default(properties[parameter], default)
+        _describe_default(properties[parameter], default)
     check.schema = wire_schema(schema, name)
     return Interface(described, check.schema, check, fields.takes_agent, tuple(fields.taken))
 
@@ -231,7 +231,7 @@ class _Fields:
         self.plain = plain_function(function)
         self.annotations: dict[str, Any] = {}
         self.required: set[str] = set()
-        self.told: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
         self.defaults: dict[str, Any] = {}
         self.fill: dict[str, Callable[[], Any]] = {}
         self.extra: Any = None
@@ -260,7 +260,7 @@ class _Fields:
         for note in getattr(annotation, "__metadata__", ()):  # Annotated[str, "text"] or Annotated[str, Doc("text")]
             note = getattr(note, "documentation", note)
             if isinstance(note, str):
-                self.told.setdefault(parameter.name, note)
+                self.notes.setdefault(parameter.name, note)
         if default is parameter.empty:
             self.required.add(parameter.name)
         elif default is None:
@@ -300,7 +300,7 @@ class _Fields:
         optional = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
         self.refuse(
             f"parameter {parameter.name!r} has no type annotation",
-            f"Write one, for example '{parameter.name}: str{optional}': the model is told the type",
+            f"Write one, for example '{parameter.name}: str{optional}': the model needs the type",
         )
 
     def refuse(self, what: str, remedy: str) -> typing.NoReturn:
@@ -382,13 +382,13 @@ def _current_typeddict(old: Any) -> Any:
     return made
 
 
-def _tell_default(schema: dict[str, Any], default: Any) -> None:
+def _describe_default(schema: dict[str, Any], default: Any) -> None:
     """Tell the model a default, if it is short and can be written in JSON."""
     import json
 
     from pydantic_core import to_jsonable_python
 
-    with suppress(Exception):  # a default that cannot be told is still the function's default
+    with suppress(Exception):  # a default that cannot be shown is still the function's default
         plain = to_jsonable_python(default)
         if len(json.dumps(plain, allow_nan=False)) <= 200:
             schema.setdefault("default", plain)

@@ -26,9 +26,9 @@ class LoopGuard:
     """The plugin: `Agent(plugins=["loopguard"])`, or with options `Agent(plugins=[LoopGuard(repeats=2)])`.
 
     Args:
-        repeats: how often a cycle is seen before the model is told.
-        unchanged: how often one call with one result is seen in a turn, whatever is between, before the model is told.
-        patience: how often in a turn the model is told; the next time, the turn ends with the outcome `loop`.
+        repeats: how often a cycle is seen before the model gets a warning.
+        unchanged: how often one call with one result is seen in a turn, whatever is between, before a warning.
+        patience: how often in a turn the model gets a warning; the next time, the turn ends with the outcome `loop`.
 
     Raises:
         ConfigError: an option is no whole number, or too small.
@@ -51,17 +51,17 @@ class LoopGuard:
         session = agent.session
         notes = session["state"].get(self.name) or {}
         if notes.get("turn") != session["turn"]:
-            notes = {"turn": session["turn"], "rounds": [], "told": 0}
+            notes = {"turn": session["turn"], "rounds": [], "warnings": 0}
         calls = [_digest([entry["tool_name"], entry["arguments"], str(entry.get("result"))]) for entry in entries]
         rounds = [*notes["rounds"], calls][-_KEPT:]
         what = self._circle(rounds, entries)
-        told = notes["told"] + (what is not None)
+        warnings = notes["warnings"] + (what is not None)
         if what is not None:
             rounds = []  # it has another chance
-        session["state"][self.name] = {"turn": session["turn"], "rounds": rounds, "told": told}
+        session["state"][self.name] = {"turn": session["turn"], "rounds": rounds, "warnings": warnings}
         if what is None:
             return
-        if told > self.patience:
+        if warnings > self.patience:
             agent.end_turn(f"Stopped: {what}", outcome="loop")
             return
         advice = "Do something else, or answer with what you have, and say what is missing."

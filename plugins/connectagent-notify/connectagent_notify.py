@@ -36,8 +36,8 @@ class Notify:
 
     Args:
         urls: where to, as apprise writes addresses; by default what the variable `APPRISE_URLS` has.
-        on: what is told: `ended`, `failed`, `waiting`.
-        after_s: a turn that ended sooner is not told. Failures and waits always are.
+        on: what is announced: `ended`, `failed`, `waiting`.
+        after_s: a turn that ended sooner is not announced. Failures and waits always are.
         content: whether results, errors, reasons and arguments are in the messages, masked.
         close_s: how many seconds closing the agent waits for messages that are on their way.
 

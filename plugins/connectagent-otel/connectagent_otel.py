@@ -252,7 +252,7 @@ def _answer(response: LLMResponse) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    """A message in the conventions' form. Of pictures and files, only their kind is told."""
+    """A message in the conventions' form. Of pictures and files, only the kind is given."""
     content = message.get("content")
     if message["role"] == "tool":
         parts: list[Any] = [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}]

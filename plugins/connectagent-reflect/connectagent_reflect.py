@@ -163,7 +163,7 @@ def _last_answer(agent: Agent) -> str:
 
 
 def _clipped(text: str, limit: int = _LONGEST) -> str:
-    """Text of at most so many characters; what is left out is told, since it could be what matters."""
+    """Text of at most so many characters; a note says what is left out, since it could be what matters."""
     return text if len(text) <= limit else f"{text[:limit]} ({len(text) - limit} more characters)"
 
 

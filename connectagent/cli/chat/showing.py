@@ -277,7 +277,7 @@ class Screen(View):
 
     def tell(self, *rows: Row) -> None:
         self.terminal.show(rows)
-        self._block = "told"
+        self._block = "rows"
 
     def heard(self) -> None:
         self._block = ""

@@ -13,11 +13,11 @@ export async function showAnswer(session) {
   const index = items.findLastIndex((/** @type {any} */ one) => one.status !== "between_turns");
   const item = items[index];
   const box = at("answer");
-  const told = item && JSON.stringify([item.result, item.error, item.status, summary.status, session.waits]);
-  if (told === session.answered) return;
-  session.answered = told;
+  const signature = item && JSON.stringify([item.result, item.error, item.status, summary.status, session.waits]);
+  if (signature === session.answered) return;
+  session.answered = signature;
   const node = item && ((await resultNode(session, item, index)) ?? waitNode(session) ?? endNode(session, item));
-  if (session.answered !== told) return;
+  if (session.answered !== signature) return;
   box.hidden = !node;
   box.replaceChildren(...(node ? [node] : []));
 }

@@ -41,7 +41,7 @@ function sideNode(news, index) {
 export async function showBeside(name, other) {
   const box = at("beside");
   const both = await Promise.all([name, other].map((one) => source.news(one, 0, 0)));
-  const told = (/** @type {any} */ value) => (typeof value === "number" ? tokens(value) : "?");
+  const amount = (/** @type {any} */ value) => (typeof value === "number" ? tokens(value) : "?");
   /** @type {[string, (summary: any) => any][]} */
   const lines = [
     ["status", (one) => one.status.replaceAll("_", " ")],
@@ -49,7 +49,7 @@ export async function showBeside(name, other) {
     ["turns", (one) => one.turns ?? "?"],
     ["iterations", (one) => one.iterations ?? "?"],
     ["tool calls", (one) => one.tools ?? "?"],
-    ["tokens", (one) => told(one.tokens)],
+    ["tokens", (one) => amount(one.tokens)],
     ["cost", (one) => priceOrUnknown(one.cost)],
   ];
   const table = lines.map(([label, value]) => {

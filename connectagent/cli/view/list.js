@@ -4,8 +4,8 @@ import {address, at, state} from "./state.js";
 import {count, el, price, tokens, when} from "./text.js";
 
 const FILTERS = ["text", "agent", "status", "plugin", "tool", "since", "until", "cost"];
-/** @type {{told: string, offered: boolean}} */
-const shown = {told: "", offered: false};
+/** @type {{signature: string, offered: boolean}} */
+const shown = {signature: "", offered: false};
 
 /** @param {any} session */
 function sessionNode(session) {
@@ -50,9 +50,9 @@ export async function showSessions() {
   const {count: number, all} = pages[0];
   at("older").hidden = sessions.length >= number;
   at("count").textContent = number === all ? count(all, "session") : `${number.toLocaleString("en")} of ${count(all, "session")}`;
-  const told = JSON.stringify(sessions);
-  if (told !== shown.told) {
-    shown.told = told;
+  const signature = JSON.stringify(sessions);
+  if (signature !== shown.signature) {
+    shown.signature = signature;
     const focused = /** @type {any} */ (document.activeElement)?.dataset?.name;
     at("list").replaceChildren(...sessions.map(sessionNode));
     if (focused !== undefined)

@@ -190,13 +190,13 @@ export function showAgents(session) {
     head.style.setProperty("--depth", String(depth));
     return el("tr", {}, head, ...cells.map((cell) => el("td", {}, cell)));
   };
-  const told = (/** @type {any} */ value) => (typeof value === "number" ? tokens(value) : "?");
+  const amount = (/** @type {any} */ value) => (typeof value === "number" ? tokens(value) : "?");
   const rows = agents.map((/** @type {any} */ agent) =>
     line(agentLink(agent, ""), agent.branch.split(".").length - 1, [
-      agent.turns, agent.calls ?? 0, told(agent.tokens), priceOrUnknown(agent.cost), duration(agent.ms),
+      agent.turns, agent.calls ?? 0, amount(agent.tokens), priceOrUnknown(agent.cost), duration(agent.ms),
     ]),
   );
-  const root = line(summary.agent, 0, [summary.turns ?? "?", "", told(summary.tokens), priceOrUnknown(summary.cost), ""]);
+  const root = line(summary.agent, 0, [summary.turns ?? "?", "", amount(summary.tokens), priceOrUnknown(summary.cost), ""]);
   const heads = ["agent", "turns", "model calls", "tokens", "cost", "time"].map((name) => el("th", {scope: "col"}, name));
   box.replaceChildren(
     el("table", {}, el("caption", {class: "unseen"}, "Agents, with those that each asked"),

@@ -109,7 +109,7 @@ class Content(Shown):
 
 @dataclass(repr=False)
 class FunctionDeclaration(Shown):
-    """A tool as the model is told of it."""
+    """A tool as it is described to the model."""
 
     name: str | None = None
     description: str | None = None

@@ -330,7 +330,7 @@ def _tool(agent: Agent, tool_call: ToolCall, callback: Callback) -> Any:
 
 
 def _tool_response(agent: Agent, tool_call: ToolCall, result: Any) -> dict[str, Any]:
-    """A result as a dict. connectagent has it as text: a tool that returns a str is told by its annotation."""
+    """A result as a dict. connectagent has it as text: the annotation shows whether a tool returns a str."""
     if not isinstance(result, str):
         return {"result": plain_text(result)}
     tool = agent.tools.get(tool_call.name)

@@ -174,7 +174,7 @@ def answer_of(value: Any) -> tuple[str | None, list[ToolCall]]:
 
 
 def _arguments(args: Any) -> Any:
-    """A dict of arguments; what is none stays, and the model is told."""
+    """A dict of arguments; what is none stays, and the model reads why."""
     return dict(args) if isinstance(args, Mapping) else args or {}
 
 

@@ -86,7 +86,7 @@ class Artifacts:
             agent: whose session the artifact belongs to.
             name: such as `report.pdf` or `charts/sales.png`; with `user:` before it, of all sessions of the user.
             data: the content; text is kept as UTF-8.
-            mime_type: what it is; told by the name where it is not given.
+            mime_type: what it is; guessed from the name where it is not given.
 
         Raises:
             ArtifactError: the name, the data or the MIME type cannot be used, or the store cannot keep it.
@@ -97,8 +97,8 @@ class Artifacts:
         mime_type = mime_type or ("text/plain" if isinstance(data, str) else "application/octet-stream")
         scope = self._scope(agent, name) or Scope(self.user, self._begin(agent))
         version = self._kept.save(scope, bare, content, mime_type)
-        told = {"name": name, "version": version, "bytes": len(content), "mime_type": mime_type}
-        self._trace(agent, {"type": "artifact", **told})
+        described = {"name": name, "version": version, "bytes": len(content), "mime_type": mime_type}
+        self._trace(agent, {"type": "artifact", **described})
         return version
 
     def load(self, agent: Agent, name: str, version: int | None = None) -> Artifact:

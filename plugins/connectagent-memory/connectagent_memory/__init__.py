@@ -132,7 +132,7 @@ class Memory:
 
     @on_agent_ready
     def join(self, agent: Agent) -> None:
-        """Give the model its tool. A store that does not work is told now, when there is no turn to lose."""
+        """Give the model its tool. A store that does not work is reported now, when there is no turn to lose."""
         self._kept.check()
         agent.add_tool(self.search_memory)
 
@@ -160,7 +160,7 @@ class Memory:
 
     @on_complete(trylast=True)
     def keep(self, agent: Agent) -> None:
-        """Remember the turn. Where that fails, it is told once, and tried again after the next turn."""
+        """Remember the turn. Where that fails, it is reported once, and tried again after the next turn."""
         if self.remember:
             try:
                 self.add(agent)

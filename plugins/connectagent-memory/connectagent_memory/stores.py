@@ -60,7 +60,7 @@ class MemoryStore(Protocol):
         """Keep messages, except those whose session, index and text are kept already; how many were new."""
 
     def search(self, user: str, agent: str, query: str, limit: int) -> list[Remembered]:
-        """What this user said to this agent or was told by it, the best matches first; any text is a query."""
+        """What this user said to this agent or heard from it, the best matches first; any text is a query."""
 
     def forget(self, user: str, session: str | None = None) -> int:
         """Remove a user's session, or with None all that is kept of the user; how many messages it were."""
