@@ -17,10 +17,9 @@ from connectagent.hooks.markers import around_llm, around_tool, around_turn, on_
 from connectagent.output import masking
 from connectagent.output.live import live, running
 from connectagent.output.masking.stream import Stream
-from connectagent.output.rows import Row, Span, call_text, duration, many, rows_of, spent_texts, stopped
+from connectagent.output.rows import FAILED, Row, Span, call_text, duration, many, rows_of, spent_texts, stopped
 from connectagent.output.terminal import Terminal
 
-FAILED = ("error", "not_found", "interrupted")
 _INDENT = 4  # of an agent that another one calls, below the line of the model call that asked for it
 
 

@@ -8,11 +8,10 @@ from typing import Any
 from connectagent.errors import short_path
 from connectagent.hooks.markers import on_agent_ready, on_trace
 from connectagent.output import masking
-from connectagent.output.rows import Row, call_text, duration, first_line, spent_texts
+from connectagent.output.rows import FAILED, Row, call_text, duration, first_line, spent_texts
 from connectagent.output.terminal import Terminal
 from connectagent.session.usage import Spent, spent_in
 
-FAILED = ("error", "not_found", "interrupted")
 MOST_FAILURES = 20
 SLOW_MS = 1000  # what takes longer is listed without being asked for
 MOST_SLOW = 3

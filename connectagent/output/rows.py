@@ -17,6 +17,9 @@ from connectagent.session.usage import Spent, usage_of
 
 _ASKED = 10_000  # characters of an argument that a person is asked about
 
+FAILED = ("error", "not_found", "interrupted")
+"""The statuses of tool calls that came to no result."""
+
 Span = tuple[str, str]
 """Text, and rich's name for its style."""
 
@@ -220,7 +223,7 @@ def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
             *_attempts(entry, glyphs),
             Row(6, ((first_line(entry.get("result")), "dim"),), more_lines(entry.get("result"), glyphs)),
         ]
-    failed = status in ("error", "not_found", "interrupted")
+    failed = status in FAILED
     style = "red" if failed else "yellow"
     mark = glyphs.bad if failed or status == "rejected" else glyphs.other
     # A call that was not made has taken no time.

@@ -20,15 +20,13 @@ from connectagent.cli.log.reading import (
     show_table,
     sum_text,
 )
-from connectagent.output.rows import duration
+from connectagent.output.rows import FAILED, duration
 from connectagent.records.amended import with_retries
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.history import joined_turns
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.session.usage import Spent, spent_in
-
-_FAILED = ("error", "not_found", "interrupted")
 
 
 @dataclass(slots=True)
@@ -129,7 +127,7 @@ def _count_entry(entry: dict[str, Any], models: dict[str, _Sums], tools: dict[st
     else:
         sums = tools.setdefault(str(entry.get("tool_name")), _Sums())
         sums.took(entry.get("timing") if status in ("success", "error") else None)
-        sums.failed += status in _FAILED
+        sums.failed += status in FAILED
     sums.count += 1
     sums.statuses[status] += 1
     return sums

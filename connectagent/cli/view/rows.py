@@ -6,7 +6,7 @@ from typing import Any
 
 from connectagent.cli.log.reading import data_text, number_of
 from connectagent.errors import cut
-from connectagent.output.rows import CUT, UNICODE, call_text, first_line, rows_of
+from connectagent.output.rows import CUT, FAILED, UNICODE, call_text, first_line, rows_of
 from connectagent.output.text import actor
 from connectagent.records.blobs import REFERENCE
 from connectagent.session.journal import is_aside, marks_in, place_of, turns_in
@@ -14,7 +14,6 @@ from connectagent.session.journal import is_aside, marks_in, place_of, turns_in
 MOST_IN_ROW = 240  # characters of a text in a row
 MOST_IN_DETAIL = 4_000  # characters of an opened text, before "more" is asked for
 
-_FAILED = ("error", "not_found", "interrupted")
 _WEAK = ("rejected", "recovered", "skipped", "stand_in", "ended", "max_iterations", "truncated", "paused")
 _OWN_KEYS = ("type", "by", "timestamp", "status", "call_id", "iteration", "turn", "index", "hook", "of")
 
@@ -37,7 +36,7 @@ def row_of(entry: dict[str, Any], number: int) -> dict[str, Any]:
     row |= {"start": start} if start is not None else {}
     if isinstance(status, str):
         row["status"] = _short(status, 40)
-        row["bad"] = 2 if status in _FAILED else 1 if status in _WEAK else 0
+        row["bad"] = 2 if status in FAILED else 1 if status in _WEAK else 0
     try:
         row |= _by(entry.get("by")) | _ROWS.get(str(entry.get("type")), _other)(entry)
     except Exception:
@@ -127,7 +126,7 @@ def _tool(entry: dict[str, Any]) -> dict[str, Any]:
     call = call_text("", entry.get("arguments") or {})
     row: dict[str, Any] = {"kind": "tool", "name": _short(entry.get("tool_name"), 80), "args": _short(call[1:-1])}
     row["call"] = _short(entry.get("call_id"), 200)
-    failed = entry.get("status") in _FAILED and entry.get("error")
+    failed = entry.get("status") in FAILED and entry.get("error")
     row["text"] = _error(entry) if failed else _line(entry.get("result")).removeprefix("rejected: ")
     row["ms"] = number_of(entry.get("timing")) or 0.0
     row |= {"badges": ["masked"]} if has_masked([entry.get("arguments"), entry.get("result")]) else {}
@@ -155,7 +154,7 @@ def _agent_turn(entry: dict[str, Any]) -> dict[str, Any]:
         "branch": _short(entry.get("branch"), 200),
         "id": _short(entry.get("id"), 400),
         "status": "success" if outcome == "answered" else outcome,
-        "bad": 2 if outcome in _FAILED else 1 if outcome in _WEAK else 0,
+        "bad": 2 if outcome in FAILED else 1 if outcome in _WEAK else 0,
         "text": _error(entry) if entry.get("error") else _line(entry.get("result")),
         "ms": number_of(entry.get("duration_ms")) or 0.0,
         "start": number_of(entry.get("started")),
