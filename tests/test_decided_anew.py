@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,14 @@ from connectagent import (
     HookResultError,
     Pause,
     Paused,
+    PluginWarning,
     Retry,
     ToolRejected,
+    after_llm,
     around_tool,
     before_each_tool,
     on_error,
+    tool,
     xray,
 )
 from connectagent.testing import ScriptedLLM, call
@@ -352,3 +356,45 @@ def test_a_decision_of_another_user_has_to_be_made_again(tmp_path: Path, monkeyp
         with contextlib.suppress(Paused):
             agent_of(manager, script=["Done."], log=None).resume(copy)
         assert ran == expected
+
+
+@pytest.mark.parametrize("errors", ["raise", "warn"])
+def test_an_edit_of_arguments_is_applied_once_over_a_resume_beside_a_handler_that_raises(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, errors: Any
+) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / ".co"))
+
+    class Killed(BaseException):
+        pass
+
+    paid: list[int] = []
+
+    def made(kill: bool, *responses: Any) -> Agent:
+        @tool(idempotent=True)
+        def pay(amount: int) -> str:
+            """Pay."""
+            if kill:
+                raise Killed
+            paid.append(amount)
+            return "paid"
+
+        @before_each_tool
+        def add_fee(tool_call: Any) -> None:
+            tool_call.arguments["amount"] += 1
+
+        @after_llm
+        def broken(agent: Any) -> None:
+            if errors == "warn":
+                raise ValueError("broken")
+
+        llm, plugins = ScriptedLLM(*responses), [add_fee, broken]
+        return Agent("payer", [pay], llm=llm, plugins=plugins, plugin_errors=errors, quiet=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PluginWarning)
+        first = made(True, call("pay", amount=1))
+        with pytest.raises(Killed):
+            first.input("Go")
+        second = made(False, "Done.")
+        assert second.resume(first.record) == "Done."
+    assert paid == [2]
