@@ -83,7 +83,10 @@ class Pause(ConnectAgentError):
 
 
 class Waiting(BaseException):
-    """A wait on its way out of a turn's operations. Not an Exception, so that no tool or handler swallows it.
+    """What `around_` handlers see where an agent inside, or a tool that asked for another call, waits for a person.
+
+    A tool's own `Pause` reaches them as a `Pause`: `except (Pause, Waiting):` catches both. Raise it again, since the
+    wait ends where it is swallowed. It is not an Exception, so `except Exception` lets it pass.
 
     Attributes:
         waits: the `data.Wait` objects, in the order of the calls.
