@@ -321,8 +321,7 @@ def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:
     """The times that tools ran in a turn; the entries of what each changed come before its own."""
     changed: dict[str, list[TraceEntry]] = {}
     calls: dict[str, tuple[str, Any]] = {}
-    repeated = _repeated(entries, "tool_execution")
-    for entry in (entry for at, entry in enumerate(entries) if at not in repeated):
+    for entry in _without_repeated(entries):
         kind, tool, id = entry.get("type"), (entry.get("by") or {}).get("tool"), str(entry.get("call_id"))
         if kind in _CHANGES and tool:
             changed.setdefault(tool, []).append(entry)
@@ -348,6 +347,11 @@ def _repeated(entries: list[TraceEntry], kind: str) -> set[int]:
     last = {id: at for at, id in ids.items()}
     stopped = ("interrupted", "error") if kind == "llm_call" else ("interrupted",)
     return {at for at, id in ids.items() if last[id] != at and entries[at].get("status") in stopped}
+
+
+def _without_repeated(entries: list[TraceEntry]) -> list[TraceEntry]:
+    repeated = _repeated(entries, "tool_execution")
+    return [entry for at, entry in enumerate(entries) if at not in repeated]
 
 
 def _attempt(entry: TraceEntry) -> tuple[Any, ...]:
