@@ -42,6 +42,8 @@ if TYPE_CHECKING:
         ToolDefinitionError,
         ToolNotFound,
         ToolRejected,
+        TurnEndedError,
+        Waiting,
     )
     from connectagent.hooks.discovery import shadow, use
     from connectagent.hooks.markers import (
@@ -82,7 +84,7 @@ _HOME = {
     "builtin.xray": "xray",
     "errors": "ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError Pause Paused "
     "PluginError PluginWarning ProviderError ResourceError ToolArgumentsError ToolDefinitionError ToolNotFound "
-    "ToolRejected",
+    "ToolRejected TurnEndedError Waiting",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
     "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_session on_text "
     "on_trace register_chat_commands register_commands register_models",
@@ -132,6 +134,8 @@ __all__ = [
     "ToolNotFound",
     "ToolRejected",
     "TraceEntry",
+    "TurnEndedError",
+    "Waiting",
     "after_each_tool",
     "after_llm",
     "after_tools",

@@ -83,7 +83,10 @@ class Pause(ConnectAgentError):
 
 
 class Waiting(BaseException):
-    """A wait on its way out of a turn's operations. Not an Exception, so that no tool or handler swallows it.
+    """What `around_` handlers see where an agent inside, or a tool that asked for another call, waits for a person.
+
+    A tool's own `Pause` reaches them as a `Pause`: `except (Pause, Waiting):` catches both. Raise it again, since the
+    wait ends where it is swallowed. It is not an Exception, so `except Exception` lets it pass.
 
     Attributes:
         waits: the `data.Wait` objects, in the order of the calls.
@@ -242,7 +245,7 @@ class ProviderError(ConnectAgentError):
     Attributes:
         kind: `auth`, `permission`, `not_found`, `rate_limit`, `overloaded`, `context_length`,
             `bad_request`, `tool_use_failed`, `content_filter`, `refusal`, `length`, `connection`,
-            `timeout`, `stream`, `server`, `bad_response`.
+            `timeout`, `stream`, `server`, `bad_response`, `turn_ended`.
         provider: the provider's name, for example `openai`.
         model: the model that was asked, if known.
         status: the HTTP status of the failed response, or None.
@@ -274,3 +277,10 @@ class ProviderError(ConnectAgentError):
         self.body = body
         self.retries = retries or []
         self.usage = usage
+
+
+class TurnEndedError(ProviderError, RuntimeError):
+    """A handler or tool could not ask a model, since `end_turn()` had ended the turn; `kind` is `turn_ended`."""
+
+    def __init__(self, message: str, *, model: str | None = None) -> None:
+        super().__init__(message, kind="turn_ended", provider="", model=model)

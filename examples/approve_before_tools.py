@@ -5,7 +5,7 @@
 
 import sys
 
-from connectagent import Agent, ToolRejected, before_each_tool
+from connectagent import Agent, ToolCall, ToolRejected, before_each_tool
 
 
 def read_file(path: str) -> str:
@@ -19,7 +19,7 @@ def delete_file(path: str) -> str:
 
 
 @before_each_tool
-def approve(tool_call):
+def approve(tool_call: ToolCall) -> None:
     if tool_call.name == "read_file":
         return
     question = f"Run {tool_call.name}({tool_call.arguments})? [y/N] "
@@ -31,6 +31,6 @@ def approve(tool_call):
 if __name__ == "__main__":
     agent = Agent("janitor", tools=[read_file, delete_file], on_events=[approve])
     agent.input("Read the file old.log, then delete the file old.log")
-    for entry in agent.current_session["trace"]:
+    for entry in agent.session["trace"]:
         if entry["type"] == "tool_execution":
             print(f"{entry['tool_name']} -> {entry['result']}")

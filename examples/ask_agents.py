@@ -12,14 +12,14 @@ from connectagent.testing import ScriptedLLM, call
 together = threading.Barrier(2, timeout=10)
 
 
-def look_up(agent, place: str) -> str:
+def look_up(agent: Agent, place: str) -> str:
     """Look up what is known about a place."""
     together.wait()  # neither goes on before the other has come here too
-    agent.current_session["state"][agent.name] = place
+    agent.session["state"][agent.name] = place
     return f"all well in {place}"
 
 
-def reporter(name):
+def reporter(name: str) -> Agent:
     script = ScriptedLLM(call("look_up", place="Paris"), f"The {name} in Paris is fine.")
     return Agent(name, tools=[look_up], llm=script)
 
@@ -31,7 +31,7 @@ if __name__ == "__main__":
         llm=ScriptedLLM([call("weather", prompt="Paris?"), call("traffic", prompt="Paris?")], "Go on Sunday."),
     )
     print(planner.input("When shall I go to Paris?"))
-    print(planner.current_session["state"])
-    for entry in planner.current_session["trace"]:
+    print(planner.session["state"])
+    for entry in planner.session["trace"]:
         if entry["type"] == "agent_turn":
             print(entry["branch"], entry["outcome"])

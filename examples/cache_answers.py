@@ -7,26 +7,26 @@ A plugin with a memory is an object: its marked methods are its handlers.
 import hashlib
 import json
 
-from connectagent import Agent, after_llm, before_llm
+from connectagent import Agent, LLMRequest, LLMResponse, after_llm, before_llm
 
 
 class Cache:
-    def __init__(self):
-        self.answers = {}
+    def __init__(self) -> None:
+        self.answers: dict[str, LLMResponse] = {}
         self.hits = 0
 
     @before_llm
-    def look_up(self, request):
+    def look_up(self, request: LLMRequest) -> LLMResponse | None:
         answer = self.answers.get(key(request))
         self.hits += answer is not None
         return answer  # None: the model is called
 
     @after_llm
-    def remember(self, request, response):
+    def remember(self, request: LLMRequest, response: LLMResponse) -> None:
         self.answers[key(request)] = response
 
 
-def key(request):
+def key(request: LLMRequest) -> str:
     said = json.dumps([request.model, request.messages, request.tools], sort_keys=True, default=str)
     return hashlib.sha256(said.encode()).hexdigest()
 
@@ -36,5 +36,5 @@ if __name__ == "__main__":
     for _ in range(2):
         agent = Agent("oracle", on_events=[cache])
         agent.input("What is an event hook?")
-        call = next(entry for entry in agent.current_session["trace"] if entry["type"] == "llm_call")
+        call = next(entry for entry in agent.session["trace"] if entry["type"] == "llm_call")
         print(f"{call['status']}, {cache.hits} from the cache")

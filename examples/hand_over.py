@@ -4,7 +4,7 @@ The models are scripted, so that the example runs without a key; leave `llm=` ou
 the desk is inherited: it acts in every agent of the tree.
 """
 
-from connectagent import Agent, before_each_tool
+from connectagent import Agent, ToolCall, before_each_tool
 from connectagent.testing import ScriptedLLM, call
 
 
@@ -14,7 +14,7 @@ def find_invoice(customer: str) -> str:
 
 
 @before_each_tool
-def tell(agent, tool_call):
+def tell(agent: Agent, tool_call: ToolCall) -> None:
     print(f"  {agent.branch} calls {tool_call.name}")
 
 
@@ -38,5 +38,5 @@ if __name__ == "__main__":
     )
     print(desk.input("I am Ada. What do I owe?"))
     print(desk.input("I paid already. Send it back!"))
-    print("Now answers:", desk.current_session["active_agent"])
-    print("refunds was told:", refunds.current_session["messages"][0]["content"].splitlines()[-1])
+    print("Now answers:", desk.session.get("active_agent"))
+    print("refunds was told:", str(refunds.session["messages"][0]["content"]).splitlines()[-1])

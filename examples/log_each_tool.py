@@ -6,8 +6,10 @@ What is before the `yield` runs before the tool, what is behind it afterwards; a
 import logging
 import sys
 import time
+from collections.abc import Generator
+from typing import Any
 
-from connectagent import Agent, around_tool
+from connectagent import Agent, ToolCall, around_tool
 
 log = logging.getLogger("tools")
 
@@ -18,7 +20,7 @@ def divide(a: int, b: int) -> float:
 
 
 @around_tool
-def timed(tool_call):
+def timed(tool_call: ToolCall) -> Generator[None, Any, None]:
     started = time.perf_counter()
     try:
         result = yield

@@ -3,7 +3,9 @@
 `tool_call` is None where a model call failed. Every attempt is in the trace.
 """
 
-from connectagent import Agent, ProviderError, Retry, on_error
+from typing import Any
+
+from connectagent import Agent, LLMResponse, Message, ProviderError, Retry, ToolCall, on_error
 
 
 class Overloaded:
@@ -11,21 +13,21 @@ class Overloaded:
 
     model = "busy-model"
 
-    def complete(self, messages, tools=None):
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
         raise ProviderError("try again later", kind="overloaded", provider="busy", status=529)
 
 
 @on_error
-def another_model(agent, error, tool_call):
-    tried = [entry["model"] for entry in agent.current_session["trace"] if entry["type"] == "llm_call"]
+def another_model(agent: Agent, tool_call: ToolCall | None) -> Retry | None:
+    tried = [entry["model"] for entry in agent.session["trace"] if entry["type"] == "llm_call"]
     if tool_call is None and "offline" not in tried:
         return Retry(model="offline")  # with a key: Retry(model="claude-sonnet-4-5")
+    return None
 
 
 @on_error
-def say_sorry(error, tool_call):
-    if tool_call is None:
-        return "All models are busy. Please ask again in a minute."
+def say_sorry(tool_call: ToolCall | None) -> str | None:
+    return "All models are busy. Please ask again in a minute." if tool_call is None else None
 
 
 if __name__ == "__main__":
@@ -34,4 +36,4 @@ if __name__ == "__main__":
 
     alone = Agent("lonely", llm=Overloaded(), on_events=[say_sorry])
     print(alone.input("Hello"))
-    print([entry["status"] for entry in alone.current_session["trace"] if entry["type"] == "llm_call"])
+    print([entry["status"] for entry in alone.session["trace"] if entry["type"] == "llm_call"])

@@ -3,9 +3,9 @@
 `Retry` makes the call once more; any other value is the tool's result, and the model never learns of the error.
 """
 
-from connectagent import Agent, Retry, on_error
+from connectagent import Agent, Retry, ToolCall, on_error
 
-attempts = []
+attempts: list[str] = []
 
 
 def fetch_price(symbol: str) -> str:
@@ -15,15 +15,17 @@ def fetch_price(symbol: str) -> str:
 
 
 @on_error
-def try_again(agent, error, tool_call):
+def try_again(error: Exception, tool_call: ToolCall | None) -> Retry | None:
     if tool_call is not None and isinstance(error, ConnectionError) and len(attempts) < 3:
         return Retry(after_s=0.1)
+    return None
 
 
 @on_error
-def yesterday(error, tool_call):
+def yesterday(tool_call: ToolCall | None) -> str | None:
     if tool_call is not None and tool_call.name == "fetch_price":
         return "EUR 12.50 (yesterday's price; the exchange cannot be reached)"
+    return None
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@
 """
 
 import re
+from collections.abc import Generator
+from typing import Any
 
-from connectagent import Agent, after_each_tool, after_llm, around_tool
+from connectagent import Agent, LLMResponse, after_each_tool, after_llm, around_tool
 
 KEY = re.compile(r"sk-\w+")
 PHONE = re.compile(r"\+\d[\d ]{6,}\d")
@@ -18,18 +20,18 @@ def read_config() -> str:
 
 
 @around_tool
-def hide_keys():
+def hide_keys() -> Generator[None, Any, str | None]:
     result = yield
     return KEY.sub("[key]", result) if isinstance(result, str) else None
 
 
 @after_each_tool
-def hide_phones(result):
+def hide_phones(result: Any) -> str | None:
     return PHONE.sub("[phone]", result) if isinstance(result, str) else None
 
 
 @after_llm
-def hide_in_answers(response):
+def hide_in_answers(response: LLMResponse) -> None:
     if response.content:
         response.content = PHONE.sub("[phone]", KEY.sub("[key]", response.content))
 

@@ -3,7 +3,7 @@
 The message that the handler appends comes after the results, so every provider takes it.
 """
 
-from connectagent import Agent, after_tools
+from connectagent import Agent, TraceEntry, after_tools
 
 
 def search(query: str) -> str:
@@ -12,13 +12,13 @@ def search(query: str) -> str:
 
 
 @after_tools
-def reflect(agent, entries):
+def reflect(agent: Agent, entries: list[TraceEntry]) -> None:
     names = ", ".join(entry["tool_name"] for entry in entries)
     thought = f"Before you go on: what did {names} tell you, and what is still missing?"
-    agent.current_session["messages"].append({"role": "user", "content": thought})
+    agent.session["messages"].append({"role": "user", "content": thought})
 
 
 if __name__ == "__main__":
     agent = Agent("researcher", tools=[search], on_events=[reflect])
     print(agent.input("Search for retry settings"))
-    print("The model was asked:", agent.current_session["messages"][3]["content"])
+    print("The model was asked:", agent.session["messages"][3]["content"])

@@ -3,12 +3,14 @@
 `{user:name}` must be in the state; `{items?}` may be missing. Each change is in the trace, with who made it.
 """
 
-from connectagent import Agent, LLMResponse, ToolCall
+from typing import Any
+
+from connectagent import Agent, LLMResponse, Message, ToolCall
 
 
-def add(item: str, agent) -> str:
+def add(item: str, agent: Agent) -> str:
     """Add an item to the list."""
-    state = agent.current_session["state"]
+    state = agent.session["state"]
     state["items"] = ", ".join(filter(None, [state["items"].replace("nothing", ""), item]))
     return "added"
 
@@ -18,7 +20,7 @@ class Lister:
 
     model = "lister"
 
-    def complete(self, messages, tools=None):
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
         if messages[-1]["role"] == "tool":
             return LLMResponse("It is on the list.")
         print("The model read:", messages[0]["content"])
@@ -30,6 +32,6 @@ if __name__ == "__main__":
     agent = Agent("list", [add], prompt, llm=Lister(), quiet=True, state={"user:name": "Ada", "items": "nothing"})
     for item in ("milk", "tea"):
         agent.input(item)
-    for entry in agent.current_session["trace"]:
+    for entry in agent.session["trace"]:
         if entry["type"] == "state_delta" and "tool" in entry["by"]:
             print(entry["delta"], "by", entry["by"]["tool"])

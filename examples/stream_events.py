@@ -3,7 +3,10 @@
 The turn goes on only while the loop waits. Leaving the loop ends it: the conversation and the record stay whole.
 """
 
-from connectagent import Agent, LLMResponse, ToolCall
+from collections.abc import Callable
+from typing import Any
+
+from connectagent import Agent, LLMResponse, Message, ToolCall
 
 
 def search(query: str) -> str:
@@ -16,12 +19,14 @@ class Talker:
 
     model = "talker"
 
-    def complete(self, messages, tools=None):
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
         if messages[-1]["role"] == "user":
             return LLMResponse(None, [ToolCall("call_1", "search", {"query": "timeouts"})])
         return LLMResponse("Timeouts are set per request, in seconds, by the option timeout_s.")
 
-    def stream(self, messages, tools=None, *, on_text):
+    def stream(
+        self, messages: list[Message], tools: list[dict[str, Any]] | None = None, *, on_text: Callable[[str], None]
+    ) -> LLMResponse:
         response = self.complete(messages, tools)
         for word in (response.content or "").split():
             on_text(word + " ")
@@ -39,4 +44,4 @@ if __name__ == "__main__":
             print(f"{event['text']}({words} words so far)")
         if words == 5:
             break
-    print(f"left after {words} words: the outcome is {agent.current_session['outcome']}")
+    print(f"left after {words} words: the outcome is {agent.session['outcome']}")

@@ -3,7 +3,9 @@
 Assigning a new list to `request.messages` changes this one call; the conversation itself stays whole.
 """
 
-from connectagent import Agent, LLMResponse, TokenUsage, ToolCall, before_llm
+from typing import Any
+
+from connectagent import Agent, LLMRequest, LLMResponse, Message, TokenUsage, ToolCall, before_llm
 
 LIMIT_PERCENT = 60
 
@@ -14,7 +16,7 @@ def read_page(number: int) -> str:
 
 
 @before_llm
-def forget_old_results(agent, request):
+def forget_old_results(agent: Agent, request: LLMRequest) -> None:
     print(f"the context is {agent.context_percent:.0f} % full")
     if agent.context_percent > LIMIT_PERCENT:
         old = [message for message in request.messages if message["role"] == "tool"][:-1]
@@ -31,7 +33,7 @@ class SmallModel:
     model = "small"
     context_window = 4_000
 
-    def complete(self, messages, tools=None):
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
         page = sum(message["role"] == "tool" for message in messages) + 1
         usage = TokenUsage(input_tokens=sum(len(str(message)) for message in messages) // 4)
         if page > 3:

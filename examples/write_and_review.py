@@ -8,14 +8,14 @@ from connectagent import Agent, Loop, Parallel, Sequential
 from connectagent.testing import ScriptedLLM, call
 
 
-def accept(agent) -> str:
+def accept(agent: Agent) -> str:
     """Accept the draft."""
-    agent.end_turn(agent.current_session["state"]["draft"], scope="loop")
+    agent.end_turn(agent.session["state"]["draft"], scope="loop")
     return "accepted"
 
 
-def publish(agent, prompt):
-    return f"Published: {agent.current_session['state']['draft']}"
+def publish(agent: Agent, prompt: str) -> str:
+    return f"Published: {agent.session['state']['draft']}"
 
 
 if __name__ == "__main__":
@@ -32,4 +32,4 @@ if __name__ == "__main__":
         ],
     )
     print(pipeline.input("Write about herons"))
-    print("The writer was told:", writer.current_session["messages"][-2]["content"].splitlines()[-1])
+    print("The writer was told:", str(writer.session["messages"][-2]["content"]).splitlines()[-1])

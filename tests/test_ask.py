@@ -25,7 +25,7 @@ from connectagent import (
     on_error,
     shadow,
 )
-from connectagent.errors import ProviderError
+from connectagent.errors import ProviderError, TurnEndedError
 from connectagent.testing import ScriptedLLM, call, replayed
 
 PAID = LLMResponse("Yes.", usage=TokenUsage(10, 5, cost=0.25))
@@ -108,8 +108,9 @@ def test_around_llm_may_replace_the_answer_or_end_the_turn_before_it() -> None:
     @after_tools
     def check(agent: Any) -> None:
         said.append(agent.ask("Is that so?").content)
-        with pytest.raises(RuntimeError, match="the turn was ended before"):
+        with pytest.raises(TurnEndedError, match="the turn was ended before") as raised:
             agent.ask("Too much?")
+        assert isinstance(raised.value, ProviderError) and raised.value.kind == "turn_ended"
 
     agent = agent_with(budget, check, script=(call("double", x=2), PAID, "never"))
     assert agent.input("Hi") == "No money." and said == ["Replaced."]

@@ -15,6 +15,7 @@ import pytest
 from record_agents import worker
 
 from connectagent import Agent, ToolRejected, before_each_tool
+from connectagent.cli.log.diff import differences
 from connectagent.cli.log.export import EXPORTERS
 from connectagent.errors import ConfigError
 from connectagent.records.find import all_records, records_folder
@@ -241,6 +242,33 @@ def test_a_diff_tells_what_differs_and_leaves_out_ids_and_times() -> None:
         "  + well done.",
     ]
     assert log("diff", paths[2], paths[0]).stdout.count("only in the first") == 1
+
+
+def test_a_diff_of_many_equal_steps_and_lines_takes_no_longer_than_they_are_many() -> None:
+    def record(*values: object) -> dict[str, object]:
+        trace = [{"type": "note", "value": value} for value in values]
+        return {"agent": "a", "turns": [{"turn": 1, "input": "x", "trace": trace, "lines": trace}]}
+
+    lines = [str(number % 100) for number in range(30_000)]
+    text, other = "\n".join(lines), "\n".join(lines[50:] + lines[:50])
+    started = time.process_time()
+    one = differences(record(*[1] * 20_000), record(*[1] * 20_000, 2))
+    assert next(one).endswith("only in the second")
+    found = list(differences(record(0, *[1, 2] * 10_000), record(3, *[2, 1] * 10_000)))
+    assert found[2:4] == ["  - 0", "  + 3"] and len(found) > 20_000
+    assert len(list(differences(record(text), record(other)))) > 50
+    assert time.process_time() - started < 10
+
+
+def test_a_diff_reads_records_of_half_the_size() -> None:
+    paths = []
+    for name in ("a", "b"):
+        path = Path(f"{name}.yaml")
+        values = "[" + "1, " * 1_500_000 + "1]"
+        path.write_text(f'format: 1\nagent: {name}\nturns:\n- turn: 1\n  trace:\n  - {{"v": {values}}}\n')
+        paths.append(str(path))
+    done = log("diff", *paths)
+    assert done.returncode == 1 and "behind 1500000 values" in done.stderr and "Traceback" not in done.stderr
 
 
 # -- grep, stats, export -----------------------------------------------------------------------------

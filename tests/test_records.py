@@ -159,6 +159,8 @@ LINES = [
     '  - {"<<": {"a": 1}, "a": 2, "a": 3, "=": 1}',
     '  - {"k": .inf, ? "x" : 1}',
     '  - {"k": [-.inf, .nan, "a, .nan", NaN], ? "x" : {"? \\"": .nan}}',
+    *('  - {"k":? "v"}', '  - {"k": ? "v"}', '  - [? "v"]', '  - {"k": [? "v", 1]}', '  - ? "v"', '  - {? "v"}'),
+    *('  - {"k": 1,? "v": 2}', '  - {"k": [1, ? "v": 2]}', '  - {"k":? "v", "x": 1}', '  - {? "k": ? "v"}'),
     '  - {"k":.inf, "l": [.nan,.inf,- .inf], "m": -.nan}',
     "  - .nan",
     "  input: .inf",
@@ -199,6 +201,11 @@ LINES = [
 def test_any_text_is_read_as_yaml_reads_it_or_refused(folder: Path, lines: list[str], data: Any) -> None:
     start = data.draw(st.sampled_from(["", "agent: a\nturns:\n- turn: 1\n", "turns:\n- turn: 1\n  trace:\n"]))
     _assert_same((start + "\n".join(lines)).encode("utf-8", "replace").decode())
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_each_line_is_read_as_yaml_reads_it_or_refused(folder: Path, line: str) -> None:
+    _assert_same("turns:\n- turn: 1\n  trace:\n" + line)
 
 
 def _assert_same(text: str) -> None:

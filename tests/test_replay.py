@@ -31,13 +31,16 @@ from connectagent import (
     ToolCall,
     ToolRejected,
     after_llm,
+    after_tools,
     after_user_input,
     around_llm,
     around_tool,
     before_each_tool,
     before_llm,
+    before_tools,
     on_complete,
     on_error,
+    tool,
 )
 from connectagent.cli import main
 from connectagent.data import LLMRequest
@@ -624,3 +627,72 @@ def test_handlers_know_that_a_record_is_played(co_dir: Path) -> None:
     assert agent.record is not None
     assert replay(agent.record, made()).same
     assert told and all(told)
+
+
+# -- turns that were interrupted -----------------------------------------------------------------------
+
+
+class Interrupted(ScriptedLLM):
+    """Is interrupted at the call that `at` names, counted from 1."""
+
+    at = 0
+    asked = 0
+
+    def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+        self.asked += 1
+        if self.asked == self.at:
+            raise KeyboardInterrupt
+        return super().complete(messages, tools)
+
+
+@tool(idempotent=True)
+def once_stopped(n: int, agent: Agent) -> str:
+    """Be stopped in the first turn."""
+    if STOPS.pop("tool", False):
+        raise KeyboardInterrupt
+    return "done"
+
+
+STOPS: dict[str, bool] = {}
+
+
+def interruptible(at: int, *script: Any, plugins: Any = ()) -> Agent:
+    llm = Interrupted(*script)
+    llm.at = at
+    return Agent("a", [once_stopped], llm=llm, plugins=list(plugins), quiet=True)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_an_interrupted_turn_is_played_before_and_after_it_was_resumed(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    script = [call("once_stopped", n=1), "Done."]
+    STOPS["tool"] = at == 0
+    agent = interruptible(at, *script)
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("Hi")
+    assert agent.record is not None and replayed(agent.record, interruptible(0)).same
+    assert interruptible(0, *script[max(at, 2) - 1 if at != 1 else 0 :]).resume(agent.record) == "Done."
+    played = replayed(agent.record, interruptible(0))
+    assert played.same and played.results == ["Done."], str(played.divergence)
+
+
+@pytest.mark.parametrize("hook", [after_user_input, before_llm, after_llm, before_tools, before_each_tool, after_tools])
+def test_what_an_interrupted_handler_would_have_led_to_is_no_difference(
+    hook: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @hook
+    def stopped() -> None:
+        if STOPS.pop("handler", False):
+            raise KeyboardInterrupt
+
+    STOPS["handler"] = True
+    agent = interruptible(0, call("once_stopped", n=1), "Done.", plugins=[stopped])
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("Hi")
+    assert agent.record is not None
+    played = replayed(agent.record, interruptible(0, plugins=[stopped]))
+    assert played.same and played.ran_out is not None, str(played.divergence)

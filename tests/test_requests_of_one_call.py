@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 from wire_server import Answer, WireServer, chat, chat_stream, finish, message
 
-from connectagent import Agent, LLMRequest, Retry, around_llm, before_llm, on_error, register_models
+from connectagent import (
+    Agent,
+    LLMRequest,
+    Pause,
+    Paused,
+    Retry,
+    after_llm,
+    around_llm,
+    before_llm,
+    on_error,
+    register_models,
+)
 from connectagent.errors import ConfigError, HookResultError
 from connectagent.testing import ScriptedLLM, replayed
 
@@ -199,6 +210,90 @@ def test_the_values_of_headers_are_not_traced() -> None:
     assert server.headers[0]["x-own"] == "header-of-code-4410"
     assert calls_of(agent)[0]["options"] == {"seed": 1, "extra_headers": {"x-own": "***"}}
     assert "header-of-code" not in str(agent.current_session["trace"])  # type: ignore[index]
+
+
+HEADER = "header-of-code-4410"
+
+
+@before_llm
+def gives_header(request: LLMRequest) -> None:
+    """Gives a header, and more."""
+    request.options.update(seed=1, extra_headers={**request.options.get("extra_headers", {}), "x-own": HEADER})
+    request.messages = [*request.messages, {"role": "user", "content": "Briefly."}]
+
+
+@before_llm
+def gives_seed(request: LLMRequest) -> None:
+    request.options["seed"] = 1
+
+
+@before_llm
+def waits() -> None:
+    raise Pause("Send it?")
+
+
+def sends(server: WireServer, *plugins: Any, **options: Any) -> Agent:
+    url = server.openai_url
+    return Agent("a", model="my", base_url=url, api_key="k", plugins=list(plugins), quiet=True, options=options)
+
+
+def test_the_record_has_no_values_of_headers_and_the_request_of_a_resumed_turn_has_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @after_llm
+    def fails() -> None:
+        raise ValueError("once")
+
+    @around_llm
+    def dies(request: LLMRequest) -> Any:
+        raise KeyboardInterrupt
+        yield
+
+    with WireServer(chat("One."), chat("Two.")) as server:
+        agent = sends(server, gives_header, dies)
+        with pytest.raises(KeyboardInterrupt):
+            agent.input("Hi")
+        assert agent.record is not None and HEADER not in agent.record.read_text()
+        assert sends(server, gives_header).resume(agent.record) == "One."
+        agent = sends(server, gives_header, fails)
+        with pytest.raises(ValueError, match="once"):
+            agent.input("Hi")
+        assert agent.record is not None and HEADER not in agent.record.read_text()
+        assert sends(server, gives_header).resume(agent.record) == "Two."
+    assert [headers["x-own"] for headers in server.headers] == [HEADER] * 2
+    assert [len(body["messages"]) for body in server.requests] == [2, 2]
+
+
+def test_a_pause_keeps_what_handlers_before_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    headers = {"x-own": HEADER}
+    with WireServer(chat("One.")) as server:
+        agent = sends(server, gives_seed, waits, extra_headers=headers)
+        with pytest.raises(Paused):
+            agent.input("Hi")
+        assert agent.record is not None and HEADER not in agent.record.read_text()
+        again = sends(server, gives_seed, waits, extra_headers=headers)
+        assert again.resume(agent.record, approve=True) == "One."
+    assert server.headers[0]["x-own"] == HEADER and server.requests[0]["seed"] == 1
+
+
+def test_a_pause_behind_a_handler_that_gave_headers_says_that_it_cannot_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with WireServer(chat("One.")) as server:
+        agent = sends(server, gives_header, waits)
+        with pytest.raises(Paused):
+            agent.input("Hi")
+        assert agent.record is not None and HEADER not in agent.record.read_text()
+        rejected = Path("rejected.yaml")
+        rejected.write_text(agent.record.read_text())
+        assert sends(server, gives_header, waits).resume(rejected, reject="No.") == "rejected: No."
+        with pytest.raises(ConfigError, match="values records do not contain"):
+            sends(server, gives_header, waits).resume(agent.record, approve=True)
+    assert server.requests == []
 
 
 @HOOKS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -19,6 +20,8 @@ from connectagent import (
     Continue,
     Image,
     LLMResponse,
+    Pause,
+    Paused,
     Retry,
     TokenUsage,
     ToolCall,
@@ -476,8 +479,58 @@ def test_a_record_without_a_turn_gives_nothing_and_the_next_turn_is_the_first(fo
     assert fresh.resume(path) is None
     assert fresh.input("Go.") == "Done."
     assert [turn["turn"] for turn in read_record(path)["turns"]] == [0, 1]
-    (folder / "empty.yaml").write_text("agent: x\nturns:\n")
+    (folder / "empty.yaml").write_text("agent: sender\nturns:\n")
     assert sender().resume("empty.yaml") is None
+
+
+def test_the_record_of_an_agent_of_another_name_is_refused_unless_it_was_renamed(folder: Path) -> None:
+    child = Agent("child", llm=ScriptedLLM("C."), quiet=True)
+    old = Agent("old", [child], llm=ScriptedLLM([call("child", prompt="Go.")], "Done."), quiet=True)
+    assert old.input("Hi") == "Done." and old.record is not None
+    record, before = old.record, old.record.read_bytes()
+    new = Agent("new", llm=ScriptedLLM("New."), quiet=True)
+    for agent, given in ((new, record), (new, "old"), (child, record)):
+        for more in ({}, {"fork": True}, {"place": 1}):
+            with pytest.raises(ConfigError, match=rf"its agent is 'old', and this agent is '{agent.name}'"):
+                agent.resume(given, **more)
+    assert record.read_bytes() == before and new.current_session is None
+    assert new.resume(record, renamed=True) == "Done." and new.input("More") == "New."
+    assert new.record == record and len(new.session["messages"]) == 6
+
+
+def test_a_paused_turn_goes_on_as_a_stream(folder: Path) -> None:
+    def agent(*script: Any) -> Agent:
+        return Agent("a", [double], llm=ScriptedLLM(*script or ["Done."]), plugins=[asks], quiet=True)
+
+    @before_each_tool
+    def asks(tool_call: ToolCall) -> None:
+        if not tool_call.approved:
+            raise Pause("May I?")
+
+    def double(n: int) -> int:
+        """Double."""
+        return 2 * n
+
+    first = agent([call("double", n=2)])
+    with pytest.raises(Paused):
+        first.input("Hi")
+    events = agent().resume_stream(first.record, approve=True)
+    kinds = [event["type"] for event in events]
+    assert kinds[-1] == "result" and "tool_execution" in kinds and "text" in kinds and kinds.count("llm_call") == 1
+    second = agent([call("double", n=2)])
+    with pytest.raises(Paused):
+        second.input("Hi")
+
+    async def go() -> list[dict[str, Any]]:
+        async with agent().aresume_stream(second.record, reject="No.") as events:
+            return [event async for event in events]
+
+    told = asyncio.run(go())
+    assert told[-1]["result"] == "Done." and [one["status"] for one in told if one["type"] == "tool_execution"] == [
+        "rejected"
+    ]
+    with pytest.raises(ConfigError, match="no record"):
+        next(agent().resume_stream("nothing"))
 
 
 @pytest.mark.parametrize(

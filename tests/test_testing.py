@@ -53,6 +53,7 @@ from connectagent.testing import (
     run_agent,
 )
 from connectagent.testing.plugin_tester.paths import PATHS, TOOLS, PathModel
+from connectagent.testing.plugin_tester.shared_state import Place, _content
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -582,6 +583,38 @@ class Lazy:
 
 def test_what_is_made_once_for_all_agents_is_not_shared_state() -> None:
     tester.check(Lazy())
+
+
+class Busy:
+    """Changes its attributes in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, int] = {}
+        self.over = False
+
+    def work(self) -> None:
+        number = 0
+        while not self.over:
+            number += 1
+            setattr(self, f"a{number % 50}", number)
+            self.seen[number % 37] = number
+            self.__dict__.pop(f"a{(number + 25) % 50}", None)
+            self.seen.pop((number + 18) % 37, None)
+
+
+def test_an_object_that_a_thread_changes_meanwhile_is_read() -> None:
+    busy = Busy()
+    thread = threading.Thread(target=busy.work, daemon=True)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        for _ in range(300):
+            assert "seen" in _content(Place(busy, "the object"))
+    finally:
+        busy.over = True
+        sys.setswitchinterval(interval)
+        thread.join()
 
 
 class Locked:

@@ -1,4 +1,4 @@
-"""What users write passes mypy --strict and pyright's default settings: the code of the pages, and all hooks."""
+"""What users write passes mypy --strict and pyright's default settings: pages, examples, and all hooks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from test_tutorial import steps
 
 ROOT = Path(__file__).parents[1]
+SOURCES = [ROOT, *sorted(folder.parent for folder in ROOT.glob("plugins/*/examples"))]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -133,13 +134,13 @@ def pyright(folder: Path) -> subprocess.CompletedProcess[str]:
     """basedpyright with pyright's default rules; unlike pyright, it needs no download of its own."""
     if find_spec("basedpyright") is None:
         pytest.skip("basedpyright is not installed: pip install -e '.[types]'")
-    settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT)]}
+    settings = {"typeCheckingMode": "standard", "extraPaths": [str(path) for path in SOURCES]}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     return run(folder, [sys.executable, "-m", "basedpyright", "--pythonpath", sys.executable, "."])
 
 
 def run(folder: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "MYPYPATH": str(ROOT)}
+    environment = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, SOURCES))}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
@@ -151,11 +152,13 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for page in PAGES:
         for number, block in enumerate(BLOCK.findall(page.read_text("utf-8"))):
             (folder / f"{page.stem.replace('-', '_')}_{number}.py").write_text(block)
+    for number, example in enumerate([*ROOT.glob("examples/*.py"), *ROOT.glob("plugins/*/examples/*.py")]):
+        (folder / f"example_{number}_{example.name}").write_text(example.read_text("utf-8"))
     for step in steps():
         if step.path.endswith(".py"):
             (folder / Path(step.path).name).write_text(step.text)
     (folder / "typed.py").write_text(TYPED)
-    assert len(list(folder.iterdir())) > 35
+    assert len(list(folder.iterdir())) > 60
     return folder
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any, Unpack, cast, overload
 
 from connectagent.agents.agent_tool import agent_tool
-from connectagent.agents.awaitable import AsyncMethods, Output, Prompt
+from connectagent.agents.awaitable import AsyncMethods, Output, Prompt, Resuming
 from connectagent.agents.closing import watch
 from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default
@@ -231,6 +231,7 @@ class Agent(AsyncMethods):
         answer: Any = None,
         wait: str | None = None,
         output: Any = None,
+        renamed: bool = False,
     ) -> Any:
         """Go on with the session of a record, and finish the turn that was stopped in it.
 
@@ -248,22 +249,39 @@ class Agent(AsyncMethods):
             answer: the value that replaces the waiting call.
             wait: the id of the wait that `reject` or `answer` is about, where several wait.
             output: the `output` that the turn's `input()` was given.
+            renamed: take the record of an agent of another name too: this agent had that name.
 
         Returns:
             The result of the finished turn, else of the last one; None where there is no turn.
 
         Raises:
             Paused: the turn still waits for a decision.
-            ConfigError: there is no such record, several are meant, it cannot be used, or the decision or place
-                does not fit it.
+            ConfigError: there is no such record, several are meant, it is another agent's or cannot be used, or the
+                decision or place does not fit it.
         """
         from connectagent.agents.resume import Decision, resume  # loads the reader of records
 
         self.refuse_inside("resume()")
         form = self.form if output is None else self.form_for(output)
         decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
-        text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision))
+        text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision, renamed))
         return text if form is None or text is None else form.result(self, text)
+
+    def resume_stream(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> Events:
+        """Go on with a session as `resume()` does, as an iterator of what happens, like `stream()`.
+
+        What was finished before is not shown again.
+
+        Args:
+            record, how: as for `resume()`.
+
+        Yields:
+            the items of `stream()`; the last has the result.
+
+        Raises:
+            Exception: what `resume()` raises, from `next()`.
+        """
+        return streamed(self, partial(self.resume, record, **how))
 
     # -- for handlers and tools ----------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from connectagent.agents.closing import Closable
 from connectagent.data import File, Image
@@ -14,6 +14,19 @@ if TYPE_CHECKING:
 
 Prompt = str | Image | File | list[Any]
 Output = TypeVar("Output")
+
+
+class Resuming(TypedDict, total=False):
+    """The arguments of `agent.resume()` behind the record."""
+
+    place: str | int | None
+    fork: bool
+    approve: bool | str
+    reject: str | tuple[str, str] | None
+    answer: Any
+    wait: str | None
+    output: Any
+    renamed: bool
 
 
 class AsyncMethods(Closable):
@@ -66,20 +79,18 @@ class AsyncMethods(Closable):
 
         return AsyncEvents(self, partial(self.input, prompt, max_iterations, output=output))
 
-    async def aresume(
-        self,
-        record: str | Path | None = None,
-        *,
-        place: str | int | None = None,
-        fork: bool = False,
-        approve: bool | str = False,
-        reject: str | tuple[str, str] | None = None,
-        answer: Any = None,
-        wait: str | None = None,
-        output: Any = None,
-    ) -> Any:
+    async def aresume(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> Any:
         """Go on with a session as `resume()` does, without blocking the event loop; cancelled as `ainput()` is."""
         from connectagent.agents.awaited import awaited
 
-        decision: dict[str, Any] = {"approve": approve, "reject": reject, "answer": answer, "wait": wait}
-        return await awaited(self, partial(self.resume, record, place=place, fork=fork, output=output, **decision))
+        return await awaited(self, partial(self.resume, record, **how))
+
+    def aresume_stream(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> AsyncEvents:
+        """Go on with a session as `resume()` does, for `async for`, as `astream()`; the last item has the result.
+
+        Args:
+            record, how: as for `resume()`.
+        """
+        from connectagent.agents.awaited import AsyncEvents
+
+        return AsyncEvents(self, partial(self.resume, record, **how))

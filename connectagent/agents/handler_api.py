@@ -15,7 +15,7 @@ from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import model_handlers
 from connectagent.hooks.entry_points import normalized
 from connectagent.loop.ending import Ending
-from connectagent.loop.execute import refuse_over
+from connectagent.loop.execute import refuse_left
 from connectagent.loop.fire import fire_hook
 from connectagent.loop.remote import Remote
 from connectagent.models.create import connected
@@ -45,11 +45,14 @@ class HandlerAPI(Links):
 
     @property
     def state(self) -> dict[str, Any]:
-        """The session's state; in a tool that runs beside others, its own copy.
+        """The session's state; in a tool that runs beside others, or that was left behind, its own copy.
 
         Raises:
             RuntimeError: the agent has not had an `input()` yet.
         """
+        here = frame.current()
+        if here is not None and here.body is not None and here.body.left and here.turn.agent is self:
+            return here.body.state  # type: ignore[no-any-return]  # of a turn that may be over
         return self.session["state"] if self.turn is None else self.turn.state
 
     @property
@@ -72,9 +75,10 @@ class HandlerAPI(Links):
             outcome: one word for the reason, for `on_complete` and the record.
 
         Raises:
-            RuntimeError: no turn is running, or no `Loop`.
+            RuntimeError: no turn is running, or no `Loop`, or the turn no longer waits for the code.
             ValueError: the scope is not one of the three, or the outcome is reserved or not one word.
         """
+        refuse_left("end_turn()")
         turn = self.turn
         if turn is None:
             raise RuntimeError(f"agent {self.name!r} is not in a turn: end_turn() is for handlers and tools")
@@ -111,17 +115,18 @@ class HandlerAPI(Links):
         refuse_in_setup("trace()")
         _ = self.session
         entry = {"type": type, **clone(fields), "by": self.boundary.running() or PROGRAM}
+        refuse_left("trace()")
         here = frame.current()
         if here is None or here.body is None or here.turn.agent is not self:
             self.conversation.trace(entry)
         else:
-            refuse_over(here, "trace()")
             Remote(here.body, copy_context()).call(self.conversation.trace, entry)
         return entry
 
     def fire_hook(self, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> tuple[Any]:
         """Call the handlers of a hook that a plugin defined; the result, in a tuple. See `OwnHook.fire`."""
         refuse_in_setup(f"{hook}.fire()")
+        refuse_left(f"{hook}.fire()")
         return (fire_hook(self, hook, operation, given),)
 
     def plugin(self, name: str) -> Any:
@@ -162,8 +167,8 @@ class HandlerAPI(Links):
             The `LLMResponse`, or the instance of `output`.
 
         Raises:
-            RuntimeError: no turn is running, or it was ended before the model was asked.
-            ProviderError: the call failed, and no handler recovered it.
+            RuntimeError: no turn is running, or it no longer waits for the code.
+            ProviderError: the call failed, and no handler recovered it; `TurnEndedError` where `end_turn()` came first.
             OutputError: the second answer does not fit `output` either.
         """
         refuse_in_setup("ask()")

@@ -95,11 +95,14 @@ def is_record(record: str | os.PathLike[str]) -> Path:
     return file
 
 
-def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) -> str | None:
+def resume(
+    agent: Any, record: Any, place: Any, fork: bool, decision: Decision, renamed: bool = False
+) -> str | None:
     """Give an agent the session of a record, and finish its open turn; the result.
 
     Raises:
-        ConfigError: there is no such record or place, another process has it, or a decision does not fit.
+        ConfigError: there is no such record or place, it is another agent's, another process has it, or a decision
+            does not fit.
         Paused: the turn waits for a decision, still or again.
     """
     if record is None:
@@ -107,17 +110,20 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) 
     path, at = is_record(record), parse_place(place)
     held = None if fork else hold(path)
     try:
-        return _reopened(agent, path, at, fork, decision, held)
+        return _reopened(agent, path, at, fork, decision, held, renamed)
     finally:
         if held is not None:
             held.close()
 
 
 def _reopened(
-    agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None
+    agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None, renamed: bool
 ) -> str | None:
     with refuse_odd(path):
         session = read_session(path, at)
+        if not renamed and (name := session.head.get("agent")) != agent.name:
+            also = f"and this agent is {agent.name!r}; if it is the same agent, call resume(..., renamed=True)"
+            raise ConfigError(f"{path}: its agent is {name!r}, {also}")
         journal, line = _looked_up(agent, session, path, at, fork, decision)
         begun = next((line for line in _lines_of(session.open) if line.get("type") == "user_input"), None)
         given = None if begun is None else _given_again(agent, begun, decision.form)
@@ -337,7 +343,7 @@ def _prompt_of(session: RecordedSession, turn: int) -> Any:
 def _resume_here(agent: Any, decision: Decision) -> str | None:
     """Resume the agent's own session, in the process in which it was paused."""
     if agent.record is not None:
-        return resume(agent, agent.record, None, False, decision)
+        return resume(agent, agent.record, None, False, decision, renamed=True)
     journal = Journal(agent.log.lines())
     if not journal.waits or agent.current_session is None:
         raise ConfigError("nothing waits for a decision in this session; give the path of a record")

@@ -9,7 +9,9 @@ from typing import Any, TypeVar, overload
 
 from connectagent import frame
 from connectagent.data import LLM, ConfigurableLLM, File, Image, LLMRequest, LLMResponse, Message
+from connectagent.errors import TurnEndedError
 from connectagent.frame import Frame
+from connectagent.loop.execute import refuse_left
 from connectagent.loop.model_call import Call
 from connectagent.loop.output import Form, form_of
 from connectagent.loop.remote import Remote
@@ -122,8 +124,10 @@ def ask(
 
     Raises:
         RuntimeError: no turn is running.
+        TurnEndedError: a handler ended the turn before the model was asked.
         ValueError: the prompt is empty.
     """
+    refuse_left("ask()")
     here = frame.current()
     if here is None or here.turn.over:
         if agent.turn is None:
@@ -142,7 +146,8 @@ def _in_turn(
     """Ask a model as an operation of the turn: hooks see it; it is recorded, counted and never repeated.
 
     Raises:
-        RuntimeError: a handler ended the turn before the model was asked.
+        RuntimeError: the turn no longer waits for the code.
+        TurnEndedError: a handler ended the turn before the model was asked.
     """
     if asked.body is not None and (asked.body.left or asked.body.over):
         raise RuntimeError(f"a model was asked by a tool that the turn no longer waits for: {asked.id}")
@@ -169,7 +174,7 @@ def _in_turn(
     with lock:
         response: LLMResponse | None = operating(asking)
     if response is None:
-        raise RuntimeError(f"the turn was ended before {llm.model} was asked")
+        raise TurnEndedError(f"the turn was ended before {llm.model} was asked", model=llm.model)
     return response
 
 

@@ -39,11 +39,24 @@ def asking_in(turn: Turn) -> Frame:
     """
     here = frame.current()
     while here is not None and here.turn is not turn:
+        refuse_over(here)  # it may be of an earlier turn of this agent
         here = here.turn.asked
     if here is None:
         return turn.innermost
     refuse_over(here)
     return here
+
+
+def refuse_left(what: str) -> None:
+    """Refuse what code asks for after its turn, or a turn around it, has left it behind.
+
+    Raises:
+        RuntimeError: no turn waits for the code.
+    """
+    here = frame.current()
+    while here is not None:
+        refuse_over(here, what)
+        here = here.turn.asked
 
 
 def refuse_over(here: Frame | None, what: str = "execute_tool()") -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from connectagent.data import Continue, ToolCall, TraceEntry
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
-from connectagent.loop.stored import as_stored, edit_again, from_stored
+from connectagent.loop.stored import as_stored, change_request, changed_request, edit_again, from_stored
 from connectagent.session.snapshot import By, same
 from connectagent.session.state import clone
 
@@ -96,9 +96,11 @@ class HookRun:
         agreed = [[*_key(by), False] for by, _, _ in self._left if _key(by) not in stale]
         return [*done, *[key for key in agreed if [*key[:2], True] not in done]]
 
-    def as_data(self) -> dict[str, Any]:
-        """The result of the handlers so far, in the form of a line."""
+    def as_data(self, has_changes: bool = True) -> dict[str, Any]:
+        """The result of the handlers so far, in the form of a line; `has_changes`: whether they may have changed it."""
         line: dict[str, Any] = {}
+        if self.hook == "before_llm" and has_changes and (changed := changed_request(**self.given)):
+            line["request"] = changed
         if self.chained:
             value = self.given[self.chained]
             if value is not self.original:
@@ -114,6 +116,8 @@ class HookRun:
     def take(self, line: TraceEntry) -> None:
         """Take the result from a line of `as_data`."""
         self.again = line.get("again")
+        if "request" in line:
+            change_request(self.given["request"], line["request"])
         if "value" in line:
             self.value, self.by = from_stored(line["value"]), line.get("by")
             if self.chained:

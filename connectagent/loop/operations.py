@@ -17,7 +17,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.divergence import expect, finish
 from connectagent.loop.ending import Ending
 from connectagent.loop.hook_run import HookRun
-from connectagent.loop.stored import change_request, changed_request, from_stored, input_digest
+from connectagent.loop.stored import from_stored, hides_values, input_digest, no_values
 from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
 from connectagent.session.snapshot import By, as_data, same
 
@@ -242,11 +242,9 @@ class Operations:
         """Write what the handlers decided, or that they changed something; nothing if they only observed."""
         if self.past is not None and not line:
             finish(self, run.id, None if run.around else run.passed[run.known :])
-        line = {**run.as_data(), **line}
+        line = {**run.as_data(self.has_changes(run.id)), **line}
         if self.ended is not ended and self.ended is not None:
             line["ended"] = self.ending_as_data()
-        if run.hook == "before_llm" and self.has_changes(run.id) and (changed := self._changed(run.given["request"])):
-            line["request"] = changed
         if line or run.asked or run.id in self.touched:
             self._begin(run)
             self.log.append({"type": CLOSED, "id": run.id, **line})
@@ -272,11 +270,6 @@ class Operations:
         self._begin(run)
         line = {"error_type": type(error).__name__, "from": self.failed(run.id, error), "open": True}
         self.log.append({"type": CLOSED, "id": run.id, **line})
-
-    def _changed(self, request: Any) -> dict[str, Any]:
-        agent = self.agent
-        messages, tools = self.conversation.session["messages"], agent.tools.schemas()
-        return changed_request(request, messages, tools, agent.llm.model, agent.call_options())
 
     def _close_handlers(self, asked: Frame, run: HookRun) -> None:
         """Before a handler's first operation: write that the handlers before it need not run again."""
@@ -325,6 +318,7 @@ class Operations:
             return True
         if part is None:
             return False
+        self._require_values(run, part)
         self.opens(id)
         run.passed = [list(one) for one in part.get("over") or ()]
         run.over = [*run.over, *run.passed]
@@ -334,11 +328,13 @@ class Operations:
         return part["type"] == WAIT and self._decided(run, part)
 
     def _is_lost(self, run: HookRun, line: TraceEntry) -> bool:
-        """Whether a handler gave a model for the next attempt that cannot be made again from its name."""
-        value = line.get("value")
+        """Whether handlers gave what a call that is to be made needs and no record has: a model, values of headers."""
+        value, place, past = line.get("value"), run.id.rpartition("/")[0], self.past
+        if run.hook == "before_llm":
+            return past is not None and hides_values(line) and past.needs_model(place, 1)
         if run.hook != "on_error" or not isinstance(value, dict) or not value.get("given"):
             return False
-        if self.past is None or not self.past.needs_model(run.id.rpartition("/")[0], run.given["attempt"] + 1):
+        if past is None or not past.needs_model(place, run.given["attempt"] + 1):
             return False
         try:
             self.agent.create_llm(value["retry"]["model"])
@@ -346,10 +342,14 @@ class Operations:
             return True
         return False
 
+    def _require_values(self, run: HookRun, part: TraceEntry) -> None:
+        """Raises `ConfigError` if handlers that do not run again gave what a call needs and no record has."""
+        approved = part["type"] != WAIT or (self.past is not None and self.past.is_approved(part["id"]))
+        if approved and self._is_lost(run, part):
+            raise ConfigError(no_values(run.id))
+
     def _take(self, run: HookRun, line: TraceEntry) -> None:
         run.take(line)
-        if "request" in line:
-            change_request(run.given["request"], line["request"])
         if (ended := line.get("ended")) is not None:
             self.end_as(ended)
 

@@ -57,20 +57,42 @@ def sent_before(line: TraceEntry, request: LLMRequest) -> dict[str, Any]:
     return known | {key: own[key] if marks_in(recorded[key]) else recorded[key] for key in own if key in recorded}
 
 
-def changed_request(
-    request: LLMRequest, messages: list[Any], tools: list[Any], model: str, options: Any
-) -> dict[str, Any]:
-    """What `before_llm` handlers changed for this one call; {} for nothing."""
+def changed_request(agent: Any, request: LLMRequest) -> dict[str, Any]:
+    """What `before_llm` handlers changed for this one call, without the values of headers; {} for nothing."""
     changed: dict[str, Any] = {}
-    if request.messages is not messages:
+    tools = agent.tools.schemas()
+    if request.messages is not agent.current_session["messages"]:
         changed["messages"] = clone(list(request.messages))
     if request.tools is not tools and request.tools != tools:
         changed["tools"] = clone(list(request.tools))
-    if request.model != model:
+    if request.model != agent.llm.model:
         changed["model"] = request.model
-    if request.options != options:
-        changed["options"] = clone(request.options)
+    own = agent.call_options()
+    if request.options != own:
+        changed["options"] = shown_options(request.options)
+        if given := _other_headers(request.options, own):
+            changed["hidden"] = given
     return changed
+
+
+def _other_headers(options: dict[str, Any], own: dict[str, Any]) -> list[str]:
+    """The names of the headers that handlers gave or changed."""
+    headers, before = (side.get("extra_headers") for side in (options, own))
+    if not isinstance(headers, dict):
+        return []
+    before = before if isinstance(before, dict) else {}
+    return [str(name) for name, value in headers.items() if name not in before or before[name] != value]
+
+
+def hides_values(line: TraceEntry) -> bool:
+    """Whether a line has `changed_request` without values that handlers gave."""
+    return bool((line.get("request") or {}).get("hidden"))
+
+
+def no_values(place: str) -> str:
+    """The message for handlers that neither go on nor begin again, since the record hides values of theirs."""
+    why = "a handler there set request options whose values records do not contain, such as headers"
+    return f"{place} cannot go on: {why}; set them in around_llm, or behind the handler that pauses or asks"
 
 
 def with_changes(options: dict[str, Any], before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -91,9 +113,13 @@ def with_changes(options: dict[str, Any], before: dict[str, Any], after: dict[st
 
 
 def change_request(request: LLMRequest, changed: dict[str, Any]) -> None:
-    """Apply the changes of `changed_request` to a request."""
-    for name, value in changed.items():
-        setattr(request, name, clone(value))
+    """Apply the changes of `changed_request` to a request; headers that no handler changed keep their values."""
+    own = request.options.get("extra_headers")
+    for name in changed.keys() & {"messages", "tools", "model", "options"}:
+        setattr(request, name, clone(changed[name]))
+    headers = request.options.get("extra_headers") if "options" in changed else None
+    if isinstance(headers, dict) and isinstance(own, dict):
+        headers.update((name, own[name]) for name in headers if name in own)
 
 
 def edit_again(given: dict[str, Any], changes: list[TraceEntry]) -> None:

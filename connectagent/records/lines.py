@@ -21,7 +21,9 @@ _FEW = 200  # up to so many possible values, strings are counted as if they were
 _DOUBTFUL = re.compile("[^ -~\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 _SURROGATE = re.compile(r"(?<!\\)(?:\\\\)*\\u[dD][89a-fA-F]")
 _EXPONENT = re.compile(r"-?\d+\.\d+[eE][-+]\d+", re.ASCII)  # of a float that is one in YAML 1.1 too
-_YAML = re.compile(r'"(?:[^"\\]++|\\.)*+"|(?<=[\[ ])(-?)\.inf|(?<=[\[ ])\.nan|\? (?=")|NaN|Infinity')
+_STRING = r'"(?:[^"\\]++|\\.)*+"'
+_LONG_KEY = rf"(?:(?<=[{{,])|(?<=[{{,] ))\? (?={_STRING}\s*:)"
+_YAML = re.compile(rf"{_STRING}|(?<=[\[ ])(-?)\.inf|(?<=[\[ ])\.nan|{_LONG_KEY}|NaN|Infinity")
 _PAIR = re.compile(r"([a-z_]\w*):(?: (.+))?", re.ASCII)
 _BARE = re.compile(r"[a-z_][\w./-]*", re.IGNORECASE | re.ASCII)
 _NOT_TEXT = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))

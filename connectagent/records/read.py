@@ -34,17 +34,21 @@ def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ConfigError(f"{path}: it has values that no record has: {type(error).__name__}: {error}") from error
 
 
-def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_record(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[str, Any]:
     """A record as data; a last line that was torn by a kill is left out.
 
     A turn without `status` was cut off. `messages` of a turn is JSON text. `lines` of a turn are all its lines, `trace`
     those that people are shown: see `shown_lines`.
 
+    Args:
+        path: the record.
+        most: how many values it may have.
+
     Raises:
         OSError: the file cannot be read.
         ConfigError: it is not a record, or is too large to be read at once.
     """
-    data = load_record(path)
+    data = load_record(path, most)
     with refuse_odd(path):
         _tell_apart(data)
     return data
@@ -58,15 +62,15 @@ def _tell_apart(data: dict[str, Any]) -> None:
         turn["trace"] = shown_lines(turn["lines"], data.get("agent"))
 
 
-def load_record(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A record as data, unchanged; `trace` of a turn are all its lines.
+def load_record(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[str, Any]:
+    """A record as data, unchanged, with at most so many values; `trace` of a turn are all its lines.
 
     Raises:
         OSError: the file cannot be read.
         ConfigError: it is not a record, or is too large to be read at once.
     """
     with open_to_read(path) as file:
-        return _read(path, file)
+        return _read(path, file, most)
 
 
 def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -> dict[str, Any]:
@@ -123,8 +127,8 @@ def _with_turns(file: BufferedReader, turn: int | None) -> Iterator[tuple[bytes,
         yield line, is_wanted
 
 
-def _read(path: str | os.PathLike[str], lines: Iterable[bytes]) -> dict[str, Any]:
-    reader = _Reader()
+def _read(path: str | os.PathLike[str], lines: Iterable[bytes], most: int = MAX_VALUES) -> dict[str, Any]:
+    reader = _Reader(most)
     try:
         for line in lines:
             if line.endswith(b"\n"):  # else it is torn, or being written
@@ -172,9 +176,10 @@ class _Reader:
         number: of the last line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
         self.data: dict[str, Any] = {}
         self.number = 0
+        self._most = most
         self._values = 0
         self._turns: list[Any] | None = None
         self._trace: list[Any] | None = None
@@ -188,8 +193,8 @@ class _Reader:
         self.number += 1
         text = text_of(line)
         self._values += count_values(text)
-        if self._values > MAX_VALUES:
-            raise ValueError(f"is behind {MAX_VALUES} values: the record holds more than is read at once")
+        if self._values > self._most:
+            raise ValueError(f"is behind {self._most} values: the record holds more than is read at once")
         if text.startswith("  - ") and self._trace is not None:
             self._trace.append(entry_of(text) if text.startswith("{", 4) else value_of(text[4:]))
         elif text and not text.startswith("#"):

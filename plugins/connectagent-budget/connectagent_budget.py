@@ -25,6 +25,7 @@ from connectagent import (
     Pause,
     ToolRejected,
     TraceEntry,
+    Waiting,
     around_llm,
     around_tool,
     around_turn,
@@ -148,7 +149,7 @@ class Budget:
         taken = self._take(agent, "tool_calls")
         try:
             yield
-        except Pause:  # it begins again when a person has decided
+        except (Pause, Waiting):  # it begins again when a person has decided
             with self._used(agent) as used:
                 used.tool_calls -= taken
             raise

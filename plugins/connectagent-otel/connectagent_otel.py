@@ -21,6 +21,7 @@ from connectagent import (
     Pause,
     Paused,
     ToolRejected,
+    Waiting,
     after_each_tool,
     around_llm,
     around_tool,
@@ -223,8 +224,7 @@ def _no_error(error: BaseException) -> str | None:
     """What an exception means that is no error; None for an error."""
     if isinstance(error, ToolRejected):
         return "rejected"
-    # what a handler sees of a pause of an agent inside is a BaseException that is not public
-    return "paused" if isinstance(error, Pause | Paused) or type(error).__name__ == "Waiting" else None
+    return "paused" if isinstance(error, Pause | Paused | Waiting) else None
 
 
 def _earlier(entries: list[TraceEntry], turn: int) -> list[Link]:

@@ -16,8 +16,10 @@ from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
+from connectagent.records.lines import MAX_VALUES
 from connectagent.records.read import read_record, refuse_odd
 
+_MOST_PAIRED = 2_000  # steps, or lines of a text, between equal ones; more are compared place by place
 _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
 
 
@@ -50,7 +52,7 @@ def command(one: str, two: str) -> None:
     Ids, times, tokens and costs are not compared. The exit code is 0 where nothing differs, and 1 where something does.
     """
     paths = [find_record(one), find_record(two)]
-    records = [read_record(path) for path in paths]
+    records = [read_record(path, MAX_VALUES // 2) for path in paths]
     with refuse_odd(f"{paths[0]} or {paths[1]}"):
         lines = list(differences(records[0], records[1]))
     if not lines:
@@ -131,12 +133,12 @@ def _compared(one: list[_Step], two: list[_Step]) -> Iterator[str]:
     texts = ([step.text for step in one], [step.text for step in two])
     if texts[0] == texts[1]:
         return
-    for tag, a, b, c, d in difflib.SequenceMatcher(None, *texts, autojunk=False).get_opcodes():
+    for tag, a, b, c, d in _opcodes(*texts):
         if tag == "equal":
             continue
         left, right = one[a:b], two[c:d]
         kinds = ([step.what for step in left], [step.what for step in right])
-        for inner, e, f, g, h in difflib.SequenceMatcher(None, *kinds, autojunk=False).get_opcodes():
+        for inner, e, f, g, h in _opcodes(*kinds):
             if inner == "equal":
                 for first, second in zip(left[e:f], right[g:h], strict=True):
                     yield from _changed(first, second)
@@ -145,6 +147,31 @@ def _compared(one: list[_Step], two: list[_Step]) -> Iterator[str]:
                 yield from _only_in("first", "-", step)
             for step in right[g:h]:
                 yield from _only_in("second", "+", step)
+
+
+def _opcodes(one: list[str], two: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """What turns one list into the other, as `difflib` says it, in a time that does not grow with the square."""
+    start, stop_one, stop_two = _other_part(one, two)
+    yield ("equal", 0, start, 0, start)
+    left, right = one[start:stop_one], two[start:stop_two]
+    if max(len(left), len(right)) <= _MOST_PAIRED:
+        for tag, a, b, c, d in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes():
+            yield tag, start + a, start + b, start + c, start + d
+    else:
+        for at in range(start, max(stop_one, stop_two)):
+            a, b, c, d = min(at, stop_one), min(at + 1, stop_one), min(at, stop_two), min(at + 1, stop_two)
+            yield "equal" if one[a:b] == two[c:d] else "replace", a, b, c, d
+    yield "equal", stop_one, len(one), stop_two, len(two)
+
+
+def _other_part(one: list[str], two: list[str]) -> tuple[int, int, int]:
+    """Where the equal beginning of two lists ends, and where in each the equal end begins."""
+    start, stop_one, stop_two = 0, len(one), len(two)
+    while start < min(stop_one, stop_two) and one[start] == two[start]:
+        start += 1
+    while min(stop_one, stop_two) > start and one[stop_one - 1] == two[stop_two - 1]:
+        stop_one, stop_two = stop_one - 1, stop_two - 1
+    return start, stop_one, stop_two
 
 
 def _only_in(which: str, sign: str, step: _Step) -> Iterator[str]:
@@ -164,6 +191,17 @@ def _changed(one: _Step, two: _Step) -> Iterator[str]:
         first, second = (data_text(step.values.get(key)).split("\n") for step in (one, two))
         if first == second:  # a number and its text
             first, second = ([repr(step.values.get(key))] for step in (one, two))
-        for line in list(difflib.unified_diff(first, second, n=1, lineterm=""))[2:]:
-            if not line.startswith("@@"):
-                yield f"  {line[0]} {line[1:]}"
+        yield from _changed_lines(first, second)
+
+
+def _changed_lines(one: list[str], two: list[str]) -> Iterator[str]:
+    """The lines of a text that differ, with one equal line before and after."""
+    start, stop_one, stop_two = _other_part(one, two)
+    if max(stop_one, stop_two) - start <= _MOST_PAIRED:
+        start = max(start - 1, 0)
+        parts = one[start : stop_one + 1], two[start : stop_two + 1]
+        found = list(difflib.unified_diff(*parts, n=1, lineterm=""))[2:]
+        yield from (f"  {line[0]} {line[1:]}" for line in found if not line.startswith("@@"))
+        return
+    yield from (f"  - {line}" for line in one[start:stop_one])
+    yield from (f"  + {line}" for line in two[start:stop_two])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import types
 from collections import deque
@@ -120,7 +121,7 @@ def _held_by(function: types.FunctionType) -> dict[str, Any]:
     code, defaults = function.__code__, function.__defaults__ or ()
     cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
     values = {name: _cell(cell) for name, cell in cells}
-    values |= {name: value for name, value in vars(function).items() if name[0] != "_"}
+    values |= {name: value for name, value in dict(vars(function)).items() if name[0] != "_"}
     values |= dict(zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True))
     values |= function.__kwdefaults__ or {}
     return {name: value for name, value in values.items() if not name.startswith("connectagent_")}
@@ -135,7 +136,7 @@ def _cell(cell: Any) -> Any:
 
 def _attributes(owner: Any) -> dict[str, Any]:
     if isinstance(owner, type):
-        return {name: value for name, value in vars(owner).items() if not name.startswith("__")}
+        return {name: value for name, value in dict(vars(owner)).items() if not name.startswith("__")}
     slots = [name for cls in type(owner).__mro__ for name in getattr(cls, "__slots__", ())]
     return {name: getattr(owner, name) for name in slots if hasattr(owner, name)} | getattr(owner, "__dict__", {})
 
@@ -162,12 +163,22 @@ def _frozen(value: Any, module: str, depth: int) -> Any:
 
 
 def _frozen_items(value: Any, module: str, depth: int) -> Any:
+    value = _copy(value)
     if isinstance(value, dict):
         items = (_frozen(item, module, depth + 1) for item in value.values())
         return dict(zip(map(_frozen_key, value), items, strict=True))
     if isinstance(value, set | frozenset):
         return set(map(_frozen_key, value))
     return [_frozen(item, module, depth + 1) for item in value]
+
+
+def _copy(value: Any) -> Any:
+    """A copy, which no thread of the plugin changes while it is read."""
+    kind = dict if isinstance(value, dict) else set if isinstance(value, set | frozenset) else list
+    for _ in range(100):
+        with contextlib.suppress(RuntimeError):  # it was changed meanwhile
+            return kind(value)
+    return kind()
 
 
 def _frozen_key(key: Any) -> Any:

@@ -169,6 +169,9 @@ def diff(then: list[str], now: list[str]) -> list[str]:
 # -- tool calls ----------------------------------------------------------------------------------
 
 
+_STOPPED = ("skipped", "interrupted")
+
+
 def final_calls(entries: list[TraceEntry]) -> dict[tuple[str, int], TraceEntry]:
     """The final entry of each tool call, by its id and how often that id came before."""
     calls: dict[tuple[str, int], TraceEntry] = {}
@@ -178,8 +181,8 @@ def final_calls(entries: list[TraceEntry]) -> dict[tuple[str, int], TraceEntry]:
         if not isinstance(entry, dict):
             continue
         id, value = str(entry.get("call_id")), entry.get("value")
-        if entry.get("type") == "tool_execution" and newest.get(id, {}).get("status") == "skipped":
-            newest[id].update(entry)  # the turn was paused at it, and went on
+        if entry.get("type") == "tool_execution" and newest.get(id, {}).get("status") in _STOPPED:
+            newest[id].update(entry)  # the turn stopped at it, and went on
         elif entry.get("type") == "tool_execution":
             newest[id] = calls[id, times[id]] = dict(entry)
             times[id] += 1

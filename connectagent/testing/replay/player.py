@@ -23,7 +23,8 @@ from connectagent.records.yaml_lines import json_line
 from connectagent.session.journal import is_aside
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
-from connectagent.testing.replay.recording import RecordedTurn, Run, Sent, model_answer, request_changes, run_outcome
+from connectagent.testing.replay.answers import model_answer, run_outcome
+from connectagent.testing.replay.recording import RecordedTurn, Run, Sent, request_changes
 from connectagent.tools.registry import ToolRegistry, collect_tools
 from connectagent.tools.tool import Tool
 
@@ -246,9 +247,9 @@ class Player:
             return run_outcome(run)
 
     def _ends(self) -> bool:
-        """Whether nothing more is recorded of a turn that was cut off."""
+        """Whether nothing more is recorded of a turn that was stopped."""
         turn = self._turn
-        return turn is not None and turn.is_cut and not self.left and all(run.used for run in turn.runs)
+        return turn is not None and turn.was_stopped and not self.left and all(run.used for run in turn.runs)
 
     def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
         """The run of the turn that this call is, the first that was not taken yet."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,15 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.agents.resume import Decision
-from connectagent.data import LLMResponse, Message, TraceEntry
-from connectagent.errors import ConfigError, ToolArgumentsError, ToolRejected
-from connectagent.loop.beside import RUNS_ON
-from connectagent.loop.stored import stored_response
+from connectagent.data import Message, TraceEntry
+from connectagent.errors import ConfigError, ToolArgumentsError
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import read_record, require_agent
 from connectagent.session.history import History
 from connectagent.session.journal import LINES, is_aside
-from connectagent.session.raised import model_error, tool_error
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 
@@ -26,7 +22,6 @@ PROGRAM, RESUME = "(program)", "(resume)"  # plugins, in `by`, of the code that 
 _ASIDE = tuple(LINES)  # lines that only the record has
 _BEGINS = ("user_input", "(turn)")  # the second is replay's own: see `_mark_begin`
 _CHANGES = ("message", "message_edited", "message_removed", "state_delta", "session_delta")
-_BY_JSON = {"dict": dict, "list": list, "int": int, "float": float, "bool": bool}
 
 
 @dataclass(slots=True)
@@ -97,6 +92,11 @@ class RecordedTurn:
     def is_cut(self) -> bool:
         """Whether the process ended in it."""
         return "status" not in self.end
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether something outside of it ended it: the end of its process, Ctrl-C or a cancelled task."""
+        return self.is_cut or self.end["status"] in ("interrupted", "cancelled")
 
 
 class Recording:
@@ -219,7 +219,10 @@ class Recording:
     def _sends(self) -> dict[int, int]:
         """By the place of each `llm_call` whose model was asked, the place before which the request was sent."""
         sends = {}
+        repeated = _repeated([entry for _, entry in self._kept], "llm_call")
         for at, (_, entry) in enumerate(self._kept):
+            if at in repeated:
+                continue
             if entry.get("type") == "llm_call" and entry.get("status") != "stand_in" and not is_aside(entry):
                 place, left = at, int(entry.get("entries_since_request") or 0)
                 while place and left:
@@ -318,7 +321,7 @@ def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:
     """The times that tools ran in a turn; the entries of what each changed come before its own."""
     changed: dict[str, list[TraceEntry]] = {}
     calls: dict[str, tuple[str, Any]] = {}
-    for entry in entries:
+    for entry in _without_repeated(entries):
         kind, tool, id = entry.get("type"), (entry.get("by") or {}).get("tool"), str(entry.get("call_id"))
         if kind in _CHANGES and tool:
             changed.setdefault(tool, []).append(entry)
@@ -338,6 +341,26 @@ def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:
                 yield Run(id, *calls[id], value, changed.pop(calls[id][0], []))
 
 
+def _repeated(entries: list[TraceEntry], kind: str) -> set[int]:
+    """The indexes of attempts at which a turn stopped, and which it made again when it was resumed."""
+    ids = {at: _attempt(entry) for at, entry in enumerate(entries) if entry.get("type") == kind}
+    last = {id: at for at, id in ids.items()}
+    stopped = ("interrupted", "error") if kind == "llm_call" else ("interrupted",)
+    return {at for at, id in ids.items() if last[id] != at and entries[at].get("status") in stopped}
+
+
+def _without_repeated(entries: list[TraceEntry]) -> list[TraceEntry]:
+    repeated = _repeated(entries, "tool_execution")
+    return [entry for at, entry in enumerate(entries) if at not in repeated]
+
+
+def _attempt(entry: TraceEntry) -> tuple[Any, ...]:
+    """Which attempt an entry is about; one of a tool that was stopped does not have its place."""
+    if entry.get("type") == "llm_call" and entry.get("id"):
+        return (entry["id"],)
+    return entry.get("turn"), entry.get("iteration"), entry.get("call_id") or id(entry)
+
+
 def _paused_call(entry: TraceEntry) -> Any:
     """The call whose tool itself paused the turn; None where something else did."""
     return entry.get("call") if entry.get("hook") == "tool" else None
@@ -351,47 +374,3 @@ def _ran(entry: TraceEntry) -> bool:
 def ran_again(value: Any) -> bool:
     status = value.get("status") if isinstance(value, dict) else None
     return status in ("success", "error", "interrupted") and value.get("error_type") != ToolArgumentsError.__name__
-
-
-def run_outcome(run: Run) -> Any:
-    """What a tool returned, as far as the record has it; of an object, the text that the model read.
-
-    Raises:
-        BaseException: what the tool raised.
-    """
-    entry = run.outcome
-    own = entry.get("original") or entry
-    status, result = own.get("status"), entry.get("result")
-    if status == "rejected":
-        raise ToolRejected(str(result).removeprefix("rejected: "))
-    if status in ("error", "interrupted") and own.get("error_type"):
-        kind = str(own["error_type"])
-        error = tool_error(kind, str(own.get("result") or f"Error: {kind}"), status == "interrupted")
-        if str(own.get("result")).endswith(RUNS_ON):
-            error.left_behind = True  # type: ignore[attr-defined]
-        raise error
-    return _value(result, entry.get("result_type"))
-
-
-def _value(result: Any, kind: Any) -> Any:
-    if kind == "NoneType":
-        return None
-    if kind not in _BY_JSON or not isinstance(result, str):
-        return result
-    try:
-        value = json.loads(result)
-    except ValueError:  # it was too long to be recorded whole
-        return result
-    return value if isinstance(value, _BY_JSON[kind]) else result
-
-
-def model_answer(entry: TraceEntry) -> LLMResponse:
-    """What a model itself answered.
-
-    Raises:
-        BaseException: what it raised.
-    """
-    own = entry.get("original") or entry
-    if own.get("error_type"):
-        raise model_error(own, entry)
-    return stored_response(entry)  # of one that a handler has replaced, the handler's

@@ -230,7 +230,7 @@ class Replaying:
         entries = self.player.entries
         calls = list(changed_calls(turn.number, turn.entries, entries))
         if isinstance(error, RecordEnds):  # whether these changed is not known
-            calls = [call for call in calls if call.then is not None]
+            calls = [call for call in calls if call.then not in (None, "interrupted", "skipped")]
         self.out.take(calls)
         self.out.hook_errors += new_errors(turn.entries, entries)
         iteration = int(session["iteration"]) if session else 0
@@ -246,7 +246,7 @@ class Replaying:
         if self.player.left:
             lines = [f"- the model was asked {many(len(self.player.left), 'time')} more", "+ the turn ends"]
             self.out.diverged(Divergence(turn.number, iteration, "calls", lines))
-        if turn.is_cut:
+        if turn.is_cut or (turn.was_stopped and error is None):  # what stopped it came from outside
             return
         then, now = _outcome_text(turn.end.get("result"), turn.end.get("error")), _outcome_text(result, error)
         if turn.end.get("status") == "paused" and isinstance(error, Paused):
@@ -323,7 +323,7 @@ class Replaying:
                 divergence = compared(turn.sent[number], now)
             if divergence is not None:
                 self.out.diverged(divergence)
-        elif not turn.is_cut:
+        elif not turn.was_stopped:
             lines = ["- the turn ended", "+ the model is asked once more"]
             self.out.diverged(Divergence(now.turn, now.iteration, "calls", lines))
 

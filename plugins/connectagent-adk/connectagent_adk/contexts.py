@@ -6,7 +6,7 @@ import inspect
 import uuid
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from connectagent_adk.translation import contents_of, plain_text
 
@@ -221,7 +221,8 @@ class Context:
         return await value if inspect.isawaitable(value) else value
 
 
-CallbackContext = ToolContext = Context
+CallbackContext: TypeAlias = Context
+ToolContext: TypeAlias = Context
 
 
 class InMemoryArtifactService:

@@ -21,9 +21,9 @@ def main() -> None:
     llm = ScriptedLLM("It is done.", "It is done again.")
     agent = Agent("worker", llm=llm, plugins=[plugin], log=False, quiet=True)
     print(agent.input("Do it"))
-    agent.current_session["state"]["wants_note"] = True
+    agent.session["state"]["wants_note"] = True
     print(agent.input("Do it again"))
-    print([message["content"] for message in agent.current_session["messages"][-2:]])
+    print([message["content"] for message in agent.session["messages"][-2:]])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from connectagent_adk import BaseTool, ToolContext, adk_callbacks
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
 
-asked = []
+asked: list[str] = []
 
 
 def look_up(tool: BaseTool, args: dict[str, Any], tool_context: ToolContext) -> dict[str, Any] | None:
@@ -18,6 +18,7 @@ def remember(
     tool: BaseTool, args: dict[str, Any], tool_context: ToolContext, tool_response: dict[str, Any]
 ) -> dict[str, Any] | None:
     tool_context.state[f"cache:{tool.name}:{sorted(args.items())}"] = tool_response
+    return None
 
 
 def stock_price(symbol: str) -> dict[str, Any]:

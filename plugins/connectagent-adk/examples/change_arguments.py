@@ -28,7 +28,7 @@ def main() -> None:
     plugin = adk_callbacks(before_tool_callback=check)
     agent = Agent("porter", [book_room], llm=llm, plugins=[plugin], log=False, quiet=True)
     agent.input("A room")
-    for entry in agent.current_session["trace"]:
+    for entry in agent.session["trace"]:
         if entry["type"] == "tool_execution":
             print(entry["status"], entry["result"])
 

@@ -18,7 +18,8 @@ def guard(callback_context: CallbackContext, llm_request: LlmRequest) -> LlmResp
     instruction = llm_request.config.system_instruction or types.Content(role="system", parts=[])
     if not isinstance(instruction, types.Content):
         instruction = types.Content(role="system", parts=[types.Part(text=str(instruction))])
-    instruction.parts[0].text = "[Be brief.] " + (instruction.parts[0].text or "")
+    for part in (instruction.parts or [])[:1]:
+        part.text = "[Be brief.] " + (part.text or "")
     llm_request.config.system_instruction = instruction
     return None
 
@@ -30,7 +31,7 @@ def main() -> None:
     print(agent.input("A joke, please"))
     print(llm.requests[0].messages[0]["content"])
     print(agent.input("A joke about my password, please"))
-    print("refused:", agent.current_session["state"]["refused"], "calls:", len(llm.requests))
+    print("refused:", agent.session["state"]["refused"], "calls:", len(llm.requests))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def main() -> None:
     plugin = adk_callbacks(on_tool_error_callback=last_known, on_model_error_callback=apologise)
     agent = Agent("clerk", [price], llm=llm, plugins=[plugin], log=False, quiet=True)
     print(agent.input("What does tea cost?"))
-    print(agent.current_session["messages"][-2]["content"])
+    print(agent.session["messages"][-2]["content"])
 
 
 if __name__ == "__main__":

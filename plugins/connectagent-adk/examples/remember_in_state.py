@@ -1,6 +1,6 @@
 """State from one step to the next: a tool's callback writes it, the next turn's model callback reads it.
 
-The writes are in `agent.current_session["state"]`, and the trace tells which callback made them.
+The writes are in `agent.session["state"]`, and the trace tells which callback made them.
 """
 
 from typing import Any
@@ -33,7 +33,7 @@ def main() -> None:
     agent.input("Tea, please")
     print(agent.input("What was my order?"))
     print(repr(llm.requests[2].messages[0]["content"]))
-    for entry in agent.current_session["trace"]:
+    for entry in agent.session["trace"]:
         if entry["type"] == "state_delta":
             print(entry["by"]["handler"], entry["delta"])
 

@@ -30,7 +30,7 @@ def main() -> None:
     plugin = adk_callbacks(before_tool_callback=need_token)
     agent = Agent("secretary", [read_mail], llm=llm, plugins=[plugin], log=False, quiet=True)
     print(agent.input("Any mail?"))
-    agent.current_session["state"]["user:token"] = "secret"
+    agent.session["state"]["user:token"] = "secret"
     print(agent.input("And now?"))
 
 

@@ -20,7 +20,7 @@ def main() -> None:
     plugin = adk_callbacks(before_agent_callback=closed_for_the_night)
     agent = Agent("desk", llm=ScriptedLLM("Good evening!"), plugins=[plugin], log=False, quiet=True)
     print(agent.input("Hello"))
-    agent.current_session["state"]["closed"] = True
+    agent.session["state"]["closed"] = True
     print(agent.input("Still there?"))
 
 

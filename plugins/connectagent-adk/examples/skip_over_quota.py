@@ -28,7 +28,7 @@ def main() -> None:
     plugin = adk_callbacks(before_tool_callback=[count, within_quota])
     agent = Agent("finder", [search], llm=llm, plugins=[plugin], log=False, quiet=True)
     agent.input("Tea, cups and milk")
-    for message in agent.current_session["messages"]:
+    for message in agent.session["messages"]:
         if message["role"] == "tool":
             print(message["content"])
 

@@ -199,6 +199,20 @@ def test_a_stand_in_and_a_paused_tool_cost_nothing(co_dir: Path) -> None:
     assert again.resume(paused.value.record, answer="paid") == "Done."
 
 
+def test_an_agent_inside_that_waits_costs_nothing() -> None:
+    def pay() -> str:
+        """Pay."""
+        raise Pause("really?")
+
+    inner = Agent("helper", [pay, search], llm=ScriptedLLM(call("pay"), SEARCH, "Paid."), log=False, quiet=True)
+    budget = Budget(tool_calls=2)
+    llm = ScriptedLLM(call("helper", prompt="Pay."), "Done.")
+    outer = Agent("outer", [inner], llm=llm, plugins=[budget], log=False, quiet=True)
+    with pytest.raises(Paused):
+        outer.input("Pay")
+    assert outer.resume(answer="paid") == "Done." and outcome(outer) == "answered"
+
+
 def test_a_day_is_one_budget_for_all_sessions_and_processes(co_dir: Path) -> None:
     for _ in range(2):
         agent_with(Budget(model_calls=3, per="day"), "Hello.").input("Hi")

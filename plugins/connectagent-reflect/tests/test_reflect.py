@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from connectagent_budget import Budget
 from connectagent_reflect import Reflect
 
 from connectagent import Agent, ConfigError, ProviderError
@@ -46,6 +47,16 @@ def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
 
 def test_it_keeps_the_rules_where_the_agent_is_sent_on(agenttester: AgentTester) -> None:
     agenttester.check(Reflect(plan=False, reflect=False), changes={"state", "turn"}, answers=[NOT_DONE])
+
+
+@pytest.mark.parametrize("plugin_errors", ["raise", "warn"])
+def test_a_turn_that_a_budget_ends_is_not_reflected_on(plugin_errors: str) -> None:
+    plugins = [Budget(model_calls=1), Reflect(plan=False)]
+    agent = Agent(
+        "helper", [search], llm=ScriptedLLM(SEARCH, "never"), plugins=plugins, log=False, quiet=True,
+        plugin_errors=plugin_errors,
+    )  # fmt: skip
+    assert "budget" in agent.input("Where?") and "TurnEndedError" in notes(agent)["skipped"][0]
 
 
 def test_switched_off_it_changes_nothing(agenttester: AgentTester) -> None:
