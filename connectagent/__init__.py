@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from connectagent.agents.agent import Agent
+    from connectagent.agents.keyed import KeyedSession
     from connectagent.agents.workflows import Loop, Parallel, Sequential
     from connectagent.builtin.xray import xray
     from connectagent.data import (
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         PluginWarning,
         ProviderError,
         ResourceError,
+        SessionBusy,
         ToolArgumentsError,
         ToolDefinitionError,
         ToolNotFound,
@@ -79,10 +81,11 @@ __version__ = "0.1.0"
 
 _HOME = {
     "agents.agent": "Agent",
+    "agents.keyed": "KeyedSession",
     "builtin.xray": "xray",
     "errors": "ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError Pause Paused "
-    "PluginError PluginWarning ProviderError ResourceError ToolArgumentsError ToolDefinitionError ToolNotFound "
-    "ToolRejected",
+    "PluginError PluginWarning ProviderError ResourceError SessionBusy ToolArgumentsError ToolDefinitionError "
+    "ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
     "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_session on_text "
     "on_trace register_chat_commands register_commands register_models",
@@ -109,6 +112,7 @@ __all__ = [
     "HandlerError",
     "HookResultError",
     "Image",
+    "KeyedSession",
     "LLMRequest",
     "LLMResponse",
     "Loop",
@@ -124,6 +128,7 @@ __all__ = [
     "Retry",
     "Sequential",
     "Session",
+    "SessionBusy",
     "TokenUsage",
     "Tool",
     "ToolArgumentsError",

@@ -2,6 +2,7 @@
 
     ConnectAgentError
     |- ConfigError (ValueError)         a setting, a model name, a system prompt, a tree of agents
+    |  `- SessionBusy                   a session that another agent or process is writing
     |- HandlerError (TypeError)         a function that cannot be a handler
     |- HookResultError (TypeError)      a handler returned or left something that its hook does not accept
     |- PluginError                      a plugin that cannot be found, loaded or registered
@@ -30,6 +31,10 @@ class ConnectAgentError(Exception):
 
 class ConfigError(ConnectAgentError, ValueError):
     """A setting, a model name, a system prompt or an agent's name cannot be used."""
+
+
+class SessionBusy(ConfigError):
+    """Another agent, thread or process has the session: one turn of it runs at a time."""
 
 
 class HandlerError(ConnectAgentError, TypeError):

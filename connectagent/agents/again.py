@@ -7,7 +7,7 @@ import inspect
 import pickle
 import sys
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from connectagent.agents.agent_tool import TRANSFER, AskAgent
 from connectagent.agents.awaitable import AsyncMethods
@@ -16,6 +16,9 @@ from connectagent.hooks.handler import Handler, name_of
 from connectagent.session.usage import Account
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from connectagent.agents.keyed import KeyedSession
 
 _SECRET = "api_key"
 _CHANGEABLE = ("system_prompt", "max_iterations", "parallel_tools")
@@ -48,6 +51,21 @@ class Repeatable(AsyncMethods):
         """
         agent: Self = definition_of(self).again({}).with_plugins(plugins).make()
         return agent
+
+    def for_session(self, key: str) -> KeyedSession:
+        """The session of this agent's definition that has a key: a chat, a ticket, an item of a batch.
+
+        A fresh agent takes its turns: `agent.for_session("ticket-7").turn("Hello", number=1)`.
+
+        Args:
+            key: names the session among those of agents with this name.
+
+        Raises:
+            ConfigError: the agent is not recorded, or the key is empty or not a str.
+        """
+        from connectagent.agents.keyed import KeyedSession  # loads the reader of records
+
+        return KeyedSession(self, key)
 
     def remember(self, handlers: list[Handler]) -> None:
         """Remember what the arguments gave, to find later changes."""

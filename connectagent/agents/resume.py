@@ -107,15 +107,16 @@ def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision) 
     path, at = is_record(record), parse_place(place)
     held = None if fork else hold(path)
     try:
-        return _reopened(agent, path, at, fork, decision, held)
+        return reopen(agent, path, at, fork, decision, held)
     finally:
         if held is not None:
             held.close()
 
 
-def _reopened(
+def reopen(
     agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None
 ) -> str | None:
+    """Go on with a record that is locked, or forked: see `Agent.resume`."""
     with refuse_odd(path):
         session = read_session(path, at)
         journal, line = _looked_up(agent, session, path, at, fork, decision)

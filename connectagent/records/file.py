@@ -9,12 +9,14 @@ import stat
 from io import BufferedReader, FileIO
 from pathlib import Path
 
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, SessionBusy
 from connectagent.records.locks import lock_to_write
 from connectagent.settings import enabled
 
 FORMAT = 1
 """The format of the records that this version writes."""
+
+_MOST_HEAD = 1 << 22  # bytes of a head with a long system prompt
 
 BETWEEN_TURNS = "between_turns"
 """The status of an item for what `execute_tool` did outside of turns."""
@@ -93,6 +95,18 @@ class RecordFile:
             self._pending = pending
             self._flush(self._open_file.fileno())
             raise
+
+    def begin(self, head: bytes) -> None:
+        """Begin with this head in place of what the file has."""
+        assert self._open_file is not None
+        os.ftruncate(self._open_file.fileno(), 0)
+        self._pending = (0, head)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether the open file has a whole head; a kill may have torn it."""
+        assert self._open_file is not None
+        return b"\nturns:\n" in os.pread(self._open_file.fileno(), _MOST_HEAD, 0)
 
     def open(self) -> None:
         """Open and lock the file.
@@ -175,16 +189,26 @@ def hold(path: Path) -> Held:
     """Lock a record.
 
     Raises:
-        ConfigError: another process has it.
+        SessionBusy: another agent has it.
+        OSError: it cannot be opened.
     """
-    file = RecordFile(path, b"", synced=enabled("fsync"))
+    return hold_file(RecordFile(path, b"", synced=enabled("fsync")))
+
+
+def hold_file(file: RecordFile) -> Held:
+    """Lock a record that this process has written.
+
+    Raises:
+        SessionBusy: another agent has it.
+        OSError: it cannot be opened, or another agent has written to it since.
+    """
     try:
         file.open()
     except OSError as error:
         if error.errno != errno.EAGAIN:
             raise
-        raise ConfigError(
-            f"{path} is being written by a running agent; wait for it, or resume with fork=True"
+        raise SessionBusy(
+            f"{file.path} is being written by a running agent; wait for it, or resume with fork=True"
         ) from None
     return Held(file)
 
