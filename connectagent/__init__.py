@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         TraceEntry,
     )
     from connectagent.errors import (
+        BatchStopped,
         ConfigError,
         ConnectAgentError,
         DivergenceError,
@@ -83,7 +84,8 @@ _HOME = {
     "agents.agent": "Agent",
     "agents.keyed": "KeyedSession",
     "builtin.xray": "xray",
-    "errors": "ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError Pause Paused "
+    "errors": "BatchStopped ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError "
+    "Pause Paused "
     "PluginError PluginWarning ProviderError ResourceError SessionBusy ToolArgumentsError ToolDefinitionError "
     "ToolNotFound ToolRejected",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
@@ -104,6 +106,7 @@ _MODULES = {name: module for module, names in _HOME.items() for name in names.sp
 
 __all__ = [
     "Agent",
+    "BatchStopped",
     "ConfigError",
     "ConnectAgentError",
     "Continue",

@@ -13,6 +13,7 @@
     |- Pause                            raised by handlers and tools to stop the turn until somebody decides
     |- Paused                           raised by `input()` after a Pause
     |- DivergenceError                  a resumed turn asks for other things than its record has
+    |- BatchStopped                     `map()` has reached a limit
     |- OutputError (ValueError)         a structured answer that does not fit its model
     `- ProviderError                    a model call that failed, whichever SDK it went through
 """
@@ -131,6 +132,10 @@ class Abandoned(BaseException):
 
 
 _NOT_RECORDED = "it is not recorded, so only this process can go on with it"
+
+
+class BatchStopped(ConnectAgentError):
+    """`agent.map()` has reached a limit: of failures, cost or time. The items that ran were all given."""
 
 
 class Paused(ConnectAgentError):

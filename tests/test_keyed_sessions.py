@@ -187,6 +187,7 @@ def test_an_agent_without_a_record_has_no_sessions() -> None:
 @pytest.mark.parametrize("left", [b"", b"format: 1\nagent: wri", b"format: 1\nagent: writer\n"])
 def test_a_head_that_a_kill_has_torn_is_begun_again(left: bytes) -> None:
     session = writer("one").for_session("chat")
+    session.record.parent.mkdir(parents=True)
     session.record.write_bytes(left)
     assert session.turn("first", number=1) == "one"
     assert writer().for_session("chat").turn("first", number=1) == "one"

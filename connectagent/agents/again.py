@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import pickle
 import sys
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -18,6 +19,7 @@ from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
 if TYPE_CHECKING:
+    from connectagent.agents.batch import Item
     from connectagent.agents.keyed import KeyedSession
 
 _SECRET = "api_key"
@@ -66,6 +68,48 @@ class Repeatable(AsyncMethods):
         from connectagent.agents.keyed import KeyedSession  # loads the reader of records
 
         return KeyedSession(self, key)
+
+    def map(
+        self,
+        prompts: Iterable[Any] | Mapping[str, Any],
+        concurrency: int = 16,
+        *,
+        run: str | None = None,
+        ordered: bool = False,
+        max_failures: int | None = None,
+        budget_usd: float | None = None,
+        timeout_s: float | None = None,
+        max_iterations: int | None = None,
+        output: Any = None,
+    ) -> Iterator[Item]:
+        """Take a turn for each prompt, several at the same time; each has a fresh agent and a session of its own.
+
+        Args:
+            prompts: prompts as for `input()`, pairs of id and prompt, or a dict of prompts by id; an iterator is read
+                as far as it is needed. Without ids, the id is made from the prompt's text.
+            concurrency: how many run at the same time.
+            run: a name. The items' records are then its state: the same call again takes what is missing, goes on with
+                what was stopped, and reads the rest.
+            ordered: whether the items come in the order of the prompts, in place of that in which they end.
+            max_failures: how many prompts may fail before no more are begun.
+            budget_usd: how much may be spent before no more are begun.
+            timeout_s: how long prompts are begun.
+            max_iterations, output: as for `input()`.
+
+        Yields:
+            an `Item` for each prompt: `id`, `status`, `result`, `error`, `record`, `cost` and more. An error of one
+            prompt does not stop the others. Leaving the loop stops all before their next step.
+
+        Raises:
+            BatchStopped: a limit was reached, after the items that ran.
+            ConfigError: an argument cannot be used.
+        """
+        from connectagent.agents.batch import Batch, Limits, in_order  # loads the reader of records
+
+        limits = Limits(max_failures, budget_usd, timeout_s)
+        options = {"max_iterations": max_iterations, "output": output}
+        items = Batch(self, prompts, concurrency, run, limits, options).items()
+        return in_order(items) if ordered else items
 
     def remember(self, handlers: list[Handler]) -> None:
         """Remember what the arguments gave, to find later changes."""

@@ -16,9 +16,11 @@ from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import INCOMPLETE, Held, hold
 from connectagent.records.history import Part, parts_of
-from connectagent.records.paths import keyed_record
+from connectagent.records.paths import create_empty, keyed_record
 from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.summary import summarise
 from connectagent.session.messages import text_of, user_message
+from connectagent.session.usage import Totals
 
 if TYPE_CHECKING:
     from connectagent.agents.awaited import AsyncEvents
@@ -42,9 +44,8 @@ class KeyedSession:
         key: names the session among those of agents with this name.
 
     Attributes:
-        agent: the agent that takes the turns; its `current_session` is the session, once a turn was taken here.
         key: the key.
-        record: the session's file, which may be empty.
+        record: the session's file; it is there once a turn has begun.
 
     Raises:
         ConfigError: the agent is not recorded, or the key is empty or not a str.
@@ -55,10 +56,17 @@ class KeyedSession:
             raise ConfigError(f"a session's key is a str that is not empty, not {key!r:.80}")
         if not agent.log.recording:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); a session with a key is its record")
-        self.agent, self.key = agent.again(), key
-        self.record: Path = keyed_record(agent.name, key)
+        self._definition, self._agent, self.key = agent, None, key
+        self.record: Path = keyed_record(agent.name, key).absolute()  # the program may change its folder
         self._lock = threading.Lock()
         self._ended: int | None = None  # how many turns, where this process was the last to write
+
+    @property
+    def agent(self) -> Any:
+        """The agent that takes the turns; its `current_session` is the session, once a turn was taken here."""
+        if self._agent is None:
+            self._agent = self._definition.again()
+        return self._agent
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -79,7 +87,7 @@ class KeyedSession:
             Paused: a call in it waits for a person; `resume()` decides.
             Exception: what `Agent.input()` raises.
         """
-        message, agent = user_message(prompt), self.agent
+        message, agent = user_message(prompt), self._agent or self._definition
         form = agent.form if output is None else agent.form_for(output)
         limit = agent.max_iterations if max_iterations is None else max_iterations
         take = partial(self._turn, message["content"], number, limit, form)
@@ -132,9 +140,21 @@ class KeyedSession:
         """How many turns have ended."""
         return len(self._recorded().ended) if self._ended is None else self._ended
 
+    @property
+    def taken_by(self) -> Any:
+        """The agent that has taken turns here; None where all were read."""
+        return self._agent
+
+    def sums(self) -> tuple[str, float | None, int | None]:
+        """Status, cost (USD) and tokens of the session, from its record."""
+        summary = summarise(self.record)
+        totals = summary.totals or Totals(tokens=None, cost=None)
+        return summary.status, totals.cost, totals.tokens
+
     def close(self) -> None:
         """Close the agent; the session stays, and others may go on with it."""
-        self.agent.close()
+        if self._agent is not None:
+            self._agent.close()
 
     def __enter__(self) -> KeyedSession:
         return self
@@ -143,7 +163,7 @@ class KeyedSession:
         self.close()
 
     def __repr__(self) -> str:
-        return f"KeyedSession({self.agent.name!r}, {self.key!r})"
+        return f"KeyedSession({self._definition.name!r}, {self.key!r})"
 
     # -- the record ----------------------------------------------------------------------------
 
@@ -198,7 +218,8 @@ class KeyedSession:
         self._ended = None
         if (lost := self.record.with_name(self.record.name.removesuffix(".yaml") + INCOMPLETE)).exists():
             raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}")
-        return hold(keyed_record(self.agent.name, self.key))
+        create_empty(self.record)
+        return hold(self.record)
 
     def _recorded(self) -> _Recorded:
         if not self.record.exists() or not self.record.stat().st_size:

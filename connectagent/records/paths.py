@@ -69,18 +69,21 @@ def new_record(agent: str, started: time.struct_time) -> Path:
 
 
 def keyed_record(agent: str, key: str) -> Path:
-    """The file of the session with a key, which is created empty where it is missing.
+    """The file of the session with a key; it need not exist."""
+    return co_folder() / "evals" / f"{safe_name(agent)}@{_safe_key(key)}.yaml"
+
+
+def create_empty(path: Path) -> None:
+    """Create the file of a session with a key, where it is missing.
 
     Raises:
         OSError: it cannot be created.
     """
-    folder = data_folder("evals")
-    path = folder / f"{safe_name(agent)}@{_safe_key(key)}.yaml"
+    data_folder("evals")
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         if enabled("fsync"):
-            _sync_folder(folder)
-    return path
+            _sync_folder(path.parent)
 
 
 def _safe_key(key: str) -> str:
