@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from connectagent.loop.ask import llm_do
     from connectagent.output.masking import mask
     from connectagent.records.paths import data_folder
+    from connectagent.records.store import Store
     from connectagent.tools.loops import run_async
     from connectagent.tools.signature import tool
     from connectagent.tools.tool import Tool
@@ -97,6 +98,7 @@ _HOME = {
     "loop.ask": "llm_do",
     "output.masking": "mask",
     "records.paths": "data_folder",
+    "records.store": "Store",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
     "tools": "Tool tool",
     "tools.loops": "run_async",
@@ -132,6 +134,7 @@ __all__ = [
     "Sequential",
     "Session",
     "SessionBusy",
+    "Store",
     "TokenUsage",
     "Tool",
     "ToolArgumentsError",

@@ -108,6 +108,29 @@ def test_a_turn_that_failed_goes_on_and_its_tools_do_not_run_again() -> None:
     assert notes() == ["a"] and session.turns == 1
 
 
+def test_one_that_failed_knows_what_another_one_did_meanwhile() -> None:
+    def failing(*responses: Any) -> Agent:
+        return writer(*responses, ProviderError("down", kind="server", provider="x"), *["done"] * 2)
+
+    ours = failing(call("note", text="a")).for_session("chat")
+    theirs = failing(call("note", text="b")).for_session("chat")
+    for session in (ours, theirs):
+        with pytest.raises(ProviderError):
+            session.turn("first", number=1)
+    assert ours.turn("first", number=1) == "done" and notes() == ["a", "b"]
+    assert [m["content"] for m in ours.agent.session["messages"] if m["role"] == "tool"] == ["noted", "noted"]
+
+
+def test_a_fork_takes_turns_and_the_parent_knows_of_them() -> None:
+    session = writer("one", "two", "three").for_session("chat")
+    session.turn("first")
+    child = os.fork()
+    if not child:
+        os._exit(session.turn("second", number=2) != "two")
+    assert os.waitpid(child, 0)[1] == 0 and session.turn("third", number=3) == "two"
+    assert [m["content"] for m in session.agent.session["messages"]][2:4] == ["second", "two"]
+
+
 @before_each_tool
 def ask(agent: Agent) -> None:
     raise Pause("may it?")

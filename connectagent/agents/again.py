@@ -21,6 +21,7 @@ from connectagent.tools.tool import Tool
 if TYPE_CHECKING:
     from connectagent.agents.batch import Item
     from connectagent.agents.keyed import KeyedSession
+    from connectagent.records.store import Store
 
 _SECRET = "api_key"
 _CHANGEABLE = ("system_prompt", "max_iterations", "parallel_tools")
@@ -54,20 +55,21 @@ class Repeatable(AsyncMethods):
         agent: Self = definition_of(self).again({}).with_plugins(plugins).make()
         return agent
 
-    def for_session(self, key: str) -> KeyedSession:
+    def for_session(self, key: str, store: Store | None = None) -> KeyedSession:
         """The session of this agent's definition that has a key: a chat, a ticket, an item of a batch.
 
         A fresh agent takes its turns: `agent.for_session("ticket-7").turn("Hello", number=1)`.
 
         Args:
             key: names the session among those of agents with this name.
+            store: keeps the session too, as a database does for other machines; without one, its file is all there is.
 
         Raises:
             ConfigError: the agent is not recorded, or the key is empty or not a str.
         """
         from connectagent.agents.keyed import KeyedSession  # loads the reader of records
 
-        return KeyedSession(self, key)
+        return KeyedSession(self, key, store)
 
     def map(
         self,

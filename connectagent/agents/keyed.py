@@ -18,6 +18,7 @@ from connectagent.records.file import INCOMPLETE, Held, hold
 from connectagent.records.history import Part, parts_of
 from connectagent.records.paths import create_empty, keyed_record
 from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.store import Kept, Store
 from connectagent.records.summary import summarise
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import Totals
@@ -42,6 +43,7 @@ class KeyedSession:
     Args:
         agent: whose definition takes the turns.
         key: names the session among those of agents with this name.
+        store: keeps the session too, for other machines.
 
     Attributes:
         key: the key.
@@ -51,13 +53,14 @@ class KeyedSession:
         ConfigError: the agent is not recorded, or the key is empty or not a str.
     """
 
-    def __init__(self, agent: Any, key: str) -> None:
+    def __init__(self, agent: Any, key: str, store: Store | None = None) -> None:
         if not isinstance(key, str) or not key:
             raise ConfigError(f"a session's key is a str that is not empty, not {key!r:.80}")
         if not agent.log.recording:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); a session with a key is its record")
         self._definition, self._agent, self.key = agent, None, key
         self.record: Path = keyed_record(agent.name, key).absolute()  # the program may change its folder
+        self._store = None if store is None else Kept(store, self.record)
         self._lock = threading.Lock()
         self._ended: int | None = None  # how many turns, where this process was the last to write
 
@@ -138,7 +141,10 @@ class KeyedSession:
     @property
     def turns(self) -> int:
         """How many turns have ended."""
-        return len(self._recorded().ended) if self._ended is None else self._ended
+        if self._store is None:
+            return len(self._recorded().ended) if self._ended is None else self._ended
+        with self._held():
+            return len(self._recorded().ended)
 
     @property
     def taken_by(self) -> Any:
@@ -210,16 +216,17 @@ class KeyedSession:
             self._lock.release()
 
     def _lock_record(self) -> Held:
-        if self._ended is not None:
+        if self._agent is not None:
             with suppress(OSError):  # another process has gone on with it, or it was removed
-                held: Held | None = self.agent.log.hold()
+                held: Held | None = self._agent.log.hold()
                 if held is not None:
                     return held
+            self._agent.log.leave()  # what this process knows of the open turn is not all
         self._ended = None
         if (lost := self.record.with_name(self.record.name.removesuffix(".yaml") + INCOMPLETE)).exists():
             raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}")
         create_empty(self.record)
-        return hold(self.record)
+        return hold(self.record, self._store)
 
     def _recorded(self) -> _Recorded:
         if not self.record.exists() or not self.record.stat().st_size:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from connectagent.errors import ConfigError, SessionBusy
 from connectagent.records.locks import lock_to_write
+from connectagent.records.store import Kept
 from connectagent.settings import enabled
 
 FORMAT = 1
@@ -79,6 +80,7 @@ class RecordFile:
         self._whole = bool(head)  # else the file's last line may be torn
         self._open_file: FileIO | None = None
         self.kept = False  # whether it stays open and locked between writes: see `Held`
+        self.elsewhere: Kept | None = None  # the store that has it too
 
     def append(self, data: bytes) -> None:
         if os.getpid() != self.process:
@@ -87,7 +89,10 @@ class RecordFile:
             self.open()
         assert self._open_file is not None
         position, queued = self._pending
-        pending = (position if queued else os.fstat(self._open_file.fileno()).st_size, queued + data)
+        size = os.fstat(self._open_file.fileno()).st_size
+        if size > position + len(queued):  # where locks are not shared, as between two mounts
+            raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
+        pending = (position if queued else size, queued + data)
         try:
             self._pending = pending
             self._flush(self._open_file.fileno())
@@ -129,14 +134,23 @@ class RecordFile:
             file.close()
             raise
 
+    def fetched(self, elsewhere: Kept) -> None:
+        """Write to this store too, from which the open file has just got what it has."""
+        assert self._open_file is not None
+        self._pending, self.elsewhere = (os.fstat(self._open_file.fileno()).st_size, b""), elsewhere
+
     def _refuse_others(self, size: int) -> None:
         """Refuse a file that is longer than this process left it: another process has continued the session."""
         position, queued = self._pending
         if size > position + len(queued):
             raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
+        if self.elsewhere is not None and not self.elsewhere.is_current(position):
+            raise OSError(errno.ESTALE, "another machine has gone on with it", str(self.path))
 
     def _flush(self, fd: int) -> None:
         position, data = self._pending
+        if self.elsewhere is not None and data:
+            self.elsewhere.append(position, data)
         left = len(data) + 1
         while True:
             status = os.fstat(fd)
@@ -185,14 +199,27 @@ class Held:
         self.file.close()
 
 
-def hold(path: Path) -> Held:
+def hold(path: Path, elsewhere: Kept | None = None) -> Held:
     """Lock a record.
+
+    Args:
+        path: the file.
+        elsewhere: the store that has it too; the file gets what is there.
 
     Raises:
         SessionBusy: another agent has it.
         OSError: it cannot be opened.
     """
-    return hold_file(RecordFile(path, b"", synced=enabled("fsync")))
+    file = RecordFile(path, b"", synced=enabled("fsync"))
+    held = hold_file(file)
+    try:
+        if elsewhere is not None:
+            elsewhere.fetch()
+            file.fetched(elsewhere)
+        return held
+    except BaseException:
+        held.close()
+        raise
 
 
 def hold_file(file: RecordFile) -> Held:

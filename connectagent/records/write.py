@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.data import TraceEntry
+from connectagent.errors import SessionBusy
 from connectagent.output.masking import refresh
 from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, Held, RecordFile, hold_file
@@ -215,13 +216,15 @@ class RecordLog(MemoryLog):
         self._given = file, key
 
     def hold(self) -> Held | None:
-        """Lock the record; None where there is none.
+        """Lock the record; None where there is none that this process has written to its end.
 
         Raises:
             SessionBusy: another agent has it.
             OSError: it cannot be opened, or another agent has written to it since.
         """
-        return None if self._file is None else hold_file(self._file)
+        if self._file is not None and self._file.process != os.getpid():
+            self._file = None  # a fork: it is the parent's
+        return None if self._file is None or self._failed else hold_file(self._file)
 
     def leave(self) -> None:
         super().leave()
@@ -263,8 +266,12 @@ class RecordLog(MemoryLog):
                 self._encoder.record = self._file.path
                 _make_room(self._file.path)
             self._file.append(text.encode("utf-8", "replace"))
-        except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
+        except Exception as error:
             self._failed = True
+            kept = self._file is not None and self._file.elsewhere is not None
+            # ValueError: a setting that cannot be read
+            if kept or isinstance(error, SessionBusy) or not isinstance(error, (OSError, ValueError)):
+                raise
             warn(self._agent, "record", error)
             if self._file is not None and is_given_up(self._agent):
                 self._file.give_up()
