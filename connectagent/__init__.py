@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from connectagent.agents.agent import Agent
+    from connectagent.agents.keyed import KeyedSession
     from connectagent.agents.workflows import Loop, Parallel, Sequential
     from connectagent.builtin.xray import xray
     from connectagent.data import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         TraceEntry,
     )
     from connectagent.errors import (
+        BatchStopped,
         ConfigError,
         ConnectAgentError,
         DivergenceError,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         PluginWarning,
         ProviderError,
         ResourceError,
+        SessionBusy,
         ToolArgumentsError,
         ToolDefinitionError,
         ToolNotFound,
@@ -73,6 +76,7 @@ if TYPE_CHECKING:
     from connectagent.loop.ask import llm_do
     from connectagent.output.masking import mask
     from connectagent.records.paths import data_folder
+    from connectagent.records.store import Store
     from connectagent.tools.loops import run_async
     from connectagent.tools.signature import tool
     from connectagent.tools.tool import Tool
@@ -81,10 +85,11 @@ __version__ = "0.1.0"
 
 _HOME = {
     "agents.agent": "Agent",
+    "agents.keyed": "KeyedSession",
     "builtin.xray": "xray",
-    "errors": "ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError Pause Paused "
-    "PluginError PluginWarning ProviderError ResourceError ToolArgumentsError ToolDefinitionError ToolNotFound "
-    "ToolRejected TurnEndedError Waiting",
+    "errors": "BatchStopped ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError "
+    "Pause Paused PluginError PluginWarning ProviderError ResourceError SessionBusy ToolArgumentsError "
+    "ToolDefinitionError ToolNotFound ToolRejected TurnEndedError Waiting",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
     "before_each_tool before_llm before_tools on_agent_closed on_agent_ready on_complete on_error on_session on_text "
     "on_trace register_chat_commands register_commands register_models",
@@ -94,6 +99,7 @@ _HOME = {
     "loop.ask": "llm_do",
     "output.masking": "mask",
     "records.paths": "data_folder",
+    "records.store": "Store",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
     "tools": "Tool tool",
     "tools.loops": "run_async",
@@ -103,6 +109,7 @@ _MODULES = {name: module for module, names in _HOME.items() for name in names.sp
 
 __all__ = [
     "Agent",
+    "BatchStopped",
     "ConfigError",
     "ConnectAgentError",
     "Continue",
@@ -111,6 +118,7 @@ __all__ = [
     "HandlerError",
     "HookResultError",
     "Image",
+    "KeyedSession",
     "LLMRequest",
     "LLMResponse",
     "Loop",
@@ -126,6 +134,8 @@ __all__ = [
     "Retry",
     "Sequential",
     "Session",
+    "SessionBusy",
+    "Store",
     "TokenUsage",
     "Tool",
     "ToolArgumentsError",

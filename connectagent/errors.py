@@ -2,6 +2,7 @@
 
     ConnectAgentError
     |- ConfigError (ValueError)         a setting, a model name, a system prompt, a tree of agents
+    |  `- SessionBusy                   a session that another agent or process is writing
     |- HandlerError (TypeError)         a function that cannot be a handler
     |- HookResultError (TypeError)      a handler returned or left something that its hook does not accept
     |- PluginError                      a plugin that cannot be found, loaded or registered
@@ -12,6 +13,7 @@
     |- Pause                            raised by handlers and tools to stop the turn until somebody decides
     |- Paused                           raised by `input()` after a Pause
     |- DivergenceError                  a resumed turn asks for other things than its record has
+    |- BatchStopped                     `map()` has reached a limit
     |- OutputError (ValueError)         a structured answer that does not fit its model
     `- ProviderError                    a model call that failed, whichever SDK it went through
 """
@@ -30,6 +32,10 @@ class ConnectAgentError(Exception):
 
 class ConfigError(ConnectAgentError, ValueError):
     """A setting, a model name, a system prompt or an agent's name cannot be used."""
+
+
+class SessionBusy(ConfigError):
+    """Another agent, thread or process has the session: one turn of it runs at a time."""
 
 
 class HandlerError(ConnectAgentError, TypeError):
@@ -129,6 +135,10 @@ class Abandoned(BaseException):
 
 
 _NOT_RECORDED = "it is not recorded, so only this process can go on with it"
+
+
+class BatchStopped(ConnectAgentError):
+    """`agent.map()` has reached a limit: of failures, cost or time. The items that ran were all given."""
 
 
 class Paused(ConnectAgentError):

@@ -328,6 +328,7 @@ def a_pause_that_is_decided_elsewhere() -> None:
     try:
         payer("Paid.", "More.").resume(record, approve=True)
         payer("Done.").resume(record, place="1", fork=True)
+        payer("Done.").for_session("ticket-7").turn("Wait.")
         payer("Done.").input("Pay")
     finally:
         overrides.pop("plugins", None)

@@ -9,8 +9,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Unpack, cast, overload
 
+from connectagent.agents.again import Repeatable
 from connectagent.agents.agent_tool import agent_tool
-from connectagent.agents.awaitable import AsyncMethods, Output, Prompt, Resuming
+from connectagent.agents.awaitable import Output, Prompt, Resuming
 from connectagent.agents.closing import watch
 from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default
@@ -44,7 +45,7 @@ CONNECTAGENT = "connectagent"
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
-class Agent(AsyncMethods):
+class Agent(Repeatable):
     """A model with tools, a conversation, and plugins that observe and steer each step of it.
 
     Args:
@@ -128,7 +129,8 @@ class Agent(AsyncMethods):
         self.turning, self.executing = threading.Lock(), threading.RLock()
         self.runtime = default()
         self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
-        self.left_out = left_out([plugins, on_events])
+        chosen = [[plugins, *self.added], on_events]
+        self.left_out = left_out(chosen)
         self.system_prompt = read_prompt(system_prompt)
         self.max_iterations = _limit(overrides.get("max_iterations", max_iterations))
         self.parallel_tools, self.streaming = _limit(parallel_tools, "parallel_tools"), stream or "stream" in overrides
@@ -139,7 +141,7 @@ class Agent(AsyncMethods):
         self.hooks = Host(self.boundary)
         own = import_module(OWN_PLUGINS).built_in(trust=trust, log=log, quiet=quiet)
         asked_for = ("trust",) if log is None else ("trust", "record", "textlog")
-        named, chosen = overrides.get("model"), [plugins, on_events]
+        named = overrides.get("model")
         handlers, self.switched_off = find_handlers(own, chosen, named or model, asked_for, provider_of=parse_model)
         self.hooks.load(handlers)
         self.shows_calls = not is_left_out("xray", chosen)
@@ -147,6 +149,7 @@ class Agent(AsyncMethods):
         self.tools = ToolRegistry(tools, agent_tool=agent_tool, resources=self.resources.names)
         self.log: Log = new_log(log is not False and not is_left_out("record", chosen, asked_for))
         self.llm: LLM = self._choose_llm(llm, model, named)
+        self.remember(handlers)
         self.hooks.observe("on_agent_ready", agent=self)
         self.take_in()
         watch(self)

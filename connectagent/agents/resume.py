@@ -110,15 +110,16 @@ def resume(
     path, at = is_record(record), parse_place(place)
     held = None if fork else hold(path)
     try:
-        return _reopened(agent, path, at, fork, decision, held, renamed)
+        return reopen(agent, path, at, fork, decision, held, renamed)
     finally:
         if held is not None:
             held.close()
 
 
-def _reopened(
-    agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None, renamed: bool
+def reopen(
+    agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None, renamed: bool = False
 ) -> str | None:
+    """Go on with a record that is locked, or forked: see `Agent.resume`."""
     with refuse_odd(path):
         session = read_session(path, at)
         if not renamed and (name := session.head.get("agent")) != agent.name:

@@ -267,6 +267,12 @@ def parameters_of(run: Callable[..., Any]) -> list[str]:
 # -- joining -------------------------------------------------------------------------------------
 
 
+def settle_all(top: Node) -> None:
+    """Settle an agent and all below it, after its plugins have changed."""
+    for agent in walk(top):
+        _settle(agent)
+
+
 def _settle(agent: Node) -> None:
     """Give an agent the labels, plugins and handoff targets of its place in the tree."""
     lone = agent.parent is None and not agent.children

@@ -26,12 +26,7 @@ def Sequential(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
         agents: in the order in which they run; they become its `sub_agents`.
         options: other arguments of `Agent`.
     """
-    steps = _agents(name, agents)
-
-    def run(agent: Agent) -> str | None:
-        return _in_order(agent, steps)
-
-    return Agent(name, sub_agents=steps, run=run, **options)
+    return Agent(name, sub_agents=_agents(name, agents), run=_in_order, **options)
 
 
 def Parallel(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
@@ -45,14 +40,7 @@ def Parallel(name: str, agents: Iterable[Agent], **options: Any) -> Agent:
         agents: they become its `sub_agents`.
         options: other arguments of `Agent`.
     """
-    beside = _agents(name, agents)
-
-    def run(agent: Agent) -> str:
-        prompt: Any = users_message(agent.turn)["content"]
-        results = at_once(agent.turn, [(one, partial(one.input, prompt)) for one in beside])
-        return "\n\n".join(f"{one.name}: {result}" for one, result in zip(beside, results, strict=True))
-
-    return Agent(name, sub_agents=beside, run=run, **options)
+    return Agent(name, sub_agents=_agents(name, agents), run=_at_once, **options)
 
 
 def Loop(name: str, agents: Iterable[Agent], max_rounds: int = 5, **options: Any) -> Agent:
@@ -70,15 +58,9 @@ def Loop(name: str, agents: Iterable[Agent], max_rounds: int = 5, **options: Any
     Raises:
         ConfigError: `max_rounds` is not a whole number from 1 on.
     """
-    steps = _agents(name, agents)
     if type(max_rounds) is not int or max_rounds < 1:
         raise ConfigError(f"max_rounds of Loop {name!r} is a whole number, at least 1, not {max_rounds!r}")
-
-    def run(agent: Agent) -> str | None:
-        return _in_order(agent, steps * max_rounds)
-
-    run.repeats = True  # type: ignore[attr-defined]  # where end_turn(scope="loop") ends
-    return Agent(name, sub_agents=steps, run=run, **options)
+    return Agent(name, sub_agents=_agents(name, agents), run=_Rounds(max_rounds), **options)
 
 
 def _agents(name: str, agents: Iterable[Agent]) -> list[Agent]:
@@ -88,11 +70,33 @@ def _agents(name: str, agents: Iterable[Agent]) -> list[Agent]:
     return given
 
 
-def _in_order(agent: Agent, steps: list[Agent]) -> str | None:
+# The bodies find their agents in `sub_agents`: an agent that is made again has others.
+
+
+def _in_order(agent: Agent, rounds: int = 1) -> str | None:
     result: str | None = None
-    for step in steps:
+    for step in agent.sub_agents * rounds:
         answer = run_hops(agent.turn, HandoffRequest(step))
         if answer is None:  # the turn was ended
             return None
         result = answer.result
     return result
+
+
+def _at_once(agent: Agent) -> str:
+    prompt: Any = users_message(agent.turn)["content"]
+    results = at_once(agent.turn, [(one, partial(one.input, prompt)) for one in agent.sub_agents])
+    return "\n\n".join(f"{one.name}: {result}" for one, result in zip(agent.sub_agents, results, strict=True))
+
+
+class _Rounds:
+    """The body of a `Loop`."""
+
+    repeats = True  # where end_turn(scope="loop") ends
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.__name__ = "run"
+
+    def __call__(self, agent: Agent) -> str | None:
+        return _in_order(agent, self._number)

@@ -3,6 +3,7 @@
 COMMANDS = {
     "demo": "connectagent.cli.demo",
     "run": "connectagent.cli.run",
+    "map": "connectagent.cli.map",
     "chat": "connectagent.cli.chat.command",
     "hooks": "connectagent.cli.hooks",
     "log": "connectagent.cli.log",

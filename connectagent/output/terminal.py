@@ -116,8 +116,8 @@ class Terminal:
         file = self.file
         if file is None:
             return
-        text = self.drawn(things)
         with Terminal._lock:
+            text = self.drawn(things)  # loads rich; a fork meanwhile could never load it
             line = Terminal._arriving
             start = ""
             if line is not None and line.file is file:
@@ -217,6 +217,11 @@ class Terminal:
         if below:
             return [left, Text(pad + clip(right, width - len(pad), self.glyphs.more), "dim")]
         return [left.append(" " * (room + 2) + right, "dim")]
+
+
+if hasattr(os, "register_at_fork"):  # a fork has no thread that would release the lock, nor that of the file below it
+    _LOCK = Terminal._lock
+    os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)
 
 
 def clip(text: str, cells: int, more: str) -> str:

@@ -9,12 +9,15 @@ import stat
 from io import BufferedReader, FileIO
 from pathlib import Path
 
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, SessionBusy
 from connectagent.records.locks import lock_to_write
+from connectagent.records.store import Kept
 from connectagent.settings import enabled
 
 FORMAT = 1
 """The format of the records that this version writes."""
+
+_MOST_HEAD = 1 << 22  # bytes of a head with a long system prompt
 
 BETWEEN_TURNS = "between_turns"
 """The status of an item for what `execute_tool` did outside of turns."""
@@ -77,6 +80,7 @@ class RecordFile:
         self._whole = bool(head)  # else the file's last line may be torn
         self._open_file: FileIO | None = None
         self.kept = False  # whether it stays open and locked between writes: see `Held`
+        self.elsewhere: Kept | None = None  # the store that has it too
 
     def append(self, data: bytes) -> None:
         if os.getpid() != self.process:
@@ -85,7 +89,10 @@ class RecordFile:
             self.open()
         assert self._open_file is not None
         position, queued = self._pending
-        pending = (position if queued else os.fstat(self._open_file.fileno()).st_size, queued + data)
+        size = os.fstat(self._open_file.fileno()).st_size
+        if size > position + len(queued):  # where locks are not shared, as between two mounts
+            raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
+        pending = (position if queued else size, queued + data)
         try:
             self._pending = pending
             self._flush(self._open_file.fileno())
@@ -93,6 +100,18 @@ class RecordFile:
             self._pending = pending
             self._flush(self._open_file.fileno())
             raise
+
+    def begin(self, head: bytes) -> None:
+        """Begin with this head in place of what the file has."""
+        assert self._open_file is not None
+        os.ftruncate(self._open_file.fileno(), 0)
+        self._pending = (0, head)
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether the open file has a whole head; a kill may have torn it."""
+        assert self._open_file is not None
+        return b"\nturns:\n" in os.pread(self._open_file.fileno(), _MOST_HEAD, 0)
 
     def open(self) -> None:
         """Open and lock the file.
@@ -115,14 +134,23 @@ class RecordFile:
             file.close()
             raise
 
+    def fetched(self, elsewhere: Kept) -> None:
+        """Write to this store too, from which the open file has just got what it has."""
+        assert self._open_file is not None
+        self._pending, self.elsewhere = (os.fstat(self._open_file.fileno()).st_size, b""), elsewhere
+
     def _refuse_others(self, size: int) -> None:
         """Refuse a file that is longer than this process left it: another process has continued the session."""
         position, queued = self._pending
         if size > position + len(queued):
             raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
+        if self.elsewhere is not None and not self.elsewhere.is_current(position):
+            raise OSError(errno.ESTALE, "another machine has gone on with it", str(self.path))
 
     def _flush(self, fd: int) -> None:
         position, data = self._pending
+        if self.elsewhere is not None and data:
+            self.elsewhere.append(position, data)
         left = len(data) + 1
         while True:
             status = os.fstat(fd)
@@ -171,20 +199,43 @@ class Held:
         self.file.close()
 
 
-def hold(path: Path) -> Held:
+def hold(path: Path, elsewhere: Kept | None = None) -> Held:
     """Lock a record.
 
+    Args:
+        path: the file.
+        elsewhere: the store that has it too; the file gets what is there.
+
     Raises:
-        ConfigError: another process has it.
+        SessionBusy: another agent has it.
+        OSError: it cannot be opened.
     """
     file = RecordFile(path, b"", synced=enabled("fsync"))
+    held = hold_file(file)
+    try:
+        if elsewhere is not None:
+            elsewhere.fetch()
+            file.fetched(elsewhere)
+        return held
+    except BaseException:
+        held.close()
+        raise
+
+
+def hold_file(file: RecordFile) -> Held:
+    """Lock a record that this process has written.
+
+    Raises:
+        SessionBusy: another agent has it.
+        OSError: it cannot be opened, or another agent has written to it since.
+    """
     try:
         file.open()
     except OSError as error:
         if error.errno != errno.EAGAIN:
             raise
-        raise ConfigError(
-            f"{path} is being written by a running agent; wait for it, or resume with fork=True"
+        raise SessionBusy(
+            f"{file.path} is being written by a running agent; wait for it, or resume with fork=True"
         ) from None
     return Held(file)
 

@@ -51,7 +51,7 @@ def _age(entry: os.DirEntry[str]) -> tuple[str, int, int]:
 def agent_in_name(path: Path) -> str:
     """The agent's name in a record's file name."""
     found = _STAMP.fullmatch(path.stem)
-    return found[1] if found else path.stem
+    return found[1] if found else path.stem.partition("@")[0]  # before the key of a session with one
 
 
 def find_record(text: str | None = None) -> Path:

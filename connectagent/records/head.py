@@ -15,8 +15,8 @@ from connectagent.records.file import FORMAT
 from connectagent.records.own import is_own, record_mark
 
 
-def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> str:
-    """The head of a new record."""
+def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder, key: str | None) -> str:
+    """The head of a new record; `key` is the session's, if the program gave it one."""
     handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
     script = _script()
     return (
@@ -26,6 +26,7 @@ def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder) -> 
         f"started: {time.strftime('%Y-%m-%dT%H:%M:%SZ', started)}\n"
         f"connectagent: {json.dumps(_version())}\n"
         f"id: {json.dumps(id)}\n"
+        + (f"key: {encoder.line(key)}\n" if key is not None else "")
         + (f"script: {encoder.line(script)}\n" if script else "")
         + f"mark: {json.dumps(record_mark(id, script))}\n"
         + f"plugins: {encoder.line({handler.plugin: handler.version for handler in handlers})}\n"

@@ -15,6 +15,8 @@ from connectagent.output.masking import current
 from connectagent.output.text import clean
 from connectagent.settings import co_folder, enabled
 
+_PLAIN = "abcdefghijklmnopqrstuvwxyz0123456789._-"
+
 
 def data_folder(name: str) -> Path:
     """A folder in `.co`, or in the folder that the setting `dir` names; it is made if it is missing.
@@ -64,6 +66,32 @@ def new_record(agent: str, started: time.struct_time) -> Path:
             _sync_folder(folder)
         return path
     raise FileExistsError(17, "no name is free", str(folder / stem))
+
+
+def keyed_record(agent: str, key: str) -> Path:
+    """The file of the session with a key; it need not exist."""
+    return co_folder() / "evals" / f"{safe_name(agent)}@{_safe_key(key)}.yaml"
+
+
+def create_empty(path: Path) -> None:
+    """Create the file of a session with a key, where it is missing.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    data_folder("evals")
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        if enabled("fsync"):
+            _sync_folder(path.parent)
+
+
+def _safe_key(key: str) -> str:
+    """A key as part of a file name: keys that differ have names that differ, also where case does not count."""
+    from hashlib import sha256  # few agents have keys
+
+    safe = "".join(letter if letter in _PLAIN else "_" for letter in key)[:60]
+    return safe if safe == key else f"{safe}-{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 def _sync_folder(folder: Path) -> None:

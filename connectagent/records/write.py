@@ -15,24 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.data import TraceEntry
-from connectagent.errors import Cancelled, Paused
+from connectagent.errors import SessionBusy
 from connectagent.output.masking import refresh
-from connectagent.output.text import describe
 from connectagent.records.encode import Encoder, without_texts
-from connectagent.records.file import BETWEEN_TURNS, RecordFile
+from connectagent.records.file import BETWEEN_TURNS, Held, RecordFile, hold_file
 from connectagent.records.head import forked, header
 from connectagent.records.paths import is_given_up, new_record, warn
+from connectagent.records.turn_item import TurnItem, iterations_in
 from connectagent.session.journal import (
     ABANDONED,
     BEGAN,
     CLOSED,
     Journal,
-    is_aside,
     is_inside,
-    only_says_stopped,
     place_of,
 )
-from connectagent.session.state import lasting, state_change
 from connectagent.session.usage import Totals, spent_in
 from connectagent.settings import enabled
 
@@ -127,8 +124,9 @@ class RecordLog(MemoryLog):
         self._encoder: Any = None  # of this session
         self._failed = False
         self._withheld: set[str] = set()  # turns that are written without texts
-        self._turn: _Turn | None = None
+        self._turn: TurnItem | None = None
         self._origin: ResumedFrom | None = None  # of a resumed session
+        self._given: tuple[RecordFile, str] | None = None  # the file of the next session, and its key
         self._place: list[int] | None = None  # where the session was rewound to before the next turn
         self._between = False  # whether the file ends with an item `between_turns`
         self._waiting: list[str] = []  # lines between turns that have no item yet
@@ -149,7 +147,7 @@ class RecordLog(MemoryLog):
             self._withheld.clear()
             super().begin(turn)
             session = self._session
-            written = _Turn(min(self._messages, len(session["messages"])))
+            written = TurnItem(min(self._messages, len(session["messages"])))
             head = f"- turn: {session['turn']}\n  input: {self._encoder.scalar(turn.prompt)}\n"
             if turn.past is not None:
                 written.resume(self._agent, turn.past.lines)
@@ -213,6 +211,21 @@ class RecordLog(MemoryLog):
     def go_on(self, origin: ResumedFrom) -> None:
         self._origin = origin
 
+    def write_to(self, file: RecordFile, key: str) -> None:
+        """Write the next session, which has this key, to this file, which is locked."""
+        self._given = file, key
+
+    def hold(self) -> Held | None:
+        """Lock the record; None where there is none that this process has written to its end.
+
+        Raises:
+            SessionBusy: another agent has it.
+            OSError: it cannot be opened, or another agent has written to it since.
+        """
+        if self._file is not None and self._file.process != os.getpid():
+            self._file = None  # a fork: it is the parent's
+        return None if self._file is None or self._failed else hold_file(self._file)
+
     def leave(self) -> None:
         super().leave()
         self._origin = None
@@ -249,19 +262,31 @@ class RecordLog(MemoryLog):
             return
         try:
             if self._file is None:
-                started, agent = time.gmtime(), self._agent
-                head = header(agent, self.id, started, self._encoder).encode("utf-8", "replace")
-                if self._origin is not None:
-                    head = forked(self._origin.record, self.id)
-                self._file = RecordFile(new_record(agent.name, started), head, synced=enabled("fsync"))
+                self._file = self._new_file()
                 self._encoder.record = self._file.path
                 _make_room(self._file.path)
             self._file.append(text.encode("utf-8", "replace"))
-        except (OSError, ValueError) as error:  # ValueError: a setting that cannot be read
+        except Exception as error:
             self._failed = True
+            kept = self._file is not None and self._file.elsewhere is not None
+            # ValueError: a setting that cannot be read
+            if kept or isinstance(error, SessionBusy) or not isinstance(error, (OSError, ValueError)):
+                raise
             warn(self._agent, "record", error)
             if self._file is not None and is_given_up(self._agent):
                 self._file.give_up()
+
+    def _new_file(self) -> RecordFile:
+        """The file of a session that begins, or is forked."""
+        started, agent, (file, key) = time.gmtime(), self._agent, self._given or (None, None)
+        head = header(agent, self.id, started, self._encoder, key).encode("utf-8", "replace")
+        if file is not None:
+            self._given = None
+            file.begin(head)
+            return file
+        if self._origin is not None:
+            head = forked(self._origin.record, self.id)
+        return RecordFile(new_record(agent.name, started), head, synced=enabled("fsync"))
 
 
 def _make_room(new: Path) -> None:
@@ -305,95 +330,9 @@ def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
 
     totals = summarise(origin.record, held=True).totals or Totals()
     for before, item in origin.unsummed:
-        killed = _Turn(0)
-        killed.resumed, killed.iterations_before = bool(item.get("resumed")), _iterations_in(agent, before)
+        killed = TurnItem(0)
+        killed.resumed, killed.iterations_before = bool(item.get("resumed")), iterations_in(agent, before)
         for line in item["lines"]:
             killed.count(agent, line)
         killed.add_to(totals, None, 0.0)
     return totals
-
-
-class _Turn:
-    """Collects the summary of one turn while it runs."""
-
-    def __init__(self, first_message: int) -> None:
-        self.started = time.perf_counter()
-        self.first_message = first_message
-        self.resumed = False  # whether it began in another process
-        self.anchor: Any = None  # the message at that place, to find the place again
-        self.tools: list[Any] = []
-        self.iterations: set[str] = set()
-        self.iterations_before: set[str] = set()  # counted already
-        self.stopped_before = 0  # calls that the last stop interrupted, which are made again
-
-    def resume(self, agent: Any, lines: list[TraceEntry]) -> None:
-        """Go on with a turn that has these lines already."""
-        self.resumed, self.iterations_before = True, _iterations_in(agent, lines)
-        for line in reversed(lines):
-            if line.get("type") == "resumed":
-                break
-            self.stopped_before += line.get("branch") in (None, agent.name) and only_says_stopped(line)
-
-    def count(self, agent: Any, entry: TraceEntry) -> None:
-        """Count an entry of the root agent; entries of inner agents are not counted here."""
-        kind = entry.get("type")
-        if entry.get("branch") not in (None, agent.name):
-            return
-        if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
-            self.tools.append(entry.get("tool_name"))
-        elif kind == "llm_call" and not is_aside(entry):
-            self.iterations.add(str(entry.get("id", "")).rpartition("/")[0])
-        elif kind == "user_input":
-            messages: Any = agent.current_session and agent.current_session["messages"]
-            self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
-
-    def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
-        """Add the turn to the session's sums: once, however often it was resumed."""
-        iterations = len(self.iterations - self.iterations_before)
-        totals.add(not self.resumed, iterations, len(self.tools) - self.stopped_before, tokens, cost)
-
-    def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
-        """The lines that end the turn's item."""
-        agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
-        status = session.get("outcome") or "ended"
-        tokens = spent.tokens
-        long = [
-            [plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.boundary.slow_calls
-        ]
-        self.add_to(totals, tokens, spent.cost)
-        pairs = {
-            "model": encoder.scalar(agent.llm.model),
-            "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
-            "tokens": encoder.line(tokens),
-            "cost": encoder.line(spent.cost),
-            "tools_called": encoder.line(self.tools),
-            "result": encoder.line(result),
-            "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
-            "messages": encoder.messages(self._own(session["messages"])),
-            **({"handlers": encoder.line(long)} if long else {}),
-            "session": encoder.line(totals.data()),  # after everything long: listing records reads the tail only
-        }
-        if error is not None:
-            status = "cancelled" if isinstance(error, Cancelled) else "interrupted"
-            status = "error" if isinstance(error, Exception) else status
-            status = "paused" if isinstance(error, Paused) else status
-            pairs["error"] = encoder.line(f"{type(error).__name__}: {describe(str, error)}".removeprefix("Paused: "))
-        pairs["status"] = encoder.scalar(status)
-        return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
-
-    def _own(self, messages: list[Any]) -> list[Any]:
-        """The turn's messages; handlers may have changed how many come before them."""
-        first = min(self.first_message, len(messages))
-        if self.anchor is not None and (first == len(messages) or messages[first] is not self.anchor):
-            found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
-            first = next(found, first)
-        return messages[first:]
-
-
-def _iterations_in(agent: Any, lines: list[TraceEntry]) -> set[str]:
-    """The iterations of an agent's own turn in its lines."""
-    counted = _Turn(0)
-    for line in lines:
-        if line.get("type") == "llm_call":
-            counted.count(agent, line)
-    return counted.iterations

@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, InitVar, dataclass, field
+from functools import partial
 from typing import Any
 
 from connectagent.errors import ToolDefinitionError, cut
@@ -119,6 +120,12 @@ class Tool:
             timeout_s=options.timeout_s if options is not None else None,
             known=known,
         )
+
+    def __reduce__(self) -> Any:
+        if not isinstance(self._check, GivenCheck):
+            return Tool.from_function, (self.function, self.resources)
+        options = {name: getattr(self, name) for name in ("read_only", "idempotent", "alone", "timeout_s")}
+        return partial(Tool, self.name, self.description, self.parameters, self.function, **options), ()
 
     def bind(self, arguments: dict[str, Any], agent: Any = None) -> dict[str, Any]:
         """Validate and coerce the model's arguments into the keyword arguments of the call.

@@ -1,0 +1,286 @@
+"""Many prompts at once: `agent.map()`. Each has an agent of its own, in one of a few threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from connectagent.agents.keyed import KeyedSession
+from connectagent.data import TraceEntry
+from connectagent.errors import BatchStopped, Cancelled, ConfigError, Paused
+from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
+from connectagent.session.messages import text_of, user_message
+
+_WAIT_S = 1.0  # after "too many requests" that does not say how long
+FAILED = ("error",)
+
+
+@dataclass
+class Item:
+    """One prompt of `agent.map()`, and what became of it.
+
+    Args:
+        id: its id.
+        number: its place among the prompts, from 0.
+        prompt: the prompt.
+        status: how the turn ended: `answered`, `max_iterations` and so on, as the record says; `paused`, `error`,
+            `cancelled`.
+        result: what `input()` returns; None where the turn did not end.
+        error: why it did not end, or None.
+        record: the session's file, or None.
+        cost: USD; None where a price is not known.
+        tokens: input and output; None where they are not known.
+        duration_ms: how long it took here; 0 where it had ended before.
+        known: whether the turn had ended before, and was only read.
+    """
+
+    id: str
+    number: int
+    prompt: Any
+    status: str = ""
+    result: Any = None
+    error: BaseException | None = None
+    record: Path | None = None
+    cost: float | None = None
+    tokens: int | None = None
+    duration_ms: float = 0.0
+    known: bool = False
+
+
+class Gate:
+    """Stops all agents of a batch before their next step, and lets them wait together after "too many requests"."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self._until = 0.0
+
+    @before_llm(tryfirst=True)
+    def before_model(self) -> None:
+        while not self.stopped.is_set() and (left_s := self._until - time.monotonic()) > 0:
+            self.stopped.wait(left_s)
+        self._leave()
+
+    @before_each_tool(tryfirst=True)
+    def before_tool(self) -> None:
+        self._leave()
+
+    @on_trace
+    def note(self, entry: TraceEntry) -> None:
+        if entry["type"] == "retrying" and entry["status"] == 429:
+            wait_s = entry.get("retry_after_s")
+            self._until = max(self._until, time.monotonic() + (_WAIT_S if wait_s is None else wait_s))
+
+    def _leave(self) -> None:
+        if self.stopped.is_set():
+            raise Cancelled
+
+
+@dataclass
+class Limits:
+    """When a batch begins no more prompts.
+
+    Args:
+        max_failures: how many prompts may fail; None for any number.
+        budget_usd: what those that this call takes may cost; the ones that run are finished.
+        timeout_s: how long it may take.
+    """
+
+    max_failures: int | None = None
+    budget_usd: float | None = None
+    timeout_s: float | None = None
+    failures: int = 0
+    cost: float = 0.0
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        for name in ("max_failures", "budget_usd", "timeout_s"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+                raise ConfigError(f"{name} is a number from 0 on, or None for no limit, not {value!r:.80}")
+
+    def count(self, item: Item) -> None:
+        """Count an item that has ended."""
+        self.failures += item.status in FAILED
+        self.cost += 0.0 if item.known else item.cost or 0.0
+
+    def reached(self) -> str | None:
+        """Why no more prompts begin; None while they do."""
+        if self.max_failures is not None and self.failures > self.max_failures:
+            return f"{self.failures} prompts have failed"
+        if self.budget_usd is not None and self.cost >= self.budget_usd:
+            return f"${self.cost:.4f} of ${self.budget_usd:g} are spent"
+        if self.timeout_s is not None and time.monotonic() - self.began >= self.timeout_s:
+            return f"{self.timeout_s:g} s are over"
+        return None
+
+
+class Batch:
+    """The prompts of one `agent.map()`, and the threads that take them.
+
+    Args:
+        agent: whose definition takes the prompts.
+        prompts: see `Agent.map`.
+        concurrency: how many run at the same time.
+        run: the name under which the items are sessions with keys; None for new sessions.
+        limits: when to begin no more.
+        options: of each turn.
+    """
+
+    def __init__(
+        self, agent: Any, prompts: Any, concurrency: int, run: str | None, limits: Limits, options: dict[str, Any]
+    ) -> None:
+        if type(concurrency) is not int or concurrency < 1:
+            raise ConfigError(f"concurrency is a whole number of prompts, at least 1, not {concurrency!r:.80}")
+        if run is not None and (not isinstance(run, str) or not run):
+            raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
+        self.gate, self.limits = Gate(), limits
+        self._agent = agent.again(plugins=["no:console", self.gate])
+        self._prompts, self._run, self._options = _numbered(prompts), run, options
+        self._concurrency = concurrency
+        self._lock = threading.Lock()  # of the prompts
+        self._done: SimpleQueue[Item | BaseException | None] = SimpleQueue()
+        self._why: str | None = None
+        self.running = 0
+
+    def items(self) -> Iterator[Item]:
+        """Take the prompts; each item as it ends.
+
+        Raises:
+            BatchStopped: a limit was reached, after the items that ran.
+        """
+        threads = [self._thread(number) for number in range(self._concurrency)]
+        left, raised = len(threads), None
+        try:
+            while left:
+                item = self._done.get()
+                if isinstance(item, Item):
+                    yield item
+                else:
+                    left, raised = left - 1, raised or item
+            if raised is not None:
+                raise raised
+            if self._why is not None:
+                raise BatchStopped(f"stopped: {self._why}; prompts that had not begun were not taken")
+        finally:
+            self.gate.stopped.set()
+            for thread in threads:
+                thread.join()
+
+    def _thread(self, number: int) -> threading.Thread:
+        work = partial(copy_context().run, self._work)
+        thread = threading.Thread(target=work, name=f"map-{number}", daemon=True)
+        thread.start()
+        return thread
+
+    def _work(self) -> None:
+        ended: BaseException | None = None
+        try:
+            while (item := self._next()) is not None:
+                self._take(item)
+                with self._lock:
+                    self.running -= 1
+                    self.limits.count(item)
+                self._done.put(item)
+        except BaseException as error:  # of whoever yields the prompts
+            ended = error
+        self._done.put(ended)
+
+    def _next(self) -> Item | None:
+        with self._lock:
+            if self.gate.stopped.is_set() or self._why is not None:
+                return None
+            why = self.limits.reached()
+            item = next(self._prompts, None)
+            if item is None or why is not None:
+                self._why = why if item is not None else None
+                return None
+            self.running += 1
+            return item
+
+    def _take(self, item: Item) -> None:
+        began, session = time.perf_counter(), None
+        try:
+            if self._run is None:
+                session = self._agent.again()
+                item.result = session.input(item.prompt, **self._options)
+            else:
+                session = KeyedSession(self._agent, f"{self._run}.{item.id}")
+                item.known = session.turns > 0
+                item.result = session.turn(item.prompt, number=1, **self._options)
+        except BaseException as error:
+            item.error = error
+        item.duration_ms = 0.0 if item.known else round((time.perf_counter() - began) * 1000, 1)
+        if session is not None:
+            self._note(item, session)
+
+    def _note(self, item: Item, session: Any) -> None:
+        """What the session says of its turn."""
+        keyed = isinstance(session, KeyedSession)
+        agent = session.taken_by if keyed else session
+        item.record = session.record if session.record is not None and session.record.exists() else None
+        if agent is not None:
+            spent, now = agent.spent, agent.current_session or {}
+            item.cost, item.tokens, item.status = spent.cost, spent.tokens, str(now.get("outcome") or "ended")
+        if keyed and item.known:
+            item.status, item.cost, item.tokens = session.sums()
+        if item.error is not None:
+            item.status = _status_of(item.error)
+        try:
+            session.close()
+        except Exception as error:
+            item.status, item.error = "error", item.error or error
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, Paused):
+        return "paused"
+    return "error" if isinstance(error, Exception) else "cancelled"
+
+
+def _numbered(prompts: Any) -> Iterator[Item]:
+    """The prompts as items with ids that do not change where other prompts are added."""
+    if isinstance(prompts, str):
+        raise ConfigError("map() takes several prompts: a list, a dict of them by id, or an iterator, not one str")
+    given: Iterable[Any] = prompts.items() if isinstance(prompts, Mapping) else prompts
+    return _items(given, isinstance(prompts, Mapping))
+
+
+def _items(given: Iterable[Any], named: bool) -> Iterator[Item]:
+    seen: Counter[str] = Counter()
+    for number, prompt in enumerate(given):
+        id, prompt = prompt if named or _is_named(prompt) else (None, prompt)
+        id = _digest(prompt) if id is None else str(id)
+        seen[id] += 1
+        yield Item(id if seen[id] == 1 else f"{id}-{seen[id]}", number, prompt)
+
+
+def _is_named(prompt: Any) -> bool:
+    return isinstance(prompt, tuple) and len(prompt) == 2 and isinstance(prompt[0], str)
+
+
+def _digest(prompt: Any) -> str:
+    try:
+        text = text_of(user_message(prompt)["content"])
+    except Exception:
+        text = repr(prompt)
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+def in_order(items: Iterator[Item]) -> Iterator[Item]:
+    """The items in the order of their prompts."""
+    waiting: dict[int, Item] = {}
+    following = 0
+    for item in items:
+        waiting[item.number] = item
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1

@@ -1,0 +1,263 @@
+"""Sessions that the program knows by a key, and their turns by number: the same turn is never taken twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from connectagent.agents.resume import Decision, reopen
+from connectagent.errors import ConfigError, DivergenceError, SessionBusy
+from connectagent.loop.stream import Events, streamed
+from connectagent.output.masking import current
+from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.file import INCOMPLETE, Held, hold
+from connectagent.records.history import Part, parts_of
+from connectagent.records.paths import create_empty, keyed_record
+from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.store import Kept, Store
+from connectagent.records.summary import summarise
+from connectagent.session.messages import text_of, user_message
+from connectagent.session.usage import Totals
+
+if TYPE_CHECKING:
+    from connectagent.agents.awaited import AsyncEvents
+
+
+class _Recorded(NamedTuple):
+    """What the record has of the turns: those that ended, and the one that may go on."""
+
+    ended: list[Part]
+    open: Part | None
+
+
+class KeyedSession:
+    """The session with a key, of one agent.
+
+    The record is its state: any process with the same folder goes on where another one stopped, and asking again for a
+    turn that has ended gives its result without a model call. One turn of it runs at a time, over all processes.
+
+    Args:
+        agent: whose definition takes the turns.
+        key: names the session among those of agents with this name.
+        store: keeps the session too, for other machines.
+
+    Attributes:
+        key: the key.
+        record: the session's file; it is there once a turn has begun.
+
+    Raises:
+        ConfigError: the agent is not recorded, or the key is empty or not a str.
+    """
+
+    def __init__(self, agent: Any, key: str, store: Store | None = None) -> None:
+        if not isinstance(key, str) or not key:
+            raise ConfigError(f"a session's key is a str that is not empty, not {key!r:.80}")
+        if not agent.log.recording:
+            raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); a session with a key is its record")
+        self._definition, self._agent, self.key = agent, None, key
+        self.record: Path = keyed_record(agent.name, key).absolute()  # the program may change its folder
+        self._store = None if store is None else Kept(store, self.record)
+        self._lock = threading.Lock()
+        self._ended: int | None = None  # how many turns, where this process was the last to write
+
+    @property
+    def agent(self) -> Any:
+        """The agent that takes the turns; its `current_session` is the session, once a turn was taken here."""
+        if self._agent is None:
+            self._agent = self._definition.again()
+        return self._agent
+
+    # -- turns ---------------------------------------------------------------------------------
+
+    def turn(
+        self, prompt: Any, number: int | None = None, *, max_iterations: int | None = None, output: Any = None
+    ) -> Any:
+        """Take a turn once: begin it, go on with it where it was stopped, or return its result where it ended.
+
+        Args:
+            prompt: as for `Agent.input()`.
+            number: which turn of the session, from 1. None for the first that has not ended.
+            max_iterations, output: as for `Agent.input()`.
+
+        Raises:
+            SessionBusy: the session is in a turn, here or in another process.
+            DivergenceError: that turn was begun with another prompt.
+            ConfigError: the turns before that number have not ended.
+            Paused: a call in it waits for a person; `resume()` decides.
+            Exception: what `Agent.input()` raises.
+        """
+        message, agent = user_message(prompt), self._agent or self._definition
+        form = agent.form if output is None else agent.form_for(output)
+        limit = agent.max_iterations if max_iterations is None else max_iterations
+        take = partial(self._turn, message["content"], number, limit, form)
+        text = agent.runtime.run(agent, "input", take)
+        return text if form is None else form.result(agent, text)
+
+    async def aturn(
+        self, prompt: Any, number: int | None = None, *, max_iterations: int | None = None, output: Any = None
+    ) -> Any:
+        """Take a turn as `turn()` does, without blocking the event loop; cancelled as `Agent.ainput()` is."""
+        from connectagent.agents.awaited import awaited  # loads asyncio
+
+        take = partial(self.turn, prompt, number, max_iterations=max_iterations, output=output)
+        return await awaited(self.agent, take)
+
+    def stream(self, prompt: Any, number: int | None = None, **options: Any) -> Events:
+        """Take a turn as `turn()` does, as an iterator of what happens in it: see `Agent.stream()`."""
+        return streamed(self.agent, partial(self.turn, prompt, number, **options))
+
+    def astream(self, prompt: Any, number: int | None = None, **options: Any) -> AsyncEvents:
+        """Take a turn as `turn()` does, for `async for`: see `Agent.astream()`."""
+        from connectagent.agents.awaited import AsyncEvents
+
+        return AsyncEvents(self.agent, partial(self.turn, prompt, number, **options))
+
+    def resume(
+        self,
+        *,
+        approve: bool | str = False,
+        reject: str | tuple[str, str] | None = None,
+        answer: Any = None,
+        wait: str | None = None,
+        output: Any = None,
+    ) -> Any:
+        """Decide what waits, and finish the turn; as `Agent.resume()`."""
+        agent = self.agent
+        form = agent.form if output is None else agent.form_for(output)
+        decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
+        text = agent.runtime.run(agent, "resume", partial(self._resume, decision))
+        return text if form is None or text is None else form.result(agent, text)
+
+    async def aresume(self, **decision: Any) -> Any:
+        """Decide what waits as `resume()` does, without blocking the event loop."""
+        from connectagent.agents.awaited import awaited
+
+        return await awaited(self.agent, partial(self.resume, **decision))
+
+    @property
+    def turns(self) -> int:
+        """How many turns have ended."""
+        if self._store is None:
+            return len(self._recorded().ended) if self._ended is None else self._ended
+        with self._held():
+            return len(self._recorded().ended)
+
+    @property
+    def taken_by(self) -> Any:
+        """The agent that has taken turns here; None where all were read."""
+        return self._agent
+
+    def sums(self) -> tuple[str, float | None, int | None]:
+        """Status, cost (USD) and tokens of the session, from its record."""
+        summary = summarise(self.record)
+        totals = summary.totals or Totals(tokens=None, cost=None)
+        return summary.status, totals.cost, totals.tokens
+
+    def close(self) -> None:
+        """Close the agent; the session stays, and others may go on with it."""
+        if self._agent is not None:
+            self._agent.close()
+
+    def __enter__(self) -> KeyedSession:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"KeyedSession({self._definition.name!r}, {self.key!r})"
+
+    # -- the record ----------------------------------------------------------------------------
+
+    def _turn(self, content: Any, number: int | None, limit: int, form: Any) -> str:
+        with self._held() as held:
+            recorded = self._recorded() if self._ended is None else None
+            ended = len(recorded.ended) if recorded is not None else self._ended or 0
+            number = ended + 1 if number is None else number
+            if type(number) is not int or not 1 <= number <= ended + 1:
+                raise ConfigError(f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended")
+            if number <= ended:
+                return self._result(self._recorded().ended[number - 1], content)
+            known, self._ended = self._ended, None  # until it has ended
+            opened = None if recorded is None else recorded.open
+            if opened is not None:
+                self._check_prompt(opened, content)
+            result = None
+            if known is None:
+                result = self._load(held, Decision({}, None, form))
+            if opened is None:
+                result = self.agent.answer(content, limit, form=form)
+            self._ended = number
+            return str(result)
+
+    def _resume(self, decision: Decision) -> str | None:
+        with self._held() as held:
+            self._ended = None
+            if not held.file.has_turns:
+                raise ConfigError(f"nothing waits in {self!r}: it has no turn")
+            return reopen(self.agent, self.record, None, False, decision, held)
+
+    @contextmanager
+    def _held(self) -> Iterator[Held]:
+        """Lock the session: no other thread and no other process takes a turn of it meanwhile."""
+        if not self._lock.acquire(blocking=False):
+            raise SessionBusy(f"{self!r} is in a turn; one runs at a time")
+        try:
+            held = self._lock_record()
+            try:
+                yield held
+            finally:
+                held.close()
+        finally:
+            self._lock.release()
+
+    def _lock_record(self) -> Held:
+        if self._agent is not None:
+            with suppress(OSError):  # another process has gone on with it, or it was removed
+                held: Held | None = self._agent.log.hold()
+                if held is not None:
+                    return held
+            self._agent.log.leave()  # what this process knows of the open turn is not all
+        self._ended = None
+        if (lost := self.record.with_name(self.record.name.removesuffix(".yaml") + INCOMPLETE)).exists():
+            raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}")
+        create_empty(self.record)
+        return hold(self.record, self._store)
+
+    def _recorded(self) -> _Recorded:
+        if not self.record.exists() or not self.record.stat().st_size:
+            return _Recorded([], None)
+        with refuse_odd(self.record):
+            record = read_record(self.record)
+            if record.get("key", self.key) != current().text(self.key):
+                raise ConfigError(f"{self.record} is the session {record.get('key')!r}, not {self.key!r}")
+            turns = [part for part in parts_of(record) if part.is_turn]
+        opened = turns[-1] if turns and turns[-1].is_open else None
+        return _Recorded([part for part in turns if part is not opened], opened)
+
+    def _load(self, held: Held, nothing: Decision) -> str | None:
+        """Give the agent the session of the record, or a new one; the result of a turn that went on."""
+        if held.file.has_turns:
+            return reopen(self.agent, self.record, None, False, nothing, held)
+        self.agent.reset_conversation()
+        self.agent.log.write_to(held.file, self.key)
+        return None
+
+    def _result(self, part: Part, content: Any) -> str:
+        self._check_prompt(part, content)
+        return str(restored(part.last.get("result"), blob_folder(self.record)))
+
+    def _check_prompt(self, part: Part, content: Any) -> None:
+        """Refuse another prompt than the one with which a turn was begun."""
+        given = current().text(text_of(content))
+        entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
+        begun = entry.get("prompt", part.items[0].get("input"))
+        begun = restored(begun, blob_folder(self.record))
+        if begun is not None and begun != given:
+            raise DivergenceError(
+                f"turn {part.number} of {self!r} was begun with the prompt {begun!r:.80}, not {given!r:.80}"
+            )

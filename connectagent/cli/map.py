@@ -1,0 +1,251 @@
+"""`connectagent map`: a script's agent over many prompts, from a file into a file."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import random
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from connectagent.cli import script
+from connectagent.cli.failure import plain, usage_error
+from connectagent.cli.plugin_options import AgentCommand
+from connectagent.errors import BatchStopped, ConfigError, short_path
+from connectagent.output.rows import Row, duration, price, tokens
+from connectagent.settings import overrides
+
+MOST_FAILURES = 5  # that are listed at the end
+_FIELD = re.compile(r"\{(\w+)\}")
+
+
+@click.command("map", cls=AgentCommand, short_help="Run the agent of a script over many prompts.")
+@click.argument("path", metavar="SCRIPT")
+@click.argument("prompts", metavar="PROMPTS")
+@click.option("-o", "--output", metavar="FILE", help="Write the results there, a line of JSON each; else to stdout.")
+@click.option("-j", "--concurrency", metavar="N", type=click.IntRange(1), default=16, help="At the same time. [16]")
+@click.option("--prompt", "template", metavar="TEXT", help="The prompt, with {field} for the fields of each line.")
+@click.option("--name", metavar="NAME", help="Of this run, whose records are its state. [the name of PROMPTS]")
+@click.option("--sample", metavar="N", type=click.IntRange(min=1), help="Take N of the prompts, always the same ones.")
+@click.option("--max-failures", metavar="N", type=click.IntRange(min=0), help="Begin no more after more failures.")
+@click.option("--max-usd", metavar="USD", type=click.FloatRange(min=0), help="Begin no more once this is spent.")
+@click.option("--trust", metavar="POLICY", help="The policy for tool calls of agents that have none in the script.")
+@script.agent_options
+def map(
+    path: str,
+    prompts: str,
+    template: str | None,
+    sample: int | None,
+    output: str | None,
+    plugins: tuple[str, ...],
+    model: str | None,
+    quiet: bool,
+    traceback: bool,
+    **options: Any,
+) -> None:
+    """Run the agent of SCRIPT over the prompts of a file, several at the same time.
+
+    PROMPTS has a prompt a line (.txt), a JSON object or text a line (.jsonl), or a header and rows (.csv); - reads
+    lines from standard input. The fields `prompt` and `id` are used where they are there; --prompt makes the prompt
+    of any fields.
+
+    The same command again takes what is missing, and nothing else. Exits with 1 where a prompt failed or a limit was
+    reached, and with 130 after Ctrl-C.
+    """
+    overrides.update({"trust": options["trust"]} if options["trust"] else {})
+    taken = _sampled(_prompts(prompts, template), sample)
+    script.apply(model, quiet, plugins)
+    module = script.load(path, traceback)
+    if (agent := script.agent_of(module)) is None:
+        raise usage_error(f"{script.shown(module)} has no 'agent'")
+    run = options["name"] or ("stdin" if prompts == "-" else Path(prompts).stem)
+    limits = {"max_failures": options["max_failures"], "budget_usd": options["max_usd"]}
+    items = agent.map(taken, options["concurrency"], run=run, **limits)
+    if not _write(items, Progress(len(taken)), output, quiet):
+        raise SystemExit(1)
+
+
+def _write(items: Any, progress: Progress, output: str | None, quiet: bool) -> bool:
+    """Write each item as it ends; whether all were taken and none has failed."""
+    with _opened(output) as file, progress.shown(quiet):
+        try:
+            for item in items:
+                progress.count(item)
+                file.write(json.dumps(as_data(item), ensure_ascii=False, default=str) + "\n")
+                file.flush()
+        except BatchStopped as stopped:
+            progress.stopped = str(stopped)
+        finally:
+            items.close()
+    return not progress.failed and progress.stopped is None
+
+
+def as_data(item: Any) -> dict[str, Any]:
+    """An item as data for JSON."""
+    error = item.error and {"type": type(item.error).__name__, "message": str(item.error)}
+    return {
+        "id": item.id,
+        "prompt": item.prompt,
+        "status": item.status,
+        "result": item.result,
+        "error": error,
+        "cost": item.cost,
+        "tokens": item.tokens,
+        "record": None if item.record is None else str(item.record),
+    }
+
+
+# -- the prompts -----------------------------------------------------------------------------------
+
+
+def _prompts(path: str, template: str | None) -> list[tuple[str | None, str]]:
+    """The prompts of a file, each with its id, or None.
+
+    Raises:
+        click.UsageError: the file cannot be read, or a line has no prompt.
+    """
+    try:
+        with contextlib.ExitStack() as stack:
+            file = sys.stdin if path == "-" else stack.enter_context(open(path, encoding="utf-8-sig", newline=""))
+            found = [_prompt(fields, template, f"{path}:{line}") for line, fields in _lines(file, Path(path).suffix)]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise usage_error(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if not found:
+        raise usage_error(f"{path!r} has no prompts")
+    return found
+
+
+def _lines(file: TextIO, suffix: str) -> Iterator[tuple[int, Any]]:
+    """The lines of a file that are not empty, with their numbers: a text each, or a dict of fields."""
+    if suffix == ".csv":
+        reader = csv.DictReader(file)
+        yield from ((reader.line_num, fields) for fields in reader)
+        return
+    for number, line in enumerate(file, 1):
+        if not (line := line.strip()):
+            continue
+        if suffix not in (".jsonl", ".ndjson", ".json"):
+            yield number, line
+            continue
+        try:
+            yield number, json.loads(line)
+        except ValueError as error:
+            raise usage_error(f"{file.name}:{number} is not JSON: {error}") from None
+
+
+def _prompt(fields: Any, template: str | None, place: str) -> tuple[str | None, str]:
+    given = {"prompt": fields} if isinstance(fields, str) else fields
+    if not isinstance(given, dict):
+        raise usage_error(f"{place} is neither a text nor an object with fields: {json.dumps(fields)[:80]}")
+    known = ", ".join(str(name) for name in given) or "none"
+    if template is None:
+        text = given.get("prompt")
+        if not isinstance(text, str) or not text.strip():
+            raise usage_error(f"{place} has no field 'prompt', but {known}; --prompt 'Sort {{text}}' makes one of them")
+    else:
+        missing = [name for name in _FIELD.findall(template) if name not in given]
+        if missing:
+            raise usage_error(f"{place} has no field {missing[0]!r}, which --prompt uses; its fields: {known}")
+        text = _FIELD.sub(lambda found: str(given[found[1]]), template)
+    return (None if given.get("id") is None else str(given["id"])), text
+
+
+def _sampled(prompts: list[tuple[str | None, str]], count: int | None) -> list[Any]:
+    """The prompts to take: pairs of id and prompt where there is an id."""
+    if count is not None and count < len(prompts):
+        chosen = sorted(random.Random(0).sample(range(len(prompts)), count))
+        prompts = [prompts[number] for number in chosen]
+    return [text if id is None else (id, text) for id, text in prompts]
+
+
+@contextlib.contextmanager
+def _opened(path: str | None) -> Iterator[TextIO]:
+    if path is None:
+        yield sys.stdout
+        return
+    try:
+        Path(path).touch()
+    except OSError as error:
+        raise ConfigError(f"-o {path}: {error.strerror}") from None
+    with open(path, "w", encoding="utf-8") as file:
+        yield file
+
+
+# -- how far it is ---------------------------------------------------------------------------------
+
+
+class Progress:
+    """How far a run is, as one line on stderr.
+
+    Args:
+        total: how many prompts there are.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = self.known = self.failed = self.waiting = self.tokens = 0
+        self.cost = 0.0
+        self.priced = True
+        self.failures: list[str] = []
+        self.stopped: str | None = None
+        self.began = time.monotonic()
+
+    def count(self, item: Any) -> None:
+        """Count an item that has ended."""
+        self.done += 1
+        self.known += item.known
+        self.waiting += item.status == "paused"
+        self.tokens += item.tokens or 0
+        self.priced = self.priced and item.cost is not None
+        self.cost += item.cost or 0.0
+        if item.error is not None and item.status != "paused":
+            self.failed += 1
+            record = "" if item.record is None else f"; see connectagent log show {short_path(item.record)}"
+            self.failures.append(f"{item.id}: {type(item.error).__name__}: {item.error}{record}")
+
+    def text(self) -> str:
+        """The line."""
+        seconds, taken = time.monotonic() - self.began, self.done - self.known
+        parts = [f"{self.done}/{self.total} done"]
+        parts += [f"{self.known} of them before"] if self.known else []
+        parts += [f"{self.failed} failed"] if self.failed else []
+        parts += [f"{self.waiting} waiting for a decision"] if self.waiting else []
+        parts += [f"{taken / seconds:.1f}/s"] if taken and seconds else []
+        parts += [f"{tokens(self.tokens)} tokens"] if self.tokens else []
+        parts += [price(self.cost) if self.priced else f"{price(self.cost)}+?"] if self.cost else []
+        left_s = (self.total - self.done) * seconds / taken if taken else 0.0
+        parts += [f"{duration(left_s * 1000)} left"] if left_s else []
+        return " · ".join(parts)
+
+    def row(self, mark: str, seconds: float) -> Row:
+        """The line while it runs."""
+        return Row(0, ((f"{mark}{self.text()}", ""),))
+
+    @contextlib.contextmanager
+    def shown(self, quiet: bool) -> Iterator[None]:
+        """Show the line while it runs, and the failures at the end."""
+        from connectagent.output.live import live, running
+
+        show: Callable[[str], None] = (lambda text: None) if quiet else (lambda text: click.echo(plain(text), err=True))
+        if not quiet:
+            live.begin()
+        try:
+            with running(self.row):
+                yield
+        finally:
+            if not quiet:
+                live.end()
+            show(self.text())
+            for failure in self.failures[:MOST_FAILURES]:
+                show(f"  {failure}")
+            if len(self.failures) > MOST_FAILURES:
+                show(f"  and {len(self.failures) - MOST_FAILURES} more failures")
+            if self.stopped is not None:
+                show(self.stopped)

@@ -1,0 +1,86 @@
+"""Sessions that are kept somewhere else too, such as in a database: another machine goes on with them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from connectagent.records.blobs import REFERENCE, blob_folder
+
+
+class Store(Protocol):
+    """Where sessions with a key are kept, beside their files: `agent.for_session(key, store=...)`.
+
+    A name is that of a file. Its bytes grow by pieces, each at the position where the last one ended; a table with the
+    primary key of name and position is enough. Long texts have names that begin with `blobs/`.
+
+    An error of a store ends the turn: what it has not kept has not happened.
+    """
+
+    def size(self, name: str) -> int:
+        """How many bytes it has; 0 for a name that it does not know."""
+
+    def read(self, name: str) -> bytes:
+        """All pieces, in the order of their positions."""
+
+    def append(self, name: str, position: int, data: bytes) -> None:
+        """Keep a piece; it is kept for good when this returns. The same piece again changes nothing.
+
+        Raises:
+            SessionBusy: another piece is at this position, as another writer was faster.
+        """
+
+
+class Kept:
+    """The file of one session in a store.
+
+    Args:
+        store: the store.
+        path: the file.
+    """
+
+    def __init__(self, store: Store, path: Path) -> None:
+        self._store, self._path = store, path
+        self._known: set[str] = set()  # the long texts that the store has
+
+    def fetch(self) -> None:
+        """Give the file what the store has, with its long texts.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        data = self._store.read(self._path.name)
+        if data != self._path.read_bytes():
+            with open(self._path, "r+b") as file:
+                file.write(data)
+                file.truncate()
+        folder = blob_folder(self._path)
+        for digest in _texts_in(data):
+            self._known.add(digest)
+            if not (folder / digest).exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+                new = folder / f".new-{os.getpid()}-{digest}"
+                new.write_bytes(self._store.read(f"blobs/{digest}"))
+                new.replace(folder / digest)
+
+    def is_current(self, size: int) -> bool:
+        """Whether a file of this size has what the store has."""
+        return self._store.size(self._path.name) == size
+
+    def append(self, position: int, data: bytes) -> None:
+        """Keep what is about to be written to the file, after the long texts that it needs.
+
+        Raises:
+            SessionBusy: another writer was faster.
+        """
+        folder = blob_folder(self._path)
+        for digest in _texts_in(data) - self._known:
+            if (folder / digest).exists():
+                self._store.append(f"blobs/{digest}", 0, (folder / digest).read_bytes())
+                self._known.add(digest)
+        self._store.append(self._path.name, position, data)
+
+
+def _texts_in(data: bytes) -> set[str]:
+    return {digest for _, digest in REFERENCE.findall(data.decode("utf-8", "replace"))} if b"sha256:" in data else set()

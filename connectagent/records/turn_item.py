@@ -1,0 +1,100 @@
+"""The item of one turn in a record: what of it is summed up while it runs, and the lines that end it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from connectagent.data import TraceEntry
+from connectagent.errors import Cancelled, Paused
+from connectagent.output.text import describe
+from connectagent.records.encode import Encoder
+from connectagent.session.journal import is_aside, only_says_stopped
+from connectagent.session.state import lasting, state_change
+from connectagent.session.usage import Totals
+
+
+class TurnItem:
+    """Collects the summary of one turn while it runs."""
+
+    def __init__(self, first_message: int) -> None:
+        self.started = time.perf_counter()
+        self.first_message = first_message
+        self.resumed = False  # whether it began in another process
+        self.anchor: Any = None  # the message at that place, to find the place again
+        self.tools: list[Any] = []
+        self.iterations: set[str] = set()
+        self.iterations_before: set[str] = set()  # counted already
+        self.stopped_before = 0  # calls that the last stop interrupted, which are made again
+
+    def resume(self, agent: Any, lines: list[TraceEntry]) -> None:
+        """Go on with a turn that has these lines already."""
+        self.resumed, self.iterations_before = True, iterations_in(agent, lines)
+        for line in reversed(lines):
+            if line.get("type") == "resumed":
+                break
+            self.stopped_before += line.get("branch") in (None, agent.name) and only_says_stopped(line)
+
+    def count(self, agent: Any, entry: TraceEntry) -> None:
+        """Count an entry of the root agent; entries of inner agents are not counted here."""
+        kind = entry.get("type")
+        if entry.get("branch") not in (None, agent.name):
+            return
+        if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
+            self.tools.append(entry.get("tool_name"))
+        elif kind == "llm_call" and not is_aside(entry):
+            self.iterations.add(str(entry.get("id", "")).rpartition("/")[0])
+        elif kind == "user_input":
+            messages: Any = agent.current_session and agent.current_session["messages"]
+            self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
+
+    def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
+        """Add the turn to the session's sums: once, however often it was resumed."""
+        iterations = len(self.iterations - self.iterations_before)
+        totals.add(not self.resumed, iterations, len(self.tools) - self.stopped_before, tokens, cost)
+
+    def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
+        """The lines that end the turn's item."""
+        agent, session, spent = turn.agent, turn.agent.current_session, turn.spent
+        status = session.get("outcome") or "ended"
+        tokens = spent.tokens
+        long = [
+            [plugin, hook, round(at, 3), round(took * 1000, 3)] for plugin, hook, at, took in agent.boundary.slow_calls
+        ]
+        self.add_to(totals, tokens, spent.cost)
+        pairs = {
+            "model": encoder.scalar(agent.llm.model),
+            "duration_ms": str(round((time.perf_counter() - self.started) * 1000)),
+            "tokens": encoder.line(tokens),
+            "cost": encoder.line(spent.cost),
+            "tools_called": encoder.line(self.tools),
+            "result": encoder.line(result),
+            "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
+            "messages": encoder.messages(self._own(session["messages"])),
+            **({"handlers": encoder.line(long)} if long else {}),
+            "session": encoder.line(totals.data()),  # after everything long: listing records reads the tail only
+        }
+        if error is not None:
+            status = "cancelled" if isinstance(error, Cancelled) else "interrupted"
+            status = "error" if isinstance(error, Exception) else status
+            status = "paused" if isinstance(error, Paused) else status
+            pairs["error"] = encoder.line(f"{type(error).__name__}: {describe(str, error)}".removeprefix("Paused: "))
+        pairs["status"] = encoder.scalar(status)
+        return "".join(f"  {key}: {value}\n" for key, value in pairs.items())
+
+    def _own(self, messages: list[Any]) -> list[Any]:
+        """The turn's messages; handlers may have changed how many come before them."""
+        first = min(self.first_message, len(messages))
+        if self.anchor is not None and (first == len(messages) or messages[first] is not self.anchor):
+            found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
+            first = next(found, first)
+        return messages[first:]
+
+
+def iterations_in(agent: Any, lines: list[TraceEntry]) -> set[str]:
+    """The iterations of an agent's own turn in its lines."""
+    counted = TurnItem(0)
+    for line in lines:
+        if line.get("type") == "llm_call":
+            counted.count(agent, line)
+    return counted.iterations

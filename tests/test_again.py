@@ -1,0 +1,178 @@
+"""Agents of the same definition: `agent.again()`, and agents that travel to another process."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import (
+    Agent,
+    Loop,
+    Parallel,
+    Sequential,
+    ToolRejected,
+    after_tools,
+    before_each_tool,
+    before_llm,
+)
+from connectagent.testing import ScriptedLLM, call
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+def shout(text: str) -> str:
+    """Make a text loud."""
+    return text.upper()
+
+
+@before_each_tool
+def guard(agent: Agent) -> None:
+    raise ToolRejected("never")
+
+
+@after_tools
+def count(agent: Agent) -> None:
+    agent.state["rounds"] = agent.state.get("rounds", 0) + 1
+
+
+class Helper(Agent):
+    """A subclass with arguments of its own."""
+
+    def __init__(self, who: str, words: int = 1) -> None:
+        super().__init__(who, tools=[add], plugins=[guard], quiet=True, log=False)
+        self.words = words
+
+
+def agent_of(name: str = "a", **options: Any) -> Agent:
+    return Agent(name, **{"tools": [add], "quiet": True, "log": False, **options})
+
+
+def plugins_of(agent: Agent) -> list[str]:
+    return [handler.plugin for handler in agent.hooks.loaded]
+
+
+def test_a_fresh_agent_has_the_same_definition_and_no_session() -> None:
+    agent = agent_of(plugins=[guard], system_prompt="Be kind.", state={"a": 1}, max_iterations=4)
+    agent.input("hello")
+    fresh = agent.again()
+    assert (fresh.name, fresh.system_prompt, fresh.max_iterations) == ("a", "Be kind.", 4)
+    assert (fresh.list_tools(), plugins_of(fresh)) == (["add"], ["guard"])
+    assert fresh.current_session is None and fresh.hooks is not agent.hooks
+
+
+def test_what_was_added_and_removed_since_counts() -> None:
+    agent = agent_of(plugins=[guard])
+    agent.add_tool(shout)
+    agent.remove_tool("add")
+    agent.hooks.register(count)
+    agent.hooks.unregister(guard)
+    agent.max_iterations = 2
+    fresh = agent.again().again()
+    assert (fresh.list_tools(), plugins_of(fresh), fresh.max_iterations) == (["shout"], ["count"], 2)
+
+
+def test_plugins_are_added_and_none_is_lost() -> None:
+    seen: list[str] = []
+
+    @before_llm
+    def look(agent: Agent) -> None:
+        seen.append(agent.name)
+
+    llm = ScriptedLLM(call("add", a=1, b=2), "done")
+    fresh = agent_of(plugins=[guard], llm=llm).again(plugins=[look]).again(plugins=[count])
+    fresh.input("add")
+    assert sorted(plugins_of(fresh)) == ["count", "guard", "look"]
+    assert seen and fresh.state["rounds"] == 1
+    assert [e["status"] for e in fresh.session["trace"] if e["type"] == "tool_execution"] == ["rejected"]
+
+
+@pytest.mark.parametrize("workflow", [Sequential, Parallel, Loop])
+def test_the_agents_below_are_fresh_too(workflow: Any) -> None:
+    below = [agent_of("x"), agent_of("y", tools=[agent_of("z")])]
+    tree = workflow("s", below, plugins=[guard], quiet=True, log=False)
+    fresh = tree.again()
+    assert [agent.branch for agent in fresh.below] == ["s.x", "s.y", "s.y.z"]
+    assert not {id(agent) for agent in fresh.below} & {id(agent) for agent in tree.below}
+    assert all("guard" in plugins_of(agent) for agent in fresh.below)
+    assert fresh.input("hi")
+    assert all(agent.current_session is None for agent in tree.below)
+
+
+def test_an_agent_of_a_tree_keeps_the_guards_that_it_inherits() -> None:
+    child = agent_of("child")
+    Agent("top", sub_agents=[child], plugins=[guard], trust="strict", quiet=True, log=False)
+    alone = child.again()
+    assert alone.parent is None and {"guard", "trust"} <= set(plugins_of(alone))
+
+
+def test_a_subclass_is_made_with_its_own_arguments() -> None:
+    fresh = Helper("h", words=5).again()
+    assert isinstance(fresh, Helper) and fresh.words == 5
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["alone", "tree"])
+def test_pickling_sends_the_definition(tree: bool) -> None:
+    agent: Agent = Helper("h", 3)
+    if tree:
+        agent = Sequential("s", [agent_of("x", plugins=[guard]), agent_of("y")], plugins=[count], quiet=True, log=False)
+    agent.add_tool(shout)
+    agent.hooks.register(count) if not tree else None
+    agent.input("hello")
+    there = pickle.loads(pickle.dumps(agent))
+    assert type(there) is type(agent) and there.current_session is None
+    assert (there.list_tools(), plugins_of(there)) == (agent.list_tools(), plugins_of(agent))
+    assert [plugins_of(one) for one in there.below] == [plugins_of(one) for one in agent.below]
+    assert there.input("hi")
+
+
+def test_another_process_takes_a_turn_and_its_guard_acts(tmp_path: Path) -> None:
+    (tmp_path / "made.py").write_text(
+        "from connectagent import Agent, ToolRejected, before_each_tool\n"
+        "def pay(amount: int) -> str:\n    'Pay.'\n    open('paid', 'w').close()\n    return 'paid'\n"
+        "@before_each_tool\ndef guard(agent):\n    raise ToolRejected('no')\n"
+        "agent = Agent('payer', tools=[pay], plugins=[guard], quiet=True, log=False)\n"
+    )
+    (tmp_path / "main.py").write_text(
+        "from concurrent.futures import ProcessPoolExecutor\nfrom multiprocessing import get_context\n"
+        "from made import agent\n"
+        "def take(agent):\n"
+        "    agent.input('pay 5')\n"
+        "    return [e['status'] for e in agent.session['trace'] if e['type'] == 'tool_execution']\n"
+        "if __name__ == '__main__':\n"
+        "    with ProcessPoolExecutor(1, mp_context=get_context('spawn')) as pool:\n"
+        "        print(pool.submit(take, agent).result())\n"
+    )
+    done = subprocess.run([sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "['rejected']", done.stderr
+    assert not (tmp_path / "paid").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"api_key": "sk-1234567890", "model": "gpt-4o"}, "api_key=..., which does not travel"),
+        ({"tools": [lambda: 1]}, "tools="),
+        ({"plugins": [after_tools(lambda agent: None)]}, "plugins="),
+    ],
+)
+def test_what_cannot_travel_is_named(options: dict[str, Any], words: str) -> None:
+    for tool in options.get("tools", ()):
+        tool.__name__, tool.__annotations__ = "one", {"return": int}
+    with pytest.raises(TypeError) as caught:
+        pickle.dumps(agent_of(**options))
+    assert words in str(caught.value) and "sk-1234567890" not in str(caught.value)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
+def test_a_copy_is_refused_and_the_ways_are_named(how: Any) -> None:
+    with pytest.raises(TypeError, match=r"agent\.again\(\).*fork=True"):
+        how(agent_of())

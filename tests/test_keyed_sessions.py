@@ -1,0 +1,264 @@
+"""Sessions with a key: the same turn of one session is never taken twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, DivergenceError, Pause, Paused, SessionBusy, ToolRejected, before_each_tool
+from connectagent.errors import ConfigError, ProviderError
+from connectagent.testing import ScriptedLLM, call
+
+KILLS = int(os.environ.get("SESSION_KILLS", "6"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def note(text: str) -> str:
+    """Write a line."""
+    with open("notes", "a") as file:
+        file.write(text + "\n")
+    return "noted"
+
+
+@dataclass
+class Point:
+    a: int
+
+
+def notes() -> list[str]:
+    return Path("notes").read_text().split() if Path("notes").exists() else []
+
+
+def writer(*responses: Any, **options: Any) -> Agent:
+    return Agent("writer", **{"tools": [note], "llm": ScriptedLLM(*responses), "quiet": True, **options})
+
+
+def test_a_turn_is_taken_once_and_then_read() -> None:
+    agent = writer(call("note", text="a"), "one", "two")
+    session = agent.for_session("chat")
+    assert [session.turn("first", number=1) for _ in range(3)] == ["one"] * 3
+    assert session.turn("second") == "two" and session.turns == 2
+    assert agent.for_session("chat").turn("first", number=1) == "one"
+    assert notes() == ["a"] and len(list(Path(".co/evals").iterdir())) == 1
+
+
+def test_another_agent_goes_on_with_the_conversation() -> None:
+    writer("one").for_session("chat").turn("first")
+    other = writer("two").for_session("chat")
+    assert other.turn("second", number=2) == "two"
+    assert [m["content"] for m in other.agent.session["messages"]] == ["first", "one", "second", "two"]
+
+
+def test_both_may_take_turns_one_after_the_other() -> None:
+    ours, theirs = (writer(*[name] * 4).for_session("chat") for name in ("ours", "theirs"))
+    order = [ours, theirs, theirs, ours, theirs]
+    results = [session.turn(f"turn {number}", number=number) for number, session in enumerate(order, 1)]
+    assert results == ["ours", "theirs", "theirs", "ours", "theirs"]
+    assert len(theirs.agent.session["messages"]) == 10
+
+
+def test_keys_that_differ_have_files_that_differ() -> None:
+    keys = ["a", "A", "a/b", "a_b", "../a", "é", "x" * 300, "x" * 301, "a b", ".", ".."]
+    for key in keys:
+        assert writer(key).for_session(key).turn("which?") == key
+    files = list(Path(".co/evals").iterdir())
+    assert len({file.name.lower() for file in files}) == len(keys) == len(files)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(3, "1 of its turns have ended"), (0, "cannot be taken"), (True, "cannot be taken")]
+)
+def test_a_number_that_cannot_be_next_is_refused(number: Any, words: str) -> None:
+    session = writer("one", "two").for_session("chat")
+    session.turn("first")
+    with pytest.raises(ConfigError, match=words):
+        session.turn("second", number=number)
+    assert session.turn("second", number=2) == "two"
+
+
+def test_another_prompt_for_the_same_turn_is_refused() -> None:
+    session = writer("one").for_session("chat")
+    session.turn("first", number=1)
+    with pytest.raises(DivergenceError, match="begun with the prompt 'first', not 'other'"):
+        session.turn("other", number=1)
+
+
+def test_a_turn_that_failed_goes_on_and_its_tools_do_not_run_again() -> None:
+    down = ProviderError("down", kind="server", provider="x")
+    session = writer(call("note", text="a"), down, "done").for_session("chat")
+    with pytest.raises(ProviderError):
+        session.turn("first", number=1)
+    assert session.turn("first", number=1) == "done"
+    assert notes() == ["a"] and session.turns == 1
+
+
+def test_one_that_failed_knows_what_another_one_did_meanwhile() -> None:
+    def failing(*responses: Any) -> Agent:
+        return writer(*responses, ProviderError("down", kind="server", provider="x"), *["done"] * 2)
+
+    ours = failing(call("note", text="a")).for_session("chat")
+    theirs = failing(call("note", text="b")).for_session("chat")
+    for session in (ours, theirs):
+        with pytest.raises(ProviderError):
+            session.turn("first", number=1)
+    assert ours.turn("first", number=1) == "done" and notes() == ["a", "b"]
+    assert [m["content"] for m in ours.agent.session["messages"] if m["role"] == "tool"] == ["noted", "noted"]
+
+
+def test_a_fork_takes_turns_and_the_parent_knows_of_them() -> None:
+    session = writer("one", "two", "three").for_session("chat")
+    session.turn("first")
+    child = os.fork()
+    if not child:
+        os._exit(session.turn("second", number=2) != "two")
+    assert os.waitpid(child, 0)[1] == 0 and session.turn("third", number=3) == "two"
+    assert [m["content"] for m in session.agent.session["messages"]][2:4] == ["second", "two"]
+
+
+@before_each_tool
+def ask(agent: Agent) -> None:
+    raise Pause("may it?")
+
+
+def test_a_pause_is_decided_by_another_agent() -> None:
+    first = writer(call("note", text="a"), "done", plugins=[ask]).for_session("chat")
+    for _ in range(2):
+        with pytest.raises(Paused):
+            first.turn("write", number=1)
+    other = writer("done", plugins=[ask]).for_session("chat")
+    assert other.resume(approve=True) == "done"
+    assert first.turn("write", number=1) == "done" and notes() == ["a"]
+    with pytest.raises(ConfigError, match="nothing waits"):
+        first.resume(approve=True)
+
+
+def test_only_one_takes_a_turn_at_a_time() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def wait() -> str:
+        """Wait."""
+        entered.set()
+        leave.wait(10)
+        return "waited"
+
+    agent = Agent("writer", tools=[wait], llm=ScriptedLLM(call("wait"), "one"), quiet=True)
+    session, results = agent.for_session("chat"), []
+    thread = threading.Thread(target=lambda: results.append(session.turn("first", number=1)))
+    thread.start()
+    assert entered.wait(10)
+    for busy in (session, writer("two").for_session("chat")):
+        with pytest.raises(SessionBusy):
+            busy.turn("first", number=1)
+    leave.set()
+    thread.join(10)
+    assert results == ["one"] and writer().for_session("chat").turn("first", number=1) == "one"
+
+
+def test_guards_act_in_every_session() -> None:
+    @before_each_tool
+    def guard(agent: Agent) -> None:
+        raise ToolRejected("never")
+
+    session = writer(call("note", text="a"), "done", plugins=[guard]).for_session("chat")
+    assert session.turn("write") == "done" and notes() == []
+
+
+def test_output_stream_and_async_turns() -> None:
+    session = writer('{"a": 1}', "two", "three").for_session("chat")
+    assert session.turn("numbers", number=1, output=Point) == Point(1)
+    assert session.turn("numbers", number=1, output=Point) == Point(1)
+    assert list(session.stream("second", number=2))[-1]["result"] == "two"
+    assert [item["type"] for item in session.stream("second", number=2)] == ["result"]
+    assert asyncio.run(session.aturn("third", number=3)) == "three"
+
+
+def test_agents_below_go_on_too() -> None:
+    def team() -> Agent:
+        child = Agent("child", llm=ScriptedLLM("from the child", "again"), quiet=True)
+        return Agent("top", tools=[child], llm=ScriptedLLM(call("child", prompt="x"), "done"), quiet=True)
+
+    assert team().for_session("chat").turn("first", number=1) == "done"
+    other = team().for_session("chat")
+    other.turn("second", number=2)
+    below = other.agent.below[0].session["messages"]
+    assert [m["role"] for m in below] == ["user", "assistant", "user", "assistant"]
+
+
+def test_an_agent_without_a_record_has_no_sessions() -> None:
+    with pytest.raises(ConfigError, match="not recorded"):
+        writer(log=False).for_session("chat")
+    with pytest.raises(ConfigError, match="not empty"):
+        writer().for_session("")
+
+
+@pytest.mark.parametrize("left", [b"", b"format: 1\nagent: wri", b"format: 1\nagent: writer\n"])
+def test_a_head_that_a_kill_has_torn_is_begun_again(left: bytes) -> None:
+    session = writer("one").for_session("chat")
+    session.record.parent.mkdir(parents=True)
+    session.record.write_bytes(left)
+    assert session.turn("first", number=1) == "one"
+    assert writer().for_session("chat").turn("first", number=1) == "one"
+
+
+SCRIPT = """
+import sys
+from connectagent import Agent
+from connectagent.data import LLMResponse, ToolCall
+
+
+class Model:
+    model = "counting"
+
+    def complete(self, messages, tools=None):
+        turn = sum(m["role"] == "user" for m in messages)
+        done = sum(m["role"] == "tool" for m in messages)
+        if done < 2 * turn:
+            return LLMResponse(None, [ToolCall(f"c{done}", "note", {"text": f"t{turn}.{done}"})])
+        return LLMResponse(f"turn {turn}")
+
+
+def note(text: str) -> str:
+    "Write a line."
+    with open("notes", "a") as file:
+        file.write(text + "\\n")
+    return "noted"
+
+
+session = Agent("writer", tools=[note], llm=Model(), quiet=True).for_session("chat")
+for number in range(1, 6):
+    assert session.turn(f"turn {number}", number=number) == f"turn {number}"
+print("done")
+"""
+
+
+def test_however_often_it_is_killed_each_tool_runs_once(folder: Path) -> None:
+    (folder / "script.py").write_text(SCRIPT)
+    chance, kills = random.Random(7), 0
+    for _ in range(KILLS * 4 + 20):
+        process = subprocess.Popen([sys.executable, "script.py"], stdout=subprocess.PIPE, text=True)
+        if kills < KILLS:
+            time.sleep(chance.uniform(0.25, 0.6))
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+                kills += 1
+        out = process.communicate(timeout=60)[0]
+        if kills >= KILLS and out.strip() == "done":
+            break
+    assert process.returncode == 0 and out.strip() == "done"
+    assert len(notes()) == len(set(notes())) and len(notes()) >= 10 - kills

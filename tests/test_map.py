@@ -1,0 +1,289 @@
+"""Many prompts at once: `agent.map()`."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, BatchStopped, Pause, ToolRejected, before_each_tool, on_agent_closed
+from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
+from connectagent.errors import ConfigError
+
+ITEMS, KILLS = int(os.environ.get("MAP_ITEMS", "40")), int(os.environ.get("MAP_KILLS", "4"))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class Model:
+    """Answers with the prompt in capitals; a prompt that says so fails, waits or calls a tool."""
+
+    model = "capitals"
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.at_once = self.most = 0
+        self._lock = threading.Lock()
+
+    def complete(self, messages: list[Message], tools: Any = None) -> LLMResponse:
+        with self._lock:
+            self.calls += 1
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        try:
+            return self._answer(str(messages[-1]["content"]), messages)
+        finally:
+            with self._lock:
+                self.at_once -= 1
+
+    def _answer(self, text: str, messages: list[Message]) -> LLMResponse:
+        if "wait" in text:
+            time.sleep(0.05)
+        if "note" in text and messages[-1]["role"] == "user":
+            return LLMResponse(None, [ToolCall("c1", "note", {"text": text.split()[1]})])
+        if "fail" in text:
+            raise ValueError(text)
+        return LLMResponse(text.upper(), usage=TokenUsage(10, 5, cost=0.01))
+
+
+def note(text: str) -> str:
+    """Write a line."""
+    with open("notes", "a") as file:
+        file.write(text + "\n")
+    return f"noted {text}"
+
+
+def notes() -> list[str]:
+    return Path("notes").read_text().split() if Path("notes").exists() else []
+
+
+def agent_of(model: Model | None = None, **options: Any) -> Agent:
+    return Agent("caps", **{"tools": [note], "llm": model or Model(), **options})
+
+
+def test_each_prompt_has_an_item(capfd: pytest.CaptureFixture[str]) -> None:
+    model = Model()
+    items = {item.id: item for item in agent_of(model).map({"a": "one wait", "b": "two wait", "c": "three wait"}, 2)}
+    assert {id: item.result for id, item in items.items()} == {"a": "ONE WAIT", "b": "TWO WAIT", "c": "THREE WAIT"}
+    first = items["a"]
+    assert (first.status, first.error, first.cost, first.tokens) == ("answered", None, 0.01, 15)
+    assert first.record is not None and first.record.exists() and model.most == 2
+    assert len({item.record for item in items.values()}) == 3
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_order_of_the_prompts_is_kept_on_request() -> None:
+    prompts = ["one wait", "two", "three wait", "four"]
+    assert [item.prompt for item in agent_of().map(prompts, 4, ordered=True)] == prompts
+
+
+def test_an_error_or_a_bad_prompt_does_not_stop_the_others() -> None:
+    items = list(agent_of().map(["a", "fail", None, 3, "b"], ordered=True))
+    assert [item.status for item in items] == ["answered", "error", "error", "error", "answered"]
+    assert isinstance(items[1].error, ValueError) and "a prompt is a str" in str(items[2].error)
+
+
+def test_an_iterator_is_read_as_far_as_it_is_needed() -> None:
+    read: list[int] = []
+
+    def prompts() -> Iterator[str]:
+        for number in range(10_000):
+            read.append(number)
+            yield f"prompt {number}"
+
+    for item in agent_of().map(prompts(), 2):
+        if item.number >= 5:
+            break
+    assert len(read) < 50
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("map-")]
+
+
+def test_an_error_of_the_iterator_comes_after_the_items() -> None:
+    def prompts() -> Iterator[str]:
+        yield "one"
+        raise OSError("the file is gone")
+
+    found = []
+    with pytest.raises(OSError, match="the file is gone"):
+        for item in agent_of().map(prompts(), 1):
+            found.append(item.result)
+    assert found == ["ONE"]
+
+
+def test_the_same_run_again_makes_no_request() -> None:
+    prompts = ["a", "b", "b", "c"]
+    first = list(agent_of().map(prompts, run="nightly", ordered=True))
+    model = Model()
+    again = list(agent_of(model).map([*prompts, "d"], run="nightly", ordered=True))
+    assert [item.result for item in again] == ["A", "B", "B", "C", "D"] and model.calls == 1
+    assert [item.known for item in again] == [True] * 4 + [False]
+    assert [(i.id, i.record, i.cost, i.tokens, i.status) for i in first] == [
+        (i.id, i.record, i.cost, i.tokens, i.status) for i in again[:4]
+    ]
+
+
+def test_a_run_takes_what_failed_again_and_other_runs_are_others() -> None:
+    model = Model()
+    assert [i.status for i in agent_of(model).map({"x": "note fail"}, run="r")] == ["error"]
+    list(agent_of(model).map({"x": "note a"}, run="other"))
+    assert notes() == ["fail", "a"]
+    again = next(iter(agent_of(model).map({"x": "note fail"}, run="r")))
+    assert again.status == "error" and notes() == ["fail", "a"]  # the tool does not run again
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        ({"max_failures": 1}, "2 prompts have failed"),
+        ({"budget_usd": 0.025}, "are spent"),
+        ({"timeout_s": 0.0}, "0 s are over"),
+    ],
+)
+def test_a_limit_ends_it_and_says_so(limits: dict[str, Any], words: str) -> None:
+    prompts = [("fail" if "max_failures" in limits else "ok") + f" {number}" for number in range(20)]
+    found = []
+    with pytest.raises(BatchStopped, match=words):
+        for item in agent_of().map(prompts, 1, **limits):
+            found.append(item)
+    assert len(found) == {"max_failures": 2, "budget_usd": 3, "timeout_s": 0}[next(iter(limits))]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"prompts": "one"}, "several prompts"),
+        ({"prompts": [], "concurrency": 0}, "at least 1"),
+        ({"prompts": [], "run": ""}, "run is a name"),
+        ({"prompts": [], "budget_usd": -1}, "from 0 on"),
+    ],
+)
+def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        agent_of().map(**arguments)
+
+
+def test_guards_and_closing_act_for_each_item() -> None:
+    closed: list[str] = []
+
+    @before_each_tool
+    def guard(agent: Agent) -> None:
+        raise ToolRejected("never")
+
+    @on_agent_closed
+    def bye(agent: Agent) -> None:
+        closed.append(agent.name)
+
+    items = list(agent_of(plugins=[guard, bye]).map(["note a", "note b"]))
+    assert [item.status for item in items] == ["answered"] * 2 and notes() == [] and len(closed) == 2
+
+
+def test_a_pause_waits_in_the_record() -> None:
+    @before_each_tool
+    def ask(agent: Agent) -> None:
+        raise Pause("may it?")
+
+    agent = agent_of(plugins=[ask])
+    item = next(iter(agent.map({"x": "note a"}, run="r")))
+    assert (item.status, notes()) == ("paused", [])
+    assert agent.for_session("r.x").resume(approve=True) == "NOTED A"
+    assert [i.result for i in agent.map({"x": "note a"}, run="r")] == ["NOTED A"] and notes() == ["a"]
+
+
+def test_all_wait_together_after_too_many_requests() -> None:
+    from connectagent.agents.batch import Gate
+
+    gate, began = Gate(), time.monotonic()
+    gate.note({"type": "retrying", "status": 429, "retry_after_s": 0.2})
+    gate.note({"type": "retrying", "status": 500, "retry_after_s": 9})
+    gate.before_model()
+    assert 0.19 <= time.monotonic() - began < 2
+
+
+def test_more_prompts_than_the_limit_of_records_leave_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "10")
+    Agent("other", llm=Model(), quiet=True).input("mine")
+    list(agent_of().map([f"p{number}" for number in range(30)]))
+    assert len(list(Path(".co/evals").glob("*.yaml"))) == 31
+
+
+SCRIPT = """
+import sys, time
+from connectagent import Agent
+from connectagent.data import LLMResponse, ToolCall
+
+
+class Model:
+    model = "capitals"
+
+    def complete(self, messages, tools=None):
+        with open("calls", "a") as file:
+            file.write("x\\n")
+        time.sleep(0.02)
+        if messages[-1]["role"] == "user":
+            return LLMResponse(None, [ToolCall("c1", "note", {"text": messages[-1]["content"]})])
+        return LLMResponse("done")
+
+
+def note(text: str) -> str:
+    "Write a line."
+    with open("notes", "a") as file:
+        file.write(text + "\\n")
+    return "noted"
+
+
+agent = Agent("caps", tools=[note], llm=Model())
+try:
+    for item in agent.map([f"p{n}" for n in range(int(sys.argv[1]))], 4, run="r"):
+        print(item.status, flush=True)
+except KeyboardInterrupt:
+    print("interrupted")
+    sys.exit(130)
+"""
+
+
+def test_killed_again_and_again_it_finishes_and_no_tool_runs_twice(folder: Path) -> None:
+    (folder / "script.py").write_text(SCRIPT)
+    chance = random.Random(3)
+    for _ in range(KILLS):
+        process = subprocess.Popen([sys.executable, "script.py", str(ITEMS)], stdout=subprocess.DEVNULL)
+        time.sleep(chance.uniform(0.4, 0.8))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = subprocess.run([sys.executable, "script.py", str(ITEMS)], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split().count("answered") == ITEMS, done.stderr
+    assert len(notes()) == len(set(notes())) and ITEMS - KILLS * 4 <= len(notes()) <= ITEMS
+    calls = Path("calls").read_text().count("x")
+    assert calls <= 2 * ITEMS + KILLS * 4
+    Path("calls").unlink()
+    again = subprocess.run([sys.executable, "script.py", str(ITEMS)], capture_output=True, text=True, timeout=60)
+    assert again.stdout.split().count("answered") == ITEMS and not Path("calls").exists()
+
+
+def test_ctrl_c_ends_it_before_the_next_step(folder: Path) -> None:
+    (folder / "script.py").write_text(SCRIPT)
+
+    def reset() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    process = subprocess.Popen(
+        [sys.executable, "script.py", "1000"], stdout=subprocess.PIPE, text=True, preexec_fn=reset
+    )
+    assert process.stdout is not None and process.stdout.readline().strip() == "answered"
+    process.send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    out = process.communicate(timeout=30)[0]
+    assert out.split()[-1] == "interrupted" and process.returncode == 130
+    assert time.monotonic() - sent < 10  # 1,000 prompts would take longer; the benchmark measures it

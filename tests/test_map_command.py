@@ -1,0 +1,148 @@
+"""`connectagent map`: prompts from a file, results into a file."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent.cli.group import invoke
+from connectagent.settings import overrides
+
+SCRIPT = """
+import time
+from connectagent import Agent
+from connectagent.data import LLMResponse, TokenUsage
+
+
+class Model:
+    model = "capitals"
+
+    def complete(self, messages, tools=None):
+        with open("calls", "a") as file:
+            file.write("x")
+        text = messages[-1]["content"]
+        if text.startswith("slow"):
+            time.sleep(0.1)
+        if text.startswith("fail"):
+            raise ValueError(text)
+        return LLMResponse(text.upper(), usage=TokenUsage(10, 5, cost=0.01))
+
+
+agent = Agent("caps", llm=Model())
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bot.py").write_text(SCRIPT)
+    return tmp_path
+
+
+def co(*arguments: str) -> int:
+    before = dict(overrides)
+    try:
+        return invoke(["map", "bot.py", *arguments])
+    finally:
+        overrides.clear()
+        overrides.update(before)
+
+
+def results(path: str = "out.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def calls() -> int:
+    return len(Path("calls").read_text()) if Path("calls").exists() else 0
+
+
+def test_the_same_command_again_takes_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("one\n\ntwo\nthree\n")
+    assert co("p.txt", "-o", "out.jsonl", "-j", "2") == 0
+    assert {r["prompt"]: r["result"] for r in results()} == {"one": "ONE", "two": "TWO", "three": "THREE"}
+    assert "3/3 done" in capsys.readouterr().err and calls() == 3
+    first = sorted(map(str, results()))
+    Path("p.txt").write_text("one\nfour\ntwo\nthree\n")
+    assert co("p.txt", "-o", "out.jsonl") == 0 and calls() == 4
+    assert set(first) < set(map(str, results()))
+    assert "4/4 done · 3 of them before" in capsys.readouterr().err
+    assert co("p.txt", "--name", "other", "--quiet") == 0 and calls() == 8
+    assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_fields_of_json_lines_and_csv_make_prompts() -> None:
+    Path("p.jsonl").write_text('{"id": 7, "prompt": "one"}\n"two"\n')
+    assert co("p.jsonl", "-o", "out.jsonl") == 0
+    assert ("7", "one") in [(r["id"], r["prompt"]) for r in results()] and len(results()) == 2
+    Path("t.csv").write_text('id,who,what\na,Ann,"one, two"\nb,Bob,three\n')
+    assert co("t.csv", "--prompt", "{who} says {what}", "-o", "out.jsonl") == 0
+    assert {r["id"]: r["result"] for r in results()} == {"a": "ANN SAYS ONE, TWO", "b": "BOB SAYS THREE"}
+
+
+def test_a_failure_is_listed_and_the_exit_code_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("fail one\ntwo\n")
+    assert co("p.txt", "-o", "out.jsonl") == 1
+    err = capsys.readouterr().err
+    assert "1 failed" in err and "ValueError: fail one; see connectagent log show" in err
+    assert {r["status"] for r in results()} == {"error", "answered"}
+    failed = next(r for r in results() if r["error"])
+    assert failed["error"] == {"type": "ValueError", "message": "fail one"}
+
+
+def test_limits_end_it(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("".join(f"prompt {n}\n" for n in range(20)))
+    assert co("p.txt", "-j", "1", "--max-usd", "0.025", "-o", "out.jsonl") == 1
+    assert len(results()) == 3 and "are spent" in capsys.readouterr().err
+    assert co("p.txt", "--sample", "5", "--name", "s", "-o", "out.jsonl") == 0
+    sample = {r["prompt"] for r in results()}
+    assert len(sample) == 5 and co("p.txt", "--sample", "5", "--name", "s", "-o", "out.jsonl") == 0
+    assert {r["prompt"] for r in results()} == sample
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "arguments", "words"),
+    [
+        ("p.txt", "", (), "has no prompts"),
+        ("p.jsonl", "{", (), "p.jsonl:1 is not JSON"),
+        ("p.jsonl", "[1]", (), "neither a text nor an object"),
+        ("p.jsonl", '{"text": "x"}', (), "no field 'prompt', but text"),
+        ("p.jsonl", '{"text": "x"}', ("--prompt", "{words}"), "no field 'words'"),
+        ("gone", None, (), "cannot be read: No such file"),
+        ("p.txt", "one", ("-o", "no/such/out.jsonl"), "-o no/such/out.jsonl: No such file"),
+        ("p.txt", "one", ("-j", "0"), "0 is not in the range"),
+    ],
+)
+def test_a_mistake_is_named(
+    name: str, text: str | None, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if text is not None:
+        Path(name).write_text(text)
+    assert co(name, *arguments) in (1, 2)
+    err = capsys.readouterr().err
+    assert words in err and len(err.splitlines()) <= 5 and calls() == 0
+
+
+def test_ctrl_c_ends_it_with_130_and_the_rest_is_taken_later(folder: Path) -> None:
+    Path("p.txt").write_text("".join(f"slow {n}\n" for n in range(200)))
+    command = [sys.executable, "-m", "connectagent", "map", "bot.py", "p.txt", "-j", "2", "-o", "out.jsonl"]
+
+    def reset() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=reset)
+    while not Path("out.jsonl").exists() or not results():
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    err = process.communicate(timeout=30)[1]
+    assert process.returncode == 130 and "interrupted" in err and "/200 done" in err
+    before, done = calls(), len(results())
+    Path("p.txt").write_text("".join(f"slow {n}\n" for n in range(done + 1)))
+    assert co("p.txt", "-o", "out.jsonl", "-j", "4") == 0
+    assert len(results()) == done + 1 and calls() - before <= 2

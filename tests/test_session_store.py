@@ -1,0 +1,135 @@
+"""Sessions that are kept in a database too: machines with empty disks go on with them, and two never write one."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, SessionBusy
+from connectagent.errors import ProviderError
+from connectagent.testing import ScriptedLLM, call
+
+ran: list[str] = []
+
+
+class Table:
+    """A store as one table."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.broken = False
+        self._run("CREATE TABLE IF NOT EXISTS pieces (name, position, data, PRIMARY KEY (name, position))")
+
+    def _run(self, statement: str, *values: Any) -> list[Any]:
+        if self.broken:
+            raise sqlite3.OperationalError("the database is away")
+        with sqlite3.connect(self.path) as connection:
+            return list(connection.execute(statement, values))
+
+    def size(self, name: str) -> int:
+        found = self._run("SELECT sum(length(data)) FROM pieces WHERE name = ?", name)
+        return found[0][0] or 0
+
+    def read(self, name: str) -> bytes:
+        return b"".join(row[0] for row in self._run("SELECT data FROM pieces WHERE name = ? ORDER BY position", name))
+
+    def append(self, name: str, position: int, data: bytes) -> None:
+        try:
+            self._run("INSERT INTO pieces VALUES (?, ?, ?)", name, position, data)
+        except sqlite3.IntegrityError:
+            if self._run("SELECT data FROM pieces WHERE name = ? AND position = ?", name, position) != [(data,)]:
+                raise SessionBusy(f"{name}: another machine has gone on with it") from None
+
+
+@pytest.fixture(autouse=True)
+def table(tmp_path: Path) -> Table:
+    ran.clear()
+    return Table(tmp_path / "pieces.db")
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def to(name: str) -> None:
+        (tmp_path / name).mkdir(exist_ok=True)
+        monkeypatch.chdir(tmp_path / name)
+
+    to("one")
+    return to
+
+
+def work(what: str) -> str:
+    """Do it."""
+    ran.append(what)
+    return what * 40_000 if what == "L" else "done"
+
+
+def session(table: Table, *responses: Any) -> Any:
+    return Agent("worker", tools=[work], llm=ScriptedLLM(*responses), quiet=True).for_session("job", store=table)
+
+
+def test_an_empty_disk_goes_on_with_a_turn_that_was_stopped(table: Table, disk: Any) -> None:
+    down = ProviderError("down", kind="server", provider="x")
+    with pytest.raises(ProviderError):
+        session(table, call("work", what="L"), down).turn("go", number=1)
+    disk("two")
+    model = ScriptedLLM("finished")
+    other = Agent("worker", tools=[work], llm=model, quiet=True).for_session("job", store=table)
+    assert other.turn("go", number=1) == "finished" and ran == ["L"]
+    assert model.requests[-1].messages[-1]["content"] == "L" * 40_000  # the long text came along
+    disk("three")
+    assert session(table).turn("go", number=1) == "finished"
+    assert other.record.read_bytes() == table.read(other.record.name)
+
+
+def test_machines_take_turns_and_know_of_each_other(table: Table, disk: Any) -> None:
+    ours = session(table, "1", "3")
+    assert ours.turn("a") == "1"
+    disk("two")
+    theirs = session(table, "2", "4")
+    assert theirs.turn("b", number=2) == "2"
+    assert ours.turn("c", number=3) == "3"
+    assert theirs.turns == 3 and theirs.turn("d") == "4"
+    assert [m["content"] for m in theirs.agent.session["messages"]] == ["a", "1", "b", "2", "c", "3", "d", "4"]
+
+
+def test_of_two_that_write_at_the_same_time_one_stops_before_its_tool(table: Table, disk: Any) -> None:
+    def meanwhile(**_: Any) -> Any:
+        disk("two")
+        assert session(table, call("work", what="theirs"), "theirs").turn("go", number=1) == "theirs"
+        return call("work", what="ours")
+
+    with pytest.raises(SessionBusy, match="another machine"):
+        session(table, lambda *a, **k: meanwhile()).turn("go", number=1)
+    assert ran == ["theirs"]
+    assert session(table).turn("go", number=1) == "theirs"
+
+
+def test_what_the_database_has_not_kept_does_not_happen(table: Table, disk: Any) -> None:
+    def away(*_: Any, **__: Any) -> Any:
+        table.broken = True
+        return call("work", what="x")
+
+    broken = session(table, away, call("work", what="x"), "done")  # the model is asked again
+    with pytest.raises(sqlite3.OperationalError, match="is away"):
+        broken.turn("go", number=1)
+    assert ran == []
+    table.broken = False
+    assert broken.turn("go", number=1) == "done" and ran == ["x"]
+
+
+def test_one_of_two_mounts_without_shared_locks_is_stopped(
+    tmp_path: Path, disk: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectagent.records.file.lock_to_write", lambda fd: True)
+    kept: Any = None
+
+    def meanwhile(*_: Any, **__: Any) -> Any:
+        assert session(kept, call("work", what="theirs"), "theirs").turn("go", number=1) == "theirs"
+        return call("work", what="ours")
+
+    with pytest.raises(SessionBusy, match="another agent has gone on"):
+        session(kept, meanwhile).turn("go", number=1)
+    assert ran == ["theirs"] and session(kept).turn("go", number=1) == "theirs"
