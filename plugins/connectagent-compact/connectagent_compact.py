@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _WINDOW = 128_000  # tokens, where the model's own number is not known
 _RATIO = 1 / 3  # tokens a byte, until the provider has counted some
 _LEAST = 200  # characters: shorter results stay
+_PICTURE = 1500  # tokens, about, whatever its bytes are
 _GONE = "(The result had {size} characters, which were removed. Call the tool again if you need them.)"
 _CUT = "\n(... {size} characters were removed here ...)\n"
 _SUMMARY = "(Summary of the conversation so far, whose messages were removed:)\n"
@@ -81,7 +82,7 @@ class Compact:
     @before_llm(tryfirst=True)  # before handlers that make a copy of the messages for one call
     def check(self, agent: Agent, request: LLMRequest) -> None:
         """Compact a conversation that is too long."""
-        window, size = self._window(agent), _Count.of(agent, request)
+        window, size = self._window(agent), _Count.of_next(agent, request)
         if size.tokens > self.share * window:
             self._compact(agent, request, size, self.to * window)
 
@@ -91,7 +92,7 @@ class Compact:
         too_long = isinstance(error, ProviderError) and error.kind == "context_length"
         if not too_long or request is None or attempt > 3 or request.messages is not agent.session["messages"]:
             return None
-        size = _Count.of(agent, request)
+        size = _Count.of_next(agent, request)
         return Retry() if self._compact(agent, request, size, min(size.tokens, self._window(agent)) / 2) else None
 
     def _window(self, agent: Agent) -> int:
@@ -122,7 +123,7 @@ class Compact:
         most = round(goal / 4 / size.ratio)
         content = _LOST.format(count=len(old)) if text is None else _SUMMARY + _shortened(text, most)
         summary: Message = {"role": "user", "content": content}
-        size.take(sum(map(_size, old)) - _size(summary))
+        size.tokens += size.of(summary) - size.of(*old)
         messages[first:last] = [summary, *kept]
 
     def _summary(self, agent: Agent, old: list[Message], size: _Count, goal: float) -> str | None:
@@ -146,44 +147,50 @@ class Compact:
 class _Count:
     """How many tokens the next request takes: counted by the provider, and estimated for what is new."""
 
-    tokens: float
     ratio: float  # tokens a byte
+    tokens: float = 0.0
 
     @classmethod
-    def of(cls, agent: Agent, request: LLMRequest) -> _Count:
+    def of_next(cls, agent: Agent, request: LLMRequest) -> _Count:
         """Start from the last count in the trace: of a call of this conversation, or of the last compaction."""
-        messages = request.messages
+        messages, tools = request.messages, len(json.dumps(request.tools))
         for entry in reversed(agent.session["trace"]):
             usage = entry.get("usage")
             if entry["type"] == "compacted":
-                return cls._estimate(request, entry["ratio"])
+                return cls._estimated(entry["ratio"], messages, tools)
             if entry["type"] == "llm_call" and usage is not None and "/ask:" not in str(entry.get("id")):
                 used = usage if isinstance(usage, dict) else {key: getattr(usage, key) for key in usage.__slots__}
                 last = max((n for n, one in enumerate(messages) if one["role"] == "assistant"), default=0)
-                sent = sum(map(_size, messages[:last])) + len(json.dumps(request.tools))
-                ratio = min(1.0, max(0.2, used["input_tokens"] / max(sent, 1)))
-                new = sum(map(_size, messages[last + 1 :]))
-                return cls(used["input_tokens"] + used["output_tokens"] + ratio * new, ratio)
-        return cls._estimate(request, _RATIO)
+                sizes = [_size(message) for message in messages[:last]]
+                text = used["input_tokens"] - _PICTURE * sum(pictures for _, pictures in sizes)
+                found = cls(min(1.0, max(0.2, text / (tools + sum((size for size, _ in sizes), start=1)))))
+                new = cls(max(found.ratio, _RATIO)).of(*messages[last + 1 :])  # rather too many than too few
+                found.tokens = used["input_tokens"] + used["output_tokens"] + new
+                return found
+        return cls._estimated(_RATIO, messages, tools)
 
     @classmethod
-    def _estimate(cls, request: LLMRequest, ratio: float) -> _Count:
-        return cls(ratio * (sum(map(_size, request.messages)) + len(json.dumps(request.tools))), ratio)
+    def _estimated(cls, ratio: float, messages: list[Message], tools: int) -> _Count:
+        found = cls(ratio)
+        found.tokens = ratio * tools + found.of(*messages)
+        return found
 
-    def take(self, size: int) -> None:
-        """Note that so many bytes were removed."""
-        self.tokens -= self.ratio * size
+    def of(self, *messages: Message) -> float:
+        """How many tokens some messages take, about."""
+        sizes = [_size(message) for message in messages]
+        return sum(self.ratio * size + _PICTURE * pictures for size, pictures in sizes)
 
 
-def _size(message: Message) -> int:
-    """About how many bytes of text a message has."""
+def _size(message: Message) -> tuple[int, int]:
+    """About how many bytes of text a message has, and how many pictures."""
     content, data = message.get("content"), message.get("provider_data")
-    found = 20 + (len(json.dumps(data, default=str)) if data else 0)
+    size, pictures = 20, 0
     for part in content if isinstance(content, list) else [{"type": "text", "text": content or ""}]:
-        text = part.get("text")
-        # A picture takes about 1500 tokens, whatever its bytes are.
-        found += 5000 if part["type"] == "image_url" else _bytes(text if isinstance(text, str) else str(part))
-    return found + sum(20 + _bytes(str(call["function"])) for call in message.get("tool_calls") or ())
+        text, is_picture = part.get("text"), part["type"] == "image_url"
+        pictures += is_picture
+        size += 0 if is_picture else _bytes(text if isinstance(text, str) else str(part))
+    size += sum(20 + _bytes(str(call["function"])) for call in message.get("tool_calls") or ())
+    return max(size, len(json.dumps(data, default=str)) if data else 0), pictures  # which may have the text once more
 
 
 def _bytes(text: str) -> int:
@@ -199,8 +206,10 @@ def _remove_results(messages: list[Message], size: _Count, goal: float) -> int:
     for message in messages[: _blocks(messages)[-1] if messages else 0]:
         if size.tokens <= goal:
             break
-        if message["role"] == "tool" and (had := _size(message)) > _LEAST:
-            _replace(message, _GONE.format(size=had), size)
+        content = message.get("content")
+        length = len(content if isinstance(content, str) else str(content))
+        if message["role"] == "tool" and length > _LEAST:
+            _replace(message, _GONE.format(size=length), size)
             removed += 1
     return removed
 
@@ -208,21 +217,21 @@ def _remove_results(messages: list[Message], size: _Count, goal: float) -> int:
 def _cut_last_results(messages: list[Message], size: _Count, goal: float) -> int:
     """Cut the middle out of the last round's results, where these alone take half of the goal; how many."""
     last = [message for message in messages[_blocks(messages)[-1] :] if message["role"] == "tool"] if messages else []
-    most = goal / 2 / size.ratio
-    if sum(map(_size, last)) <= most:
+    if size.of(*last) <= goal / 2:
         return 0
-    long = [message for message in last if _size(message) > max(_LEAST, most / len(last))]
+    most = goal / 2 / len(last)
+    long = [message for message in last if size.of(message) > most]
     for message in long:
         content = message["content"]
         text = content if isinstance(content, str) else "\n".join(str(part.get("text", "")) for part in content or ())
-        _replace(message, _shortened(text, round(max(_LEAST, most / len(last) - 100))), size)
+        _replace(message, _shortened(text, round(max(_LEAST, most / size.ratio - 100))) or "(a picture)", size)
     return len(long)
 
 
 def _replace(message: Message, content: str, size: _Count) -> None:
-    before = _size(message)
+    size.tokens -= size.of(message)
     message["content"] = content
-    size.take(before - _size(message))
+    size.tokens += size.of(message)
 
 
 def _shortened(text: str, most: int) -> str:
@@ -248,9 +257,9 @@ def _blocks(messages: list[Message]) -> list[int]:
 
 def _tail(messages: list[Message], size: _Count, goal: float) -> int:
     """Where the messages begin that stay: as many as take half of the goal, if the last ones do."""
-    found, left = len(messages), goal / 2 / size.ratio
+    found, left = len(messages), goal / 2
     for start in reversed(_blocks(messages)):
-        left -= sum(map(_size, messages[start:found]))
+        left -= size.of(*messages[start:found])
         if left < 0:
             break
         found = start
