@@ -69,7 +69,7 @@ def read_hooks(folder: Path, user: bool = True, project: bool = True) -> list[Ho
     own, inside = home / "settings.json", folder / ".claude"
     paths = [own] if user else []
     paths += [inside / "settings.json", inside / "settings.local.json"] if project else []
-    hooks: list[Hook] = []
+    hooks: dict[bool, list[Hook]] = {True: [], False: []}  # by whether they are the user's own
     for path in dict.fromkeys(paths):
         try:
             data = _parsed(path, path.read_text("utf-8"))
@@ -79,10 +79,10 @@ def read_hooks(folder: Path, user: bool = True, project: bool = True) -> list[Ho
             continue
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"shellhooks: {path} cannot be read: {error}") from error
-        if data.get("disableAllHooks") is True:
-            return []
-        hooks += _hooks(path, data.get("hooks") or {})
-    return list(dict.fromkeys(hooks))  # what two files say alike runs once
+        if data.get("disableAllHooks") is True:  # a project cannot switch off hooks of the user
+            return [] if path == own else hooks[True]
+        hooks[path == own] += _hooks(path, data.get("hooks") or {})
+    return list(dict.fromkeys([*hooks[True], *hooks[False]]))  # what two files say alike runs once
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:

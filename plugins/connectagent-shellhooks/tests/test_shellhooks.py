@@ -374,8 +374,11 @@ def test_the_users_the_projects_and_the_local_files_are_merged(project: Path) ->
     agent_with(None, "Done.").input("Work")
     assert (project / "seen").read_text() == "user\nproject\nlocal\n"
     settings(project, {"disableAllHooks": True}, "settings.local.json")
+    agent_with(None, "Done.").input("Work")  # a project does not switch off what the user has
+    assert (project / "seen").read_text() == "user\nproject\nlocal\nuser\n"
+    (project / "home" / "settings.json").write_text(json.dumps({"disableAllHooks": True}))
     agent_with(None, "Done.").input("Work")
-    assert (project / "seen").read_text() == "user\nproject\nlocal\n"
+    assert (project / "seen").read_text() == "user\nproject\nlocal\nuser\n"
 
 
 @pytest.mark.parametrize(
