@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from connectagent import ConfigError, LLMRequest, Message, ProviderError, Retry, before_llm, hookspec, on_error
+from connectagent import ConfigError, LLMRequest, Message, ProviderError, Retry, before_llm, hookspec, mask, on_error
 
 if TYPE_CHECKING:
     from connectagent import Agent
 
 _WINDOW = 128_000  # tokens, where the model's own number is not known
 _RATIO = 1 / 3  # tokens a byte, until the provider has counted some
-_LEAST = 200  # characters: shorter results stay
+_LEAST = 200  # bytes: shorter results stay
 _PICTURE = 1500  # tokens, about, whatever its bytes are
-_GONE = "(The result had {size} characters, which were removed. Call the tool again if you need them.)"
+_GONE = "(The result had {size} bytes, which were removed. Call the tool again if you need them.)"
 _CUT = "\n(... {size} characters were removed here ...)\n"
 _SUMMARY = "(Summary of the conversation so far, whose messages were removed:)\n"
 _LOST = "({count} earlier messages were removed.)"
@@ -189,11 +189,26 @@ def _size(message: Message) -> tuple[int, int]:
         text, is_picture = part.get("text"), part["type"] == "image_url"
         pictures += is_picture
         size += 0 if is_picture else _bytes(text if isinstance(text, str) else str(part))
-    size += sum(20 + _bytes(str(call["function"])) for call in message.get("tool_calls") or ())
-    return max(size, len(json.dumps(data, default=str)) if data else 0), pictures  # which may have the text once more
+    functions = (call["function"] for call in message.get("tool_calls") or ())
+    size += sum(50 + len(function["name"]) + _bytes(function["arguments"]) for function in functions)
+    if data:  # which may have the text once more
+        size = max(size, _length(json.dumps(mask(data), default=str, ensure_ascii=False)))
+    return size, pictures
+
+
+_sizes: dict[int, int] = {}  # by the text's hash
 
 
 def _bytes(text: str) -> int:
+    """The size of a text as the record has it: a replay must count the same, and there secrets are masks."""
+    if (known := _sizes.get(hash(text))) is None:
+        if len(_sizes) > 10_000:
+            _sizes.clear()
+        known = _sizes[hash(text)] = _length(mask(text))
+    return known
+
+
+def _length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
@@ -207,7 +222,7 @@ def _remove_results(messages: list[Message], size: _Count, goal: float) -> int:
         if size.tokens <= goal:
             break
         content = message.get("content")
-        length = len(content if isinstance(content, str) else str(content))
+        length = _bytes(content if isinstance(content, str) else str(content))
         if message["role"] == "tool" and length > _LEAST:
             _replace(message, _GONE.format(size=length), size)
             removed += 1
@@ -235,10 +250,11 @@ def _replace(message: Message, content: str, size: _Count) -> None:
 
 
 def _shortened(text: str, most: int) -> str:
-    """A text of at most about `most` bytes: its beginning and its end."""
+    """A text of at most about `most` bytes: its beginning and its end. No part of a secret is left."""
     if _bytes(text) <= most:
         return text
-    half = max(0, round(most * len(text) / _bytes(text) - 60) // 2)
+    text = mask(text)
+    half = max(0, round(most * len(text) / _length(text) - 60) // 2)
     return text[:half] + _CUT.format(size=len(text) - 2 * half) + (text[-half:] if half else "")
 
 
