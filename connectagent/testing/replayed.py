@@ -6,12 +6,13 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, overload
 
 from connectagent.agents.agent import Agent
 from connectagent.agents.resume import is_record
+from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import handlers_of
 from connectagent.output.masking import refresh
 from connectagent.records.blobs import blob_folder, restored
@@ -208,8 +209,9 @@ def recording(folder: Path, live: bool, test: str) -> Iterator[Recorded]:
 def _masking() -> Iterator[None]:
     """Mask secrets, although the settings say otherwise: these records go into a repository."""
     before = overrides.get("mask")
-    if str(setting("mask", overridden=False)).strip().lower() in OFF:
-        overrides["mask"] = True
+    with suppress(ConfigError):  # the project asks for it, and the person has not allowed it
+        if str(setting("mask", overridden=False)).strip().lower() in OFF:
+            overrides["mask"] = True
     refresh()
     try:
         yield
