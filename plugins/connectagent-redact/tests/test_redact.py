@@ -120,12 +120,12 @@ def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
 
 
 def test_neither_the_model_nor_the_record_gets_what_a_user_wrote(co_dir: Path) -> None:
-    plugin = Redact()
+    plugin, mail = Redact(), "nobody.knows.it.yet@example.org"
     agent = agent_with(plugin, lambda messages, tools: f"I write to {messages[-1]['content'].split()[-1]}", log=None)
-    assert agent.input(f"My address is {MAIL}") == f"I write to {MAIL}"
-    assert MAIL not in requests(agent)
-    assert agent.session["messages"][0]["content"] == f"My address is {placeholder(plugin)}"
-    assert MAIL not in written(co_dir) and placeholder(plugin) in written(co_dir)
+    assert agent.input(f"My address is {mail}") == f"I write to {mail}"
+    assert mail not in requests(agent)
+    assert agent.session["messages"][0]["content"] == f"My address is {placeholder(plugin, mail)}"
+    assert mail not in written(co_dir) and placeholder(plugin, mail) in written(co_dir)
 
 
 def test_neither_gets_what_a_tool_returned_or_raised(co_dir: Path) -> None:
