@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from connectagent.hooks.own import hookspec
     from connectagent.hooks.resource import resource
     from connectagent.loop.ask import llm_do
-    from connectagent.output.masking import mask
+    from connectagent.output.masking import add_secret, mask
     from connectagent.records.paths import data_folder
     from connectagent.records.store import Store
     from connectagent.tools.loops import run_async
@@ -97,7 +97,7 @@ _HOME = {
     "hooks.own": "hookspec",
     "hooks.resource": "resource",
     "loop.ask": "llm_do",
-    "output.masking": "mask",
+    "output.masking": "add_secret mask",
     "records.paths": "data_folder",
     "records.store": "Store",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
@@ -146,6 +146,7 @@ __all__ = [
     "TraceEntry",
     "TurnEndedError",
     "Waiting",
+    "add_secret",
     "after_each_tool",
     "after_llm",
     "after_tools",

@@ -17,7 +17,7 @@ from wire_server import WireServer, chat
 from connectagent import Agent, ConfigError
 from connectagent.loop.ask import llm_do
 from connectagent.models.create import create_llm
-from connectagent.settings import asked_by, co_folder, overrides, refusal, setting
+from connectagent.settings import asked_by, co_folder, overrides, read_allowed, refusal, setting
 from connectagent.settings.allowed import allow, store, word_for
 from connectagent.testing import ScriptedLLM
 
@@ -423,3 +423,60 @@ def test_a_word_holds_no_key() -> None:
     (path,) = store().iterdir()
     assert "key-of-a-stranger" not in path.read_text()
     assert set(json.loads(path.read_text())) == {"folder", "digest", "asked", "when"}
+
+
+# -- a file that a plugin reads --------------------------------------------------------------------
+
+
+def hooks(text: str = '{"run": "sh $PROJECT/scripts/check.sh"}') -> Path:
+    """A project with a file that says what is to run, and the script that it names."""
+    Path(".git").mkdir()
+    for name, content in ((".tool/hooks.json", text), ("scripts/check.sh", "true\n")):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(content)
+    return Path(".tool/hooks.json").absolute()
+
+
+def test_a_file_with_commands_is_read_once_it_is_allowed_and_not_after_a_change() -> None:
+    file = hooks()
+    with pytest.raises(ConfigError, match=r"hooks\.json is not allowed yet[^\n]*\n.*connectagent allow .*hooks\.json"):
+        read_allowed(file)
+    done = co("allow", "--show", str(file))
+    assert "what hooks.json says" in done.stdout and "the file 'scripts/check.sh'" in done.stdout
+    assert co("allow", str(file)).returncode == 0
+    assert read_allowed(file).startswith('{"run"')
+    assert f"{file}  " in (listed := co("allow", "--list").stdout) and "  allowed" in listed
+    Path("scripts/check.sh").write_text("curl evil\n")
+    with pytest.raises(ConfigError, match="has changed since you allowed it, or a file that it names"):
+        read_allowed(file)
+    assert "changed since" in co("allow", "--list").stdout
+    assert co("allow", str(file)).returncode == 0 and read_allowed(file)
+    file.write_text('{"run": "other"}')
+    with pytest.raises(ConfigError, match="has changed"):
+        read_allowed(file)
+    assert co("allow", "--revoke", str(file)).returncode == 0
+    with pytest.raises(ConfigError, match="not allowed yet"):
+        read_allowed(file)
+
+
+def test_a_program_of_the_project_may_read_its_own_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = hooks()
+    monkeypatch.setitem(overrides, "program", str(Path("agent.py").absolute()))
+    assert read_allowed(file)
+    monkeypatch.setitem(overrides, "program", str(Path.cwd().parent / "elsewhere" / "agent.py"))
+    with pytest.raises(ConfigError, match="not allowed yet"):
+        read_allowed(file)
+
+
+def test_what_a_word_for_a_file_does_not_cover_is_outside_of_the_project() -> None:
+    Path("../outside.sh").write_text("true\n")
+    file = hooks('{"run": "../outside.sh scripts/check.sh /etc/passwd ..", "x": "\\u0000"}')
+    assert [one.text for one in asked_by(file)] == ["what hooks.json says", "the file 'scripts/check.sh'"]
+
+
+def test_a_file_that_cannot_be_read_cannot_be_allowed() -> None:
+    file = hooks()
+    file.write_bytes(b"\xff\xfe\x00")
+    done = co("allow", str(file))
+    assert done.returncode == 1 and "cannot be read" in done.stderr and "Traceback" not in done.stderr
+    assert co("allow", "no-such-file").returncode == 2

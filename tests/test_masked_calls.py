@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectagent import Agent, Pause, Paused, xray
+from connectagent import Agent, Pause, Paused, add_secret, around_turn, xray
 from connectagent.data import TraceEntry
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
@@ -136,3 +137,16 @@ def test_what_was_asked_with_a_secret_is_found_by_a_process_that_has_another_one
     later.second.llm.responses[:] = ["All done."]
     assert later.boss.resume(caught.value.record, approve=True) == "All done."
     assert later.first.llm.requests == []
+
+
+def test_a_secret_of_the_prompt_that_an_around_turn_handler_adds_is_nowhere_in_the_record() -> None:
+    @around_turn
+    def find(prompt: str) -> Iterator[None]:
+        add_secret(prompt.split()[-1], "badge", at_least=4)
+        yield
+
+    agent = Agent("guard", llm=ScriptedLLM("Welcome."), on_events=[find], quiet=True)
+    agent.input("My badge is qz81")
+    assert agent.record is not None
+    text = agent.record.read_text("utf-8")
+    assert "qz81" not in text and 'input: "My badge is [masked: badge]"' in text

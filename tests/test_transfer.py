@@ -188,6 +188,22 @@ def test_an_agent_that_gets_the_word_twice_in_a_turn_is_told_only_what_is_new() 
     check(root, billing, refunds)
 
 
+def test_an_agent_hears_what_is_left_where_messages_that_it_had_heard_were_removed() -> None:
+    @before_llm
+    def shorten(agent: Agent, request: Any) -> None:
+        if agent.session["user_prompt"] == "Shorter":
+            request.messages[:] = [{"role": "user", "content": "(Summary: plums.)"}, request.messages[-1]]
+
+    child = made("child", "One.", to("front"), "Two.")
+    script = (to("child"), "Back.", "Of plums.", "Short.", to("child"))
+    front = made("front", *script, sub_agents=[child], on_events=[shorten])
+    for prompt in ("Hi", "Back", "Speak of plums", "Shorter", "To the child"):
+        front.input(prompt)
+    said = str(requests(child)[-1][-2]["content"])
+    assert "(Summary: plums.)" in said and "front: Short." in said
+    check(front, child)
+
+
 def test_a_guard_of_the_root_acts_before_another_agent_hears_of_the_turn() -> None:
     @after_user_input
     def guard(agent: Agent, prompt: str) -> str | None:

@@ -351,8 +351,13 @@ class Agent(Repeatable):
         """
         if self.last_usage is None:
             return 0.0
-        window = getattr(self.llm, "context_window", None) or context_window(self.llm.model) or DEFAULT_CONTEXT_WINDOW
+        window = self.context_window or DEFAULT_CONTEXT_WINDOW
         return min(100.0, 100.0 * (self.last_usage.input_tokens + self.last_usage.output_tokens) / window)
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens the agent's model takes; None where that is not known."""
+        return getattr(self.llm, "context_window", None) or context_window(self.llm.model)
 
     @property
     def ledger(self) -> list[dict[str, Any]]:

@@ -158,6 +158,8 @@ def _context(leader: Turn, request: HandoffRequest) -> str:
     agent, target = leader.agent, request.target
     messages, prompt = leader.conversation.session["messages"], users_message(leader)
     heard = ((target.current_session or {}).get("heard") or {}).get(agent.name, 0)
+    if _was_shortened(leader.conversation.session["trace"], target.name):
+        heard = 0  # the count is that of another conversation, of which a summary may be left
     lines = []
     for message in messages[heard:]:
         text, author = text_of(message.get("content")).strip(), message.get("author")
@@ -170,6 +172,16 @@ def _context(leader: Turn, request: HandoffRequest) -> str:
     if request.by == agent.name:
         lines.append(_passed_on(request, "you"))
     return "\n".join([_SAID, *lines]) if lines else ""
+
+
+def _was_shortened(trace: list[TraceEntry], name: str) -> bool:
+    """Whether messages were removed from the conversation since an agent's last turn in it."""
+    for entry in reversed(trace):
+        if entry["type"] == "message_removed":
+            return True
+        if entry["type"] == "agent_turn" and entry.get("agent") == name:
+            return False
+    return False
 
 
 def _note(name: str, text: str, request: HandoffRequest, leader: str) -> str:

@@ -117,7 +117,13 @@ def resume(
 
 
 def reopen(
-    agent: Any, path: Path, at: tuple[int, int] | None, fork: bool, decision: Decision, held: Held | None, renamed: bool = False
+    agent: Any,
+    path: Path,
+    at: tuple[int, int] | None,
+    fork: bool,
+    decision: Decision,
+    held: Held | None,
+    renamed: bool = False,
 ) -> str | None:
     """Go on with a record that is locked, or forked: see `Agent.resume`."""
     with refuse_odd(path):

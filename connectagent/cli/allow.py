@@ -20,8 +20,9 @@ from connectagent.settings import asked_by, project_file
 def allow(path: str | None, show: bool, listed: bool, revoke: bool) -> None:
     """Allow the addresses, code and paths that the settings of a project ask for.
 
-    PATH is a folder of the project, by default the current one. You allow the settings and code as they are now: after
-    a change they need to be allowed again. This is stored in your state folder, not in the project.
+    PATH is a folder of the project, by default the current one, or a file whose commands a plugin is to run. You allow
+    the settings and code as they are now: after a change they need to be allowed again. This is stored in your state
+    folder, not in the project.
     """
     if show + listed + revoke > 1 or (listed and path is not None):
         raise click.UsageError("give one of --show, --list and --revoke; --list takes no path")
@@ -40,9 +41,9 @@ def allow(path: str | None, show: bool, listed: bool, revoke: bool) -> None:
 def _allow(folder: Path, show: bool) -> None:
     from connectagent.settings import allowed
 
-    if not folder.is_dir():
-        raise click.UsageError(f"{str(folder)!r} is no folder")
-    file = project_file(folder)
+    if not folder.exists():
+        raise click.UsageError(f"{str(folder)!r} is no folder and no file")
+    file = project_file(folder) if folder.is_dir() else folder
     if file is None:
         raise ConfigError(f"{folder} has no pyproject.toml that is read: none up to the repository's root is yours")
     asked = asked_by(file)
@@ -50,7 +51,7 @@ def _allow(folder: Path, show: bool) -> None:
         click.echo(plain(f"{file} asks for nothing that you would have to allow"))
         return
     if not show:
-        _kept(allowed.allow, file.parent, asked)
+        _kept(allowed.allow, file.parent if folder.is_dir() else file, asked)
     click.echo(plain(f"{file} {'asks for' if show else 'is allowed'}:"))
     for one in asked:
         click.echo(plain(f"  {one.text}"))
@@ -98,7 +99,8 @@ def _list() -> None:
 def _state(word: dict[str, Any]) -> str:
     from connectagent.settings import allowed
 
-    file = Path(word["folder"]) / "pyproject.toml"
+    file = Path(word["folder"])
+    file = file if file.suffix and not file.is_dir() else file / "pyproject.toml"
     if not file.is_file():
         return "gone"
     try:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from io import BufferedReader, FileIO
 from pathlib import Path
 
@@ -74,6 +75,7 @@ class RecordFile:
 
     def __init__(self, path: Path, head: bytes, synced: bool) -> None:
         self.path = path
+        self.first: Callable[[], bytes] | None = None  # makes what is to be written before the next lines
         self.process = os.getpid()
         self._synced = synced
         self._pending = (0, head)  # the position, and the data that may not be in the file yet
@@ -92,12 +94,13 @@ class RecordFile:
         size = os.fstat(self._open_file.fileno()).st_size
         if size > position + len(queued):  # where locks are not shared, as between two mounts
             raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
+        data = data if self.first is None else self.first() + data
         pending = (position if queued else size, queued + data)
         try:
-            self._pending = pending
+            self._pending, self.first = pending, None  # no Ctrl-C comes between
             self._flush(self._open_file.fileno())
         except KeyboardInterrupt:
-            self._pending = pending
+            self._pending, self.first = pending, None
             self._flush(self._open_file.fileno())
             raise
 

@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,19 +147,19 @@ class RecordLog(MemoryLog):
                     self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
             self._withheld.clear()
             super().begin(turn)
-            session = self._session
-            written = TurnItem(min(self._messages, len(session["messages"])))
-            head = f"- turn: {session['turn']}\n  input: {self._encoder.scalar(turn.prompt)}\n"
+            written = TurnItem(min(self._messages, len(self._session["messages"])))
             if turn.past is not None:
                 written.resume(self._agent, turn.past.lines)
-                head = f"- turn: {session['turn']}\n  resumed: true\n"
-            if self._place is not None:
-                head += self._from()
-            head += "  trace:\n"
-            # In this order no Ctrl-C leaves an entry without an item above it.
-            lines, self._waiting, self._between = [head, *self._waiting], [], False
-            self._write("".join(lines))
-            self._turn = written
+            self._write("")  # handlers may ask for the file
+            rest = "".join([f"{self._from()}  trace:\n", *self._waiting])
+            if self._file is not None:
+                self._file.first = partial(self._item, turn, rest)
+            self._waiting, self._between, self._turn = [], False, written
+
+    def _item(self, turn: Any, rest: str) -> bytes:
+        """The item's beginning, made with the turn's first line: `around_turn` may first add secrets of the prompt."""
+        what = "resumed: true" if turn.past is not None else f"input: {self._encoder.scalar(turn.prompt)}"
+        return f"- turn: {self._session['turn']}\n  {what}\n{rest}".encode("utf-8", "replace")
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         with self._lock:

@@ -12,6 +12,7 @@ from connectagent.settings.values import (
     project_file,
     project_folder,
     project_settings,
+    read_allowed,
     refusal,
     setting,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "project_file",
     "project_folder",
     "project_settings",
+    "read_allowed",
     "refusal",
     "setting",
 ]

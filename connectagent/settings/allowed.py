@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from connectagent.settings.own import read_own, state_folder
 
 OFF = ("0", "off", "false", "no")
 _SHOWN = 200  # characters of a value
+_FILE = "(file)"  # the key of what a single file asks for
+_PATHS = re.compile(r"[\w@%+,.-][\w@%+,./-]*")  # what may be the path of a file
 
 
 class Asked(NamedTuple):
@@ -60,6 +63,42 @@ def _asked_by(key: str, value: Any, folder: Path) -> list[Asked]:
         return [Asked(key, "mask = off: secrets are written and shown", "off")]
     asks = key == "gateway_url" or (key == "dir" and _reaches_out(text))
     return [_asked(key, key, text, folder)] if asks else []
+
+
+def asked_for_by_text(path: Path, text: str) -> list[Asked]:
+    """What a file that says what is to run asks for: itself, and the files of the project that it names.
+
+    Args:
+        path: the file.
+        text: what is in it.
+    """
+    asked = [Asked(_FILE, f"what {path.name} says", hashlib.sha256(text.encode()).hexdigest())]
+    root = root_of(path)
+    folders = [folder for folder in path.parents if folder.is_relative_to(root)]
+    for name in sorted({end for found in _PATHS.findall(text) for end in _ends(found)}):
+        found = next((folder / name for folder in folders if _is_inside(folder / name, root)), None)
+        if found is not None:
+            asked.append(Asked(_FILE, f"the file {str(found.relative_to(root))!r}", f"{name}{_hash_of(found)}"))
+    return asked
+
+
+def _ends(name: str) -> list[str]:
+    """A path, and what is left of it without its first folders, one of which may be a variable's name."""
+    parts = name.split("/")
+    return ["/".join(parts[n:]) for n in range(len(parts))]
+
+
+def root_of(path: Path) -> Path:
+    """The folder of the project that a file belongs to: the repository's root, else the first one without a dot."""
+    repository = next((folder for folder in path.parents if (folder / ".git").exists()), None)
+    return repository or next(folder for folder in path.parents if not folder.name.startswith("."))
+
+
+def _is_inside(path: Path, root: Path) -> bool:
+    try:
+        return path.is_file() and path.resolve().is_relative_to(root.resolve())
+    except (OSError, ValueError):
+        return False
 
 
 def _files(names: Any) -> list[str]:

@@ -160,14 +160,46 @@ def check_file(file: str, place: str) -> None:
         check_allowed("plugins")
 
 
+def read_allowed(path: Path) -> str:
+    """The text of a project's file that says what is to run, for the plugin that runs it.
+
+    The person's word covers the file and the files of the project that it names. A program inside the project needs
+    none, as for plugins: whoever runs that program runs the project's code anyway.
+
+    Raises:
+        ConfigError: the person has not allowed what is in the file now, or it belongs to another user.
+        OSError, UnicodeDecodeError: it cannot be read.
+    """
+    from connectagent.settings.allowed import asked_for_by_text, digest, root_of, word_for
+
+    path = path.absolute()
+    text = path.read_text("utf-8")
+    if path.stat().st_uid not in _trusted():
+        raise ConfigError(f"{path} belongs to another user, so that nothing in it is run")
+    if _runs_program_of(root_of(path)):
+        return text
+    asked, word = asked_for_by_text(path, text), word_for(path)
+    if word is None or word["digest"] != digest(asked):
+        since = "has changed since you allowed it, or a file that it names" if word else "is not allowed yet"
+        raise ConfigError(
+            f"{path} {since}: it says what is to run\nLook at it. If you trust it: connectagent allow {path}"
+        )
+    return text
+
+
 def asked_by(file: Path) -> list[Asked]:
-    """What a project's file asks for that the person must allow.
+    """What a project's file asks for that the person must allow: a pyproject.toml, or a file for `read_allowed`.
 
     Raises:
         ConfigError: the file cannot be read.
     """
-    from connectagent.settings.allowed import asked_for
+    from connectagent.settings.allowed import asked_for, asked_for_by_text
 
+    if file.name != "pyproject.toml":
+        try:
+            return asked_for_by_text(file, file.read_text("utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file}: cannot be read: {error}") from error
     return asked_for(_read(file, file.stat().st_mtime_ns), file.parent)
 
 

@@ -6,17 +6,22 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from connectagent.agents.agent import Agent
 from connectagent.agents.resume import is_record
+from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import handlers_of
+from connectagent.output.masking import refresh
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.lines import entry_of
+from connectagent.records.paths import safe_name
 from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
+from connectagent.settings import overrides, setting
+from connectagent.settings.allowed import OFF
 from connectagent.testing.network import no_network
 from connectagent.testing.recorder import HookRecorder
 from connectagent.testing.replay.recording import Recording
@@ -73,34 +78,46 @@ def replayed(
 
 
 class Recorded:
-    """The fixture `recorded`: `agent = recorded("refund.yaml", make_agent)`.
+    """The fixture `recorded`: `agent = recorded(make_agent)`.
 
-    The agent's model and tools answer from the record, turn by turn, as the test asks; in the end everything must
-    have been the same. With `pytest --record` they are live, and the record is written.
+    The agent's model and tools answer from the record, turn by turn, as the test asks. A request or a call that is
+    not as it was then stops the test at once, and in the end everything must have been the same. With
+    `pytest --record` model and tools are live, and the record is written, with its secrets masked.
 
     Args:
         folder: where the records are.
         live: whether to record.
+        test: the name of the test, for records that are not given a name.
 
     Attributes:
         failed: whether the test has failed already: then nothing is written or compared.
     """
 
-    def __init__(self, folder: Path, live: bool) -> None:
-        self.folder, self.live = folder, live
+    def __init__(self, folder: Path, live: bool, test: str = "test") -> None:
+        self.folder, self.live, self.test = folder, live, test
         self.failed = False
         self._open: list[tuple[Path, Agent, Replaying | None]] = []
 
-    def __call__(self, name: str, make_agent: Callable[[], Agent]) -> Agent:
-        """The agent that `make_agent()` makes, for the record of this name.
+    @overload
+    def __call__(self, name: str, make_agent: Callable[[], Agent]) -> Agent: ...
+
+    @overload
+    def __call__(self, name: Callable[[], Agent]) -> Agent: ...
+
+    def __call__(self, name: str | Callable[[], Agent], make_agent: Callable[[], Agent] | None = None) -> Agent:
+        """The agent that `make_agent()` makes, for the record of this name, or of the test's name.
 
         Raises:
             FileNotFoundError: there is no such record, and none is being written.
         """
-        path = self.folder / name
+        make = make_agent if isinstance(name, str) else name
+        if make is None:
+            raise TypeError("recorded() takes a function that makes the agent, and before it the record's name if any")
+        number = f"-{len(self._open) + 1}" if self._open else ""
+        path = self.folder / (name if isinstance(name, str) else f"{safe_name(self.test)}{number}.yaml")
         if not self.live and not path.is_file():
             raise FileNotFoundError(f"there is no record {path}; write it with: pytest --record")
-        agent, playing = make_agent(), None
+        agent, playing = make(), None
         if self.live:
             agent.log = new_log(recording=True)
         else:
@@ -179,10 +196,26 @@ def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
 
 
 @contextmanager
-def recording(folder: Path, live: bool) -> Iterator[Recorded]:
+def recording(folder: Path, live: bool, test: str) -> Iterator[Recorded]:
     """Hold agents against the records of a folder, without a network, or write them; see `Recorded`."""
-    recorded = Recorded(folder, live)
-    with sandboxed(), nullcontext() if live else no_network():
+    recorded = Recorded(folder, live, test)
+    with sandboxed(), _masking(), nullcontext() if live else no_network():
         yield recorded
         if not recorded.failed:
             recorded.finish()
+
+
+@contextmanager
+def _masking() -> Iterator[None]:
+    """Mask secrets, although the settings say otherwise: these records go into a repository."""
+    before = overrides.get("mask")
+    with suppress(ConfigError):  # the project asks for it, and the person has not allowed it
+        if str(setting("mask", overridden=False)).strip().lower() in OFF:
+            overrides["mask"] = True
+    refresh()
+    try:
+        yield
+    finally:
+        if before is None:
+            overrides.pop("mask", None)
+        refresh()

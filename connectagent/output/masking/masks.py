@@ -219,9 +219,20 @@ def check() -> None:
     _take(*_setting())
 
 
-def add_secret(value: str | None, name: str) -> None:
-    """Mask a value that no environment variable holds: a key given in code. Short values and words are left alone."""
-    if isinstance(value, str) and is_telling(value) and value not in _given:
+def add_secret(value: str | None, name: str, *, at_least: int | None = None) -> None:
+    """Mask a value from now on wherever connectagent writes or shows it: `[masked: name]` takes its place.
+
+    A process has up to 1000 of these values; the oldest are given up.
+
+    Args:
+        value: the value.
+        name: the name in the mask.
+        at_least: how many characters it must have; None: short values and words, which would be found everywhere, are
+            left alone.
+    """
+    if not isinstance(value, str) or value in _given:
+        return
+    if is_telling(value) if at_least is None else len(value) >= max(at_least, 1):
         while len(_given) >= MOST_GIVEN:
             _given.pop(next(iter(_given)), None)
         _given[value] = name

@@ -37,6 +37,10 @@ class RecordEnds(BaseException):
     """The record has no more answers; no Exception, as no handler could do anything about it."""
 
 
+class RecordMiss(RecordEnds):
+    """Something else is asked than then, so that the record has no answer to it."""
+
+
 def canonical(value: Any) -> str:
     """A value in the form of a record, to compare it with what was recorded."""
     text = json_line(value)
@@ -108,6 +112,8 @@ class Player:
         self.raised: list[BaseException] = []
         self.entries: list[TraceEntry] = []
         self.on_request: Callable[[Sent], None] = lambda sent: None
+        self.is_strict = False  # whether an answer is only for the very question of a handler or tool
+        self.on_lack: Callable[[dict[str, Any]], None] = lambda lack: None
         self._turn: RecordedTurn | None = None
         self._answered = 0
         self._arguments: Any = {}
@@ -151,6 +157,7 @@ class Player:
         session: Any = self.agent.current_session or {}
         place = {"turn": session.get("turn"), "iteration": session.get("iteration")}
         self.not_recorded.append({**place, "what": what, "reason": reason, **more})
+        self.on_lack(self.not_recorded[-1])
         return NOT_RECORDED.format(reason=reason)
 
     @contextmanager
@@ -190,9 +197,10 @@ class Player:
         place, _, attempt = id.rpartition("/")
         same = f"{place.rpartition('/ask:')[0]}/ask:"
         near = (one for one in asks if one.startswith(same) and one.endswith(f"/{attempt}"))
-        found = id if id in asks else next(near, None)
+        other = next(near, None)
+        found = id if id in asks else None if self.is_strict else other
         if found is None:
-            reason = "it asked no model there then"
+            reason = "it asked no model there then" if other is None else "it asked something else there then"
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
         return model_answer(asks.pop(found))
 

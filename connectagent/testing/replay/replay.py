@@ -16,7 +16,7 @@ from connectagent.agents.agent import Agent
 from connectagent.agents.resume import is_record, resume
 from connectagent.data import Message, TraceEntry
 from connectagent.errors import Paused
-from connectagent.output.rows import many
+from connectagent.output.rows import call_text, many
 from connectagent.output.text import describe
 from connectagent.session.history import History
 from connectagent.session.state import clone
@@ -29,7 +29,7 @@ from connectagent.testing.replay.compare import (
     first_difference,
     new_errors,
 )
-from connectagent.testing.replay.player import Player, RecordEnds, apply_change, canonical
+from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss, apply_change, canonical
 from connectagent.testing.replay.recorded_form import RecordedForm
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Run, Sent, conversation_of, runs_of
 
@@ -163,6 +163,7 @@ class Replaying:
         self.player.on_request = self._compare
         self.turn: RecordedTurn | None = None
         self.asked = 0  # requests of this turn
+        self.is_strict = False
         self.last: tuple[str | None, BaseException | None] = (None, None)
         self.out = Replay(
             recording.path, agent, requests=self.player.requests, not_recorded=self.player.not_recorded
@@ -177,8 +178,13 @@ class Replaying:
         return self.out
 
     def by_turns(self) -> None:
-        """Let each `input()` of the agent play the record's next turn, and return its result or raise its error."""
+        """Let each `input()` of the agent play the record's next turn, and return its result or raise its error.
+
+        Where a model or a tool is asked something else than then, `input()` raises a `RecordMiss` at once.
+        """
         turns = iter(self.recording.turns)
+        self.is_strict = self.player.is_strict = True
+        self.player.on_lack = self._miss
 
         def run(agent: Agent, what: str, action: Callable[[], Any]) -> Any:
             if what != "input":
@@ -326,6 +332,21 @@ class Replaying:
         elif not turn.was_stopped:
             lines = ["- the turn ended", "+ the model is asked once more"]
             self.out.diverged(Divergence(now.turn, now.iteration, "calls", lines))
+        if self.is_strict and self.out.divergence is not None:
+            raise RecordMiss(self._differs(str(self.out.divergence)))
+
+    def _miss(self, lack: dict[str, Any]) -> None:
+        """Stop where the record has no answer.
+
+        Raises:
+            RecordMiss: always.
+        """
+        called = call_text(lack["tool_name"], lack["arguments"]) if "tool_name" in lack else "a model"
+        place = f"{lack['turn']}.{lack['iteration']}"
+        raise RecordMiss(self._differs(f"{place}: {called} is asked, and has no answer: {lack['reason']}"))
+
+    def _differs(self, how: str) -> str:
+        return f"{self.recording.path.name} is not replayed as it was; if it is meant: pytest --record\n{how}"
 
     def _makers(self, then: Sent, now: Sent) -> list[dict[str, Any]]:
         """Who made each message now; for one that is gone, who removed it."""

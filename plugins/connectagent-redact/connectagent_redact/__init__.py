@@ -1,0 +1,261 @@
+"""Keeps personal data and secrets out of what models read: `<EMAIL_1a2b3c4d>` stands for an address.
+
+A placeholder is made from the value and a key of the project. So every agent of a tree, and a turn that goes on
+elsewhere, has the same one without a list. `finding.py` says what is found. The options are on `Redact`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import re
+from collections.abc import Callable, Generator, Sequence
+from functools import cache, partial
+from hashlib import blake2b
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from connectagent import (
+    ConfigError,
+    LLMRequest,
+    Message,
+    ToolCall,
+    ToolRejected,
+    add_secret,
+    after_each_tool,
+    after_user_input,
+    around_llm,
+    around_tool,
+    around_turn,
+    before_each_tool,
+    before_llm,
+    data_folder,
+    mask,
+    on_complete,
+)
+from connectagent_redact.finding import canonical, find
+
+if TYPE_CHECKING:
+    from connectagent import Agent
+
+KINDS = ("SECRET", "EMAIL", "PHONE", "IBAN", "CARD", "SSN")
+_PLACEHOLDER = re.compile(r"<[A-Z][A-Z_]*_[0-9a-f]{8}>")
+_MASKED = re.compile(rf"\[masked: ({_PLACEHOLDER.pattern})\]")
+_DEEPEST = 50  # levels of data
+_MOST = 10_000  # values and texts that are remembered
+_SHORTEST = 4  # characters: what is shorter would be masked everywhere in the record
+
+
+class Redact:
+    """The plugin: `Agent(plugins=["redact"])`, or with options `Agent(plugins=[("redact", {"restore": ["send"]})])`.
+
+    Args:
+        kinds: what is redacted.
+        restore: the tools whose arguments get the values back, by name; True for all.
+        result: whether the turn's result gets them back.
+        region: the country of phone numbers without `+`, such as `DE`.
+        presidio: kinds that presidio looks for too, such as `PERSON`; True for people and places.
+        allow: values that are not redacted.
+
+    Raises:
+        ConfigError: an option cannot be used.
+    """
+
+    name: ClassVar[str] = "redact"
+
+    def __init__(
+        self,
+        kinds: Sequence[str] = KINDS,
+        restore: bool | Sequence[str] = (),
+        result: bool = True,
+        region: str | None = None,
+        presidio: bool | Sequence[str] = (),
+        allow: Sequence[str] = (),
+    ) -> None:
+        wanted = [kinds] if isinstance(kinds, str) else list(kinds)
+        if unknown := [kind for kind in wanted if kind not in KINDS]:
+            raise ConfigError(f"redact: kinds are {', '.join(KINDS)}, not {unknown[0]!r}")
+        named = ("PERSON", "LOCATION") if presidio is True else tuple(presidio or ())
+        if named and find_spec("presidio_analyzer") is None:
+            raise ConfigError("redact: presidio is not installed: pip install 'connectagent-redact[presidio]'")
+        self.result, self.allow = result, frozenset(allow)
+        tools = [restore] if isinstance(restore, str) else restore
+        self.restore = tools if isinstance(tools, bool) else frozenset(tools)
+        self._find = partial(find, kinds=frozenset(wanted), region=region, presidio=named)
+        self._values: dict[str, str] = {}  # by placeholder, without secrets
+        self._clean: dict[int, None] = {}  # hashes of texts in which there is nothing to redact
+
+    # -- what comes in -------------------------------------------------------------------------
+
+    @around_turn(tryfirst=True)
+    def watch(self, agent: Agent, prompt: str) -> Generator[None, Any, None]:
+        """Look at the prompt before it is recorded, so that the record has masks."""
+        self.text(prompt)
+        yield
+
+    @after_user_input(tryfirst=True)
+    def take_prompt(self, agent: Agent) -> None:
+        """Redact the user's message."""
+        self._redact_messages(agent.session["messages"])
+
+    @around_tool(trylast=True)  # the innermost: other handlers, the trace and the record see what is redacted
+    def watch_tool(self, tool_call: ToolCall) -> Generator[None, Any, Any]:
+        """Redact what a tool returns."""
+        try:
+            result = yield
+        except Exception as error:
+            self.text(str(error))
+            raise
+        clean = _changed(result, self.text)
+        return None if clean is result else clean
+
+    @after_each_tool(tryfirst=True)
+    def after_tool(self, result: Any) -> Any:
+        """Redact errors, and what stood in for a result."""
+        clean = _changed(result, self.text)
+        return None if clean is result else clean
+
+    @before_llm(trylast=True)
+    def before_model(self, request: LLMRequest) -> None:
+        """Redact what is new in the conversation, whoever put it there."""
+        self._redact_messages(request.messages)
+
+    @around_llm(trylast=True)
+    def watch_model(self, request: LLMRequest) -> Generator[None, Any, None]:
+        """Redact what handlers and tools ask a model."""
+        self._redact_messages(request.messages)
+        yield
+
+    def _redact_messages(self, messages: list[Message]) -> None:
+        """Redact messages in place. What a model wrote itself is known to its provider."""
+        for message in messages:
+            if message["role"] == "assistant" and not message.get("author"):
+                continue
+            content = message.get("content")
+            clean = _changed(content, self.text)
+            if clean is not content:
+                message["content"] = clean
+
+    # -- what goes out -------------------------------------------------------------------------
+
+    @before_each_tool
+    def before_tool(self, tool_call: ToolCall) -> None:
+        """Give a tool the values back, if it is to have them."""
+        if self.restore is True or (self.restore and tool_call.name in self.restore):
+            restored = _changed(tool_call.arguments, partial(self._restored, needed=True))
+            if restored is not tool_call.arguments:
+                tool_call.arguments.clear()
+                tool_call.arguments.update(restored)
+
+    @on_complete(trylast=True)
+    def complete(self, agent: Agent, result: str) -> str | None:
+        """Give the user the values back."""
+        if not self.result or agent.parent is not None:
+            return None
+        restored = self._restored(result)
+        return None if restored == result else restored
+
+    def _restored(self, text: str, needed: bool = False) -> str:
+        """A text with the values that are known in this process.
+
+        Raises:
+            ToolRejected: a value is needed and not known.
+        """
+
+        def value(match: re.Match[str]) -> str:
+            if match[0] not in self._values and needed:
+                raise ToolRejected(f"the value of {match[0]} is not known any more: ask the user for it again")
+            return self._values.get(match[0], match[0])
+
+        return _PLACEHOLDER.sub(value, text)
+
+    # -- one value -----------------------------------------------------------------------------
+
+    def text(self, text: str) -> str:
+        """A text with placeholders."""
+        if hash(text) in self._clean:
+            return text
+        parts, at = [], 0
+        for one in self._find(text):
+            if one.value not in self.allow and not _PLACEHOLDER.search(one.value):
+                parts += [text[at : one.start], self._placeholder(one.kind, one.value)]
+                at = one.end
+        # What is left: secrets that connectagent knows, values in other encodings, and what a record has masked.
+        clean = _MASKED.sub(r"\1", mask("".join([*parts, text[at:]])))
+        if clean == text:
+            _remember(self._clean, hash(text), None)
+            return text
+        return clean
+
+    def _placeholder(self, kind: str, value: str) -> str:
+        digest = blake2b(canonical(kind, value).encode("utf-8", "replace"), key=_key(), digest_size=4).hexdigest()
+        placeholder = f"<{kind}_{digest}>"
+        add_secret(value, placeholder, at_least=_SHORTEST)
+        if kind != "SECRET":
+            _remember(self._values, placeholder, value)
+        return placeholder
+
+
+def _changed(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:
+    """A value whose texts are changed; the same object if nothing is."""
+    if isinstance(value, str):
+        changed = change(value)
+        return value if changed == value else changed
+    if depth > _DEEPEST or value is None or isinstance(value, bool | int | float | bytes):
+        return value
+    data = _as_data(value)
+    inside = partial(_changed, change=change, depth=depth + 1)
+    if isinstance(data, dict):
+        pairs = _changed_pairs(data, inside)
+        return value if pairs is data else pairs
+    if isinstance(data, list):
+        items = [inside(one) for one in data]
+        return value if all(one is other for one, other in zip(items, data, strict=True)) else items
+    return value
+
+
+def _changed_pairs(data: dict[Any, Any], inside: Callable[[Any], Any]) -> dict[Any, Any]:
+    """A dict whose keys and values are changed; the same one if nothing is, or it is a picture or a file."""
+    if data.get("type") in ("image_url", "file"):
+        return data
+    pairs = {inside(key): inside(one) for key, one in data.items()}
+    same = len(pairs) == len(data) and all(pairs.get(key) is one for key, one in data.items())
+    return data if same else pairs
+
+
+def _as_data(value: Any) -> Any:
+    """What the model reads of an object, as far as it is known: a dict or a list."""
+    if isinstance(value, tuple | set | frozenset):
+        return list(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return value.model_dump() if hasattr(value, "model_dump") else value
+
+
+def _remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    while len(known) >= _MOST:
+        with contextlib.suppress(KeyError, StopIteration, RuntimeError):  # another thread was faster
+            del known[next(iter(known))]
+    known.setdefault(key, value)
+
+
+def _key() -> bytes:
+    """The project's key, which makes placeholders that nobody can compute from a guess."""
+    try:
+        return _stored_key(data_folder("redact"))
+    except OSError:
+        return _stored_key(None)
+
+
+@cache
+def _stored_key(folder: Path | None) -> bytes:
+    new = os.urandom(32)
+    if folder is None:
+        return new
+    with contextlib.suppress(FileExistsError):
+        file = os.open(folder / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(file, new)
+        os.close(file)
+    return (folder / "key").read_bytes()[:64] or new
