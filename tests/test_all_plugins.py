@@ -24,6 +24,7 @@ from wire_driver import ERROR_KINDS, MODES, RETRIED, WIRE, Recording, load, reco
 from wire_server import FIXTURES, WireServer, answers_of, conversation
 
 from connectagent import Agent, ConfigError, PluginError, Tool
+from connectagent.hooks.entry_points import OFFICIAL
 
 FOLDERS = sorted((ROOT / "plugins").glob("connectagent-*/"))
 PROJECTS = {folder.name: tomllib.loads((folder / "pyproject.toml").read_text("utf-8")) for folder in FOLDERS}
@@ -62,6 +63,10 @@ def test_the_extra_all_names_every_plugin_that_is_not_heavy() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     light = [folder.name for folder in FOLDERS if not any(map(HEAVY.fullmatch, libraries_of(folder)))]
     assert project["optional-dependencies"]["all"] == light
+
+
+def test_a_name_that_is_not_installed_is_known_for_every_plugin() -> None:
+    assert [f"connectagent-{name}" for name in OFFICIAL] == [folder.name for folder in FOLDERS]
 
 
 @pytest.fixture(scope="module")
