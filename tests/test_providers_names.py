@@ -14,6 +14,7 @@ from connectagent.models.create import create_llm
 from connectagent.models.offline import OfflineLLM
 from connectagent.models.openai import OpenAILLM
 from connectagent.models.prices import context_window
+from connectagent.testing import ScriptedLLM
 
 VARIABLES = (
     "CONNECTAGENT_MODEL", "CONNECTAGENT_GATEWAY_URL", "CONNECTAGENT_GATEWAY_KEY", "OPENAI_API_KEY", "OPENAI_BASE_URL",
@@ -113,6 +114,24 @@ def test_factories_of_plugins_are_asked_first() -> None:
     assert create_llm("echo/loud-a", factories=factories).model == "ECHO/LOUD-A"
     assert isinstance(create_llm("gpt-4o", factories=factories), Echo)
     assert isinstance(create_llm("claude-x", factories=factories), AnthropicLLM)
+
+
+def test_models_of_plugins_get_the_options_that_code_gives_for_them() -> None:
+    class Echo:
+        def __init__(self, model: str, options: dict[str, Any]) -> None:
+            self.model, self.options = model, options
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            return LLMResponse(str(self.options))
+
+        def with_options(self, options: dict[str, Any]) -> Any:
+            return Echo(self.model, options)
+
+    factories: Any = {"echo": lambda name: Echo(name, {"seed": 1}), "plain": lambda name: ScriptedLLM(model=name)}
+    given = create_llm("echo/a", options={"top_k": 2}, factories=factories)
+    assert given.complete([]).content == "{'seed': 1, 'top_k': 2}"
+    assert create_llm("echo/a", factories=factories).complete([]).content == "{'seed': 1}"
+    assert create_llm("plain/a", options={"top_k": 2}, factories=factories).model == "plain/a"
 
 
 def test_a_context_window_is_known_or_none() -> None:

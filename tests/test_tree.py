@@ -211,6 +211,24 @@ def test_a_child_may_leave_one_plugin_of_its_parent_out_by_name() -> None:
     assert {handler.plugin for handler in child.hooks.loaded} == {"Counting"}
 
 
+def test_a_plugin_may_act_in_its_own_agent_only() -> None:
+    class Own:
+        inherited = False
+
+        @before_llm
+        def note(self, agent: Agent) -> None:
+            noted.append(agent.name)
+
+    noted: list[str] = []
+    plugin = Own()
+    child = made("child", "1")
+    made("parent", ("child", {"prompt": "Go"}), "2", tools=[child], plugins=[plugin]).input("Hi")
+    assert noted == ["parent", "parent"]
+    listing = made("child", "1", plugins=[plugin])
+    made("parent", ("child", {"prompt": "Go"}), "2", tools=[listing], plugins=[plugin]).input("Hi")
+    assert noted[2:] == ["parent", "child", "parent"]
+
+
 def test_an_inherited_plugin_meets_the_child_when_the_tree_is_made() -> None:
     met: list[str] = []
 

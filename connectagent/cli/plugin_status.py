@@ -25,6 +25,7 @@ from connectagent.hooks.entry_points import (
     named,
     normalized,
     options_of,
+    options_place,
     table_names,
     way_out,
 )
@@ -112,17 +113,29 @@ def _break(status: Status, error: ConnectAgentError, plugin: Installed) -> None:
 
 def _look(plugin: Installed, status: Status) -> None:
     options, thing = options_of(plugin), guarded(plugin, lambda: imported(plugin))
-    if is_factory(thing) and guarded(plugin, lambda: missing_options(thing, options)):
-        members = [member for cls in getattr(thing, "__mro__", ()) for member in vars(cls).values()]
-        hooks = {hook for member in members for hook in marks_of(member)}
-        if isinstance(thing, type) and hooks:
-            status.status, status.hooks = "needs options", [hook for hook in (*CONTRACTS, RESOURCE) if hook in hooks]
-            return
-    status.handlers = list(handlers_of(plugin))
+    if is_factory(thing) and guarded(plugin, lambda: missing_options(thing, options)) and _needs_options(status, thing):
+        return
+    try:
+        status.handlers = list(handlers_of(plugin))
+    except PluginError as error:  # of a plugin that has no options yet, and says that it cannot do without
+        if options or not isinstance(error.__cause__, ConfigError) or not _needs_options(status, thing):
+            raise
+        status.error, status.way_out = str(error.__cause__), f"set them in {options_place(plugin)}, or in code"
+        return
     if status.status == "installed":
         status.status = "ok"
     hooks = {handler.hook for handler in status.handlers}
     status.hooks = [hook for hook in (*CONTRACTS, RESOURCE) if hook in hooks]
+
+
+def _needs_options(status: Status, thing: Any) -> bool:
+    """Note that a plugin needs options, if it is a class with handlers; whether it is."""
+    members = [member for cls in getattr(thing, "__mro__", ()) for member in vars(cls).values()]
+    hooks = {hook for member in members for hook in marks_of(member)}
+    if not isinstance(thing, type) or not hooks:
+        return False
+    status.status, status.hooks = "needs options", [hook for hook in (*CONTRACTS, RESOURCE) if hook in hooks]
+    return True
 
 
 def _named_by(plugin: Installed) -> list[str]:

@@ -216,7 +216,8 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
         plugin = find(bare, describe_place(place))
     handlers = list(handlers_of(item))
     for handler in handlers:
-        handler.local = _key(item) in map(_key, _flat(on_events))
+        own = getattr(handler.thing, "inherited", True) is False
+        handler.local = own or _key(item) in map(_key, _flat(on_events))
     guards = any(handler.hook in GUARDING and not handler.shadowed for handler in handlers)
     if plugin is not None and place in IN_CODE and guards and options_of(plugin):
         raise PluginError(

@@ -40,7 +40,10 @@ CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "d
 IN_CODE = (CODE, USE)
 
 # The plugins that this project publishes.
-OFFICIAL = ("adk", "approve", "artifacts", "checkpoint", "memory", "notify", "otel", "reflect")
+OFFICIAL = (
+    *("adk", "approve", "artifacts", "budget", "checkpoint", "local", "loopguard"),
+    *("memory", "notify", "otel", "reflect", "retry", "verify"),
+)
 
 
 def normalized(name: str) -> str:

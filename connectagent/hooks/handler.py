@@ -30,7 +30,7 @@ class Handler:
         version: the version of the plugin's distribution, or None.
         builtin: whether it is of a built-in plugin; its changes are not attributed.
         shadowed: whether it runs on copies, and only its intended changes are traced.
-        local: whether agents below its agent do not inherit it, as with `on_events`.
+        local: whether agents below its agent do not inherit it, as with `on_events` and `inherited = False`.
         thing: what was listed or registered: the function, or the object or module that has it.
 
     Attributes:

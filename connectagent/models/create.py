@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from connectagent.data import LLM
+from connectagent.data import LLM, ConfigurableLLM
 from connectagent.errors import ConfigError
 from connectagent.models.connection import OWN_SERVER, Connection, given
 from connectagent.models.names import NO_KEY, PROVIDERS, default_model
@@ -33,7 +33,8 @@ def create_llm(
         api_key: the key, in place of the provider's variable.
         base_url: another address. A name whose provider is not known is then asked on OpenAI's wire,
             which is what local servers speak, without the key of OpenAI's variable.
-        options: parameters of the provider's API that are sent with every request.
+        options: parameters of the provider's API that are sent with every request. An LLM that a factory makes gets
+            them by its `with_options`, if it has one.
         factories: by the beginning of a model's name (`echo` for `echo` and `echo/...`, `my-` for `my-...`),
             what makes its `LLM`. They are asked first; the longest beginning wins.
 
@@ -60,7 +61,7 @@ def connected(name: str, connection: Connection, factories: Mapping[str, Factory
     provider, bare = connection.provider(name, factories)
     mine = connection.to(provider, factories)
     if provider in factories:
-        return factories[provider](name)
+        return _given_options(factories[provider](name), mine.options)
     if provider == "offline":
         if mine.base_url:
             raise ConfigError(f"base_url={mine.base_url!r} needs a model: name the one to ask there, model='...'")
@@ -74,6 +75,13 @@ def connected(name: str, connection: Connection, factories: Mapping[str, Factory
         base_url, key = base_url or _gateway_url(name), key or setting("gateway_key")
     adapter = _adapter(provider)
     return adapter(bare, provider=provider, api_key=key, base_url=base_url, options=dict(mine.options) or None)
+
+
+def _given_options(llm: LLM, options: Mapping[str, Any]) -> LLM:
+    """The LLM of a plugin with the options that code gave for it, if it takes any."""
+    if not options or not isinstance(llm, ConfigurableLLM):
+        return llm
+    return llm.with_options({**llm.options, **options})
 
 
 def _adapter(provider: str) -> type[WireLLM]:

@@ -64,8 +64,9 @@ _RUN_OTHERS = """
     stdbuf strace su sudo systemd-run tar tclsh time timeout trap unshare uvx vi vim watch xargs zip zsh .
 """
 # One simple command in a POSIX shell: no operator, redirection, expansion, escape or comment. Neither `\` nor `!`
-# inside quotes, which fish and csh read otherwise.
-_SIMPLE = re.compile(r"""(?:[A-Za-z0-9_./:=,@%+\ -]|'[^'\\!]*'|"[^"$`\\!]*")*""")
+# inside quotes, which fish and csh read otherwise. `~` is a home at the beginning of a word and after `:` and `=`, but
+# plain behind a letter or digit, as in `HEAD~1`.
+_SIMPLE = re.compile(r"""(?:[A-Za-z0-9_./:=,@%+\ -]|(?<=[A-Za-z0-9_])~|'[^'\\!]*'|"[^"$`\\!]*")*""")
 _PROGRAM = re.compile(r"[A-Za-z0-9_./+-]+")  # not `A=1`, which would be an assignment
 
 _SHELL_WORDS = {"bash", "cmd", "command", "exec", "execute", "powershell", "run", "sh", "shell", "terminal", "zsh"}

@@ -4,21 +4,24 @@ What ADK's callbacks import is here too, as stand-ins: `from connectagent_adk im
 """
 
 from connectagent_adk import content as types
+from connectagent_adk.artifacts import InMemoryArtifactService
 from connectagent_adk.contexts import (
     CallbackContext,
     Context,
     Event,
     EventActions,
-    InMemoryArtifactService,
     Session,
     State,
     ToolContext,
 )
-from connectagent_adk.models import BaseTool, LlmRequest, LlmResponse
+from connectagent_adk.models import BasePlugin, BaseTool, LlmRequest, LlmResponse
 from connectagent_adk.plugin import AdkCallbacks, adk_callbacks
+from connectagent_adk.runner_plugins import AdkPlugin, adk_plugin
 
 __all__ = [
     "AdkCallbacks",
+    "AdkPlugin",
+    "BasePlugin",
     "BaseTool",
     "CallbackContext",
     "Context",
@@ -31,5 +34,6 @@ __all__ = [
     "State",
     "ToolContext",
     "adk_callbacks",
+    "adk_plugin",
     "types",
 ]

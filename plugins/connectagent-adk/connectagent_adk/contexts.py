@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import uuid
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+from weakref import WeakKeyDictionary
 
+from connectagent import PluginError
+from connectagent_adk.artifacts import OfPlugin
 from connectagent_adk.translation import contents_of, plain_text
 
 if TYPE_CHECKING:
@@ -72,7 +76,7 @@ class EventActions:
 
     Args:
         skip_summarization: of a tool's callback: the turn ends with the tool's result, after its round.
-        escalate: the turn ends; of a tool's callback, after its round and with the tool's result.
+        escalate: the `Loop` around the agent is left at the end of the turn.
         state_delta: changes of the state; what is put in here is written to it.
         artifact_delta: the artifacts that the callback saved, with their versions.
         transfer_to_agent: of a tool's callback: the agent that answers from now on, after the round.
@@ -91,6 +95,26 @@ class Event:
 
     author: str
     content: Any
+    invocation_id: str = ""
+    branch: str | None = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    actions: EventActions = field(default_factory=EventActions)
+    partial: bool | None = None
+    error_code: str | None = None
+    error_message: str | None = None
+    long_running_tool_ids: set[str] | None = None
+
+    def get_function_calls(self) -> list[Any]:
+        """The calls in the message."""
+        return [part.function_call for part in self.content.parts or () if part.function_call]
+
+    def get_function_responses(self) -> list[Any]:
+        """The results in the message."""
+        return [part.function_response for part in self.content.parts or () if part.function_response]
+
+    def is_final_response(self) -> bool:
+        """Whether the message ends the turn: it neither calls a tool nor is a tool's result."""
+        return not (self.get_function_calls() or self.get_function_responses())
 
 
 @dataclass
@@ -100,10 +124,11 @@ class Session:
     Args:
         id: stays the same as long as the program keeps the session.
         app_name: the agent's name.
-        user_id: always `user`.
+        user_id: whose session it is.
         state: `agent.current_session["state"]`.
         messages: `agent.current_session["messages"]`.
         types: the module of `Content` and `Part`.
+        texts: the names of the tools that return a str.
     """
 
     id: str
@@ -112,12 +137,13 @@ class Session:
     state: dict[str, Any]
     messages: list[Any] = field(repr=False)
     types: Any = field(repr=False)
+    texts: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def events(self) -> list[Event]:
         """The conversation; system messages are left out."""
         said = [message for message in self.messages if message["role"] not in ("system", "developer")]
-        pairs = contents_of(said, self.types)
+        pairs = contents_of(said, self.types, self.texts)
         return [Event("user" if stands[0]["role"] == "user" else self.app_name, item) for item, stands in pairs]
 
 
@@ -134,10 +160,70 @@ class Turn:
         self.number = session["turn"]
         self.session_id = session_id or uuid.uuid4().hex
         self.invocation_id = f"e-{uuid.uuid4()}"
-        self.request: Any = None  # the last one, for on_model_error_callback
+        self.filled: list[Services] = []  # whose shared state the session has
         self.decided: set[Any] = set()  # where a callback of a list has given its value
         self.endings: dict[int, str] = {}  # callbacks that end the turn after the round, with the call's id
         self.ended: Any = None  # the agent's `ended`, where it was a callback's action
+        self.escalated = False  # whether a callback leaves the `Loop`
+
+
+_turns: WeakKeyDictionary[Agent, Turn] = WeakKeyDictionary()
+
+
+def turn_of(agent: Agent, services: Services) -> Turn:
+    """What is kept for the agent's turn, made anew for each; all callbacks of an agent share it."""
+    session: Any = agent.current_session
+    turn = _turns.get(agent)
+    if turn is None or turn.session is not session or turn.number != session["turn"]:
+        same = turn is not None and turn.session is session
+        turn = _turns[agent] = Turn(session, turn.session_id if turn and same else None)
+    if services not in turn.filled:
+        turn.filled.append(services)
+        services.fill(session["state"])
+    return turn
+
+
+def texts_of(agent: Agent) -> frozenset[str]:
+    """The names of the tools that are annotated to return a str, whose results are never read as JSON lists."""
+    found = ((tool.name, getattr(tool.function, "__annotations__", {}).get("return")) for tool in agent.tools)
+    return frozenset(name for name, returns in found if returns in (str, "str"))
+
+
+@dataclass(eq=False)
+class Services:
+    """Where artifacts and shared state are kept.
+
+    Args:
+        artifacts: an artifact service, or None.
+        state: the state of `app:` and `user:` for all sessions, or None: such keys are then like others.
+        user_id: whose state and artifacts those of `user:` are.
+    """
+
+    artifacts: Any = None
+    state: MutableMapping[str, Any] | None = None
+    user_id: str = "user"
+
+    def fill(self, state: dict[str, Any]) -> None:
+        """Bring what other sessions have written into a session's state."""
+        mine = f"{State.USER_PREFIX}{self.user_id}:"
+        for key, value in dict(self.state or {}).items():
+            key = f"{State.USER_PREFIX}{key.removeprefix(mine)}" if key.startswith(mine) else key
+            if key.startswith((State.APP_PREFIX, State.USER_PREFIX)) and state.get(key, self) != value:
+                state[key] = copy.deepcopy(value)
+
+    def share(self, delta: Mapping[str, Any]) -> None:
+        """Take over what a callback has written; None for a key that was deleted."""
+        if self.state is None:
+            return
+        for key, value in delta.items():
+            if key.startswith(State.USER_PREFIX):
+                key = f"{State.USER_PREFIX}{self.user_id}:{key.removeprefix(State.USER_PREFIX)}"
+            elif not key.startswith(State.APP_PREFIX):
+                continue
+            if value is None:
+                self.state.pop(key, None)
+            else:
+                self.state[key] = copy.deepcopy(value)
 
 
 class Context:
@@ -147,20 +233,23 @@ class Context:
         agent: the agent.
         turn: what is kept for its turn.
         types: the module of `Content` and `Part`.
-        artifact_service: where artifacts are kept, or None.
+        services: where artifacts and shared state are kept.
         function_call_id: the id of the tool call, in the callbacks of tools.
     """
 
     def __init__(
-        self, agent: Agent, turn: Turn, types: Any, artifact_service: Any = None, function_call_id: str | None = None
+        self, agent: Agent, turn: Turn, types: Any, services: Services, function_call_id: str | None = None
     ) -> None:
-        self._agent, self._turn, self._types, self._artifacts = agent, turn, types, artifact_service
+        self.agent, self._turn, self._types, self._services = agent, turn, types, services
         self.function_call_id = function_call_id
         self.actions = EventActions()
         self.state = State(turn.session["state"], self.actions.state_delta)
         self.agent_name = agent.name
+        self.app_name = agent.root.name
+        self.branch = None if agent.root is agent else agent.branch
         self.invocation_id = turn.invocation_id
-        self.user_id = "user"
+        self.user_id = services.user_id
+        self._invocation_context = self  # ADK's own plugins look into it
 
     def __getattr__(self, name: str) -> Any:
         instead = _INSTEAD.get(name)
@@ -172,8 +261,9 @@ class Context:
         """The session, with its conversation as `events`."""
         held = self._turn.session
         return Session(
-            self._turn.session_id, self.agent_name, self.user_id, held["state"], held["messages"], self._types
-        )
+            self._turn.session_id, self.agent_name, self.user_id, held["state"], held["messages"], self._types,
+            texts_of(self.agent),
+        )  # fmt: skip
 
     @property
     def user_content(self) -> Any:
@@ -201,7 +291,10 @@ class Context:
         Raises:
             ValueError: there is no artifact service.
         """
-        return await self._artifact("load_artifact", filename=filename, version=version)
+        try:
+            return await self._artifact("load_artifact", filename=filename, version=version)
+        except (LookupError, FileNotFoundError):  # as some stores tell it
+            return None
 
     async def list_artifacts(self) -> list[str]:
         """The names of the artifacts.
@@ -212,60 +305,22 @@ class Context:
         return list(await self._artifact("list_artifact_keys"))
 
     async def _artifact(self, method: str, **given: Any) -> Any:
-        if self._artifacts is None:
-            raise ValueError(
-                "there is no artifact service: adk_callbacks(..., artifact_service=InMemoryArtifactService())"
-            )
         whose = {"app_name": self.agent_name, "user_id": self.user_id, "session_id": self._turn.session_id}
-        value = getattr(self._artifacts, method)(**whose, **given)
+        value = getattr(self._artifact_service(), method)(**whose, **given)
         return await value if inspect.isawaitable(value) else value
+
+
+    def _artifact_service(self) -> Any:
+        if self._services.artifacts is not None:
+            return self._services.artifacts
+        try:
+            return OfPlugin(self.agent, self.agent.plugin("artifacts"), self._types)
+        except PluginError:
+            raise ValueError(
+                "there is no artifact service: adk_callbacks(..., artifact_service=InMemoryArtifactService()), "
+                "or Agent(plugins=['artifacts', ...])"
+            ) from None
 
 
 CallbackContext: TypeAlias = Context
 ToolContext: TypeAlias = Context
-
-
-class InMemoryArtifactService:
-    """Artifacts in memory, with the interface of ADK's artifact services."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, str, str], dict[str, list[Any]]] = {}
-
-    async def save_artifact(
-        self,
-        *,
-        app_name: str,
-        user_id: str,
-        filename: str,
-        artifact: Any,
-        session_id: str | None = None,
-        custom_metadata: dict[str, Any] | None = None,
-    ) -> int:
-        """Keep a version, and return its number."""
-        versions = self._files(app_name, user_id, session_id, filename).setdefault(filename, [])
-        versions.append(artifact)
-        return len(versions) - 1
-
-    async def load_artifact(
-        self,
-        *,
-        app_name: str,
-        user_id: str,
-        filename: str,
-        session_id: str | None = None,
-        version: int | None = None,
-    ) -> Any:
-        """A version, the last if none is named; None if there is none."""
-        versions = self._files(app_name, user_id, session_id, filename).get(filename, [])
-        index = len(versions) - 1 if version is None else version
-        return versions[index] if 0 <= index < len(versions) else None
-
-    async def list_artifact_keys(self, *, app_name: str, user_id: str, session_id: str | None = None) -> list[str]:
-        """The names of a session's artifacts and of the user's."""
-        own = self._files(app_name, user_id, session_id, "")
-        return sorted({*own, *self._files(app_name, user_id, None, "user:")})
-
-    def _files(self, app: str, user: str, session: str | None, filename: str) -> dict[str, list[Any]]:
-        """The versions by name; those that begin with `user:` are the same in all sessions."""
-        whose = "" if filename.startswith("user:") else session or ""
-        return self._kept.setdefault((app, user, whose), {})

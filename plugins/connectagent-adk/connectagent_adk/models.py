@@ -57,6 +57,13 @@ class LlmResponse(own_types.Shown):
         return [part.function_response for part in parts if part.function_response]
 
 
+class BasePlugin:
+    """The base of plugins as ADK has them: a plugin has those of ADK's methods that it needs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
 @dataclass
 class BaseTool:
     """The tool that a callback is about."""
@@ -76,12 +83,14 @@ class Kinds:
         request: `LlmRequest`.
         response: `LlmResponse`.
         tool: `BaseTool`.
+        event: `Event`; None for the stand-in.
     """
 
     types: Any = own_types
     request: Any = LlmRequest
     response: Any = LlmResponse
     tool: Any = BaseTool
+    event: Any = None
 
 
 def kinds_for(function: Any) -> Kinds:
@@ -95,9 +104,16 @@ def kinds_for(function: Any) -> Kinds:
         return Kinds()
     if "google.adk" not in mentioned and "google.adk.models" not in sys.modules:
         return Kinds(types)
+    return google_kinds()
+
+
+def google_kinds() -> Kinds:
+    """Google's own classes."""
+    types = importlib.import_module("google.genai.types")
     models = importlib.import_module("google.adk.models")
     tools = importlib.import_module("google.adk.tools.base_tool")
-    return Kinds(types, models.LlmRequest, models.LlmResponse, tools.BaseTool)
+    event = importlib.import_module("google.adk.events.event").Event
+    return Kinds(types, models.LlmRequest, models.LlmResponse, tools.BaseTool, event)
 
 
 def _google_packages(function: Any) -> set[str]:

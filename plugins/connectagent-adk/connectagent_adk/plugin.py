@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import difflib
-import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from connectagent import (
     HandlerError,
@@ -27,7 +26,7 @@ from connectagent import (
     on_error,
 )
 from connectagent_adk.callback import PARAMETERS, Callback
-from connectagent_adk.contexts import Context, Turn
+from connectagent_adk.contexts import Context, Services, texts_of, turn_of
 from connectagent_adk.requests import RequestView
 from connectagent_adk.translation import (
     is_content,
@@ -56,6 +55,8 @@ def adk_callbacks(
     after_tool_callback: Any = None,
     on_tool_error_callback: Any = None,
     artifact_service: Any = None,
+    shared_state: MutableMapping[str, Any] | None = None,
+    user_id: str = "user",
     **unknown: Any,
 ) -> AdkCallbacks:
     """Make a plugin of ADK's callbacks: `Agent(..., plugins=[adk_callbacks(before_model_callback=check)])`.
@@ -72,7 +73,9 @@ def adk_callbacks(
         after_tool_callback: `(tool, args, tool_context, tool_response)`; a dict takes the result's place.
         on_tool_error_callback: `(tool, args, tool_context, error)`; a dict recovers.
         artifact_service: where `save_artifact` and `load_artifact` keep things: `InMemoryArtifactService()`, or
-            one of ADK's.
+            one of ADK's; by default the agent's plugin `artifacts`, if it has it.
+        shared_state: where state of `app:` and `user:` is kept for all sessions: a dict, or a mapping on disk.
+        user_id: whose state and artifacts those of `user:` are.
 
     Raises:
         HandlerError: a callback cannot be called with its parameters, or its name is not one of the above.
@@ -91,69 +94,68 @@ def adk_callbacks(
     }
     if not any(listed.values()):
         raise HandlerError(f"adk_callbacks() was given no callback; it takes {', '.join(PARAMETERS)}")
-    return AdkCallbacks(listed, artifact_service)
+    return AdkCallbacks(listed, Services(artifact_service, shared_state, user_id))
 
 
 class AdkCallbacks:
-    """The plugin that `adk_callbacks` makes.
+    """The plugin that `adk_callbacks` makes: it acts in the agent that lists it, and not in those below.
 
     Args:
         callbacks: the callbacks of each slot, in order.
-        artifact_service: where artifacts are kept, or None.
+        services: where artifacts and shared state are kept.
     """
 
     name = "adk"
+    inherited = False
 
-    def __init__(self, callbacks: dict[str, list[Callback]], artifact_service: Any = None) -> None:
+    def __init__(self, callbacks: dict[str, list[Callback]], services: Services) -> None:
         self._callbacks = callbacks
-        self._artifacts = artifact_service
-        self._turns: WeakKeyDictionary[Agent, Turn] = WeakKeyDictionary()
-        if "on_model_error_callback" in callbacks:
-            self.remember = before_llm(trylast=True)(functools.partial(_remember, self))
+        self._services = services
         for slot, group in callbacks.items():
             make = getattr(self, f"_{slot}")
             for number, callback in enumerate(group):
-                # An attribute of this object for each: connectagent finds the handlers of a plugin there.
-                marker, handler = make(callback, number == 0)
-                setattr(self, f"{slot}_{number}", _named(marker, handler, callback))
-                if "tool_context" in PARAMETERS[slot]:
-                    ending = _named(after_tools, self._ending(callback), callback)
-                    setattr(self, f"{slot}_{number}_ending", ending)
+                marker, handler = make(callback)
+                self._add(f"{slot}_{number}", marker, handler, callback)
+                if "tool_context" in callback.names:
+                    self._add(f"{slot}_{number}_ending", after_tools, self._ending(callback), callback)
+
+    def _add(self, name: str, marker: Any, handler: Callable[..., Any], callback: Callback) -> None:
+        """Mark a handler as an attribute of this object, where connectagent finds the handlers of a plugin.
+
+        Traces, errors, plan and ledger name the user's callback in its place.
+        """
+        handler.__signature__ = inspect.signature(handler)  # type: ignore[attr-defined]
+        is_around = inspect.isgeneratorfunction(handler)
+        handler.__wrapped__ = callback.stand_in_around if is_around else callback.stand_in  # type: ignore[attr-defined]
+        setattr(self, name, marker(handler))
 
     def __repr__(self) -> str:
         return f"adk_callbacks({', '.join(str(callback) for group in self._callbacks.values() for callback in group)})"
 
-    def turn_of(self, agent: Agent) -> Turn:
-        """What is kept for the agent's turn, made anew for each."""
-        session: Any = agent.current_session
-        turn = self._turns.get(agent)
-        if turn is None or turn.session is not session or turn.number != session["turn"]:
-            same = turn is not None and turn.session is session
-            turn = self._turns[agent] = Turn(session, turn.session_id if turn and same else None)
-        return turn
-
     def _call(self, agent: Agent, callback: Callback, call: ToolCall | None = None, **given: Any) -> Any:
         """Call a callback, and do what it asks for by its context."""
-        turn = self.turn_of(agent)
-        context = Context(agent, turn, callback.kinds.types, self._artifacts, call.id if call else None)
-        given["callback_context" if call is None else "tool_context"] = context
-        value = callback(**given)
+        turn = turn_of(agent, self._services)
+        context = Context(agent, turn, callback.kinds.types, self._services, call.id if call else None)
+        given["callback_context" if call is None else "tool_context"] = given["invocation_context"] = context
+        value = callback(agent=agent, **given)
         actions, state = context.actions, turn.session["state"]
         for key, written in actions.state_delta.items():
             if key in state or written is not None:
                 state[key] = written
+        self._services.share(actions.state_delta)
+        for filename, version in actions.artifact_delta.items() if self._services.artifacts else ():
+            agent.trace("artifact", name=filename, version=version)
         if actions.transfer_to_agent:
             _hand_over(agent, callback, actions.transfer_to_agent, in_round=call is not None)
-        if call is not None and (actions.escalate or actions.skip_summarization):
+        if call is not None and actions.skip_summarization:
             turn.endings[id(callback)] = call.id
-        elif actions.escalate:
-            agent.end_turn()
-            turn.ended = agent.ended
+        if actions.escalate:
+            turn.escalated = True
         return value
 
     def _ending(self, callback: Callback) -> Callable[..., None]:
         def handler(agent: Agent, entries: list[dict[str, Any]]) -> None:
-            turn = self.turn_of(agent)
+            turn = turn_of(agent, self._services)
             wanted = turn.endings.pop(id(callback), None)
             for entry in entries:
                 if entry.get("call_id") == wanted is not None:
@@ -163,16 +165,22 @@ class AdkCallbacks:
 
         return handler
 
-    def _first_only(self, agent: Agent, callback: Callback, is_first: bool, key: Any, decide: Callable[[], Any]) -> Any:
-        """Run a callback of a list unless one before it has decided; connectagent's own chains run them all.
+    @on_complete(trylast=True)
+    def leave(self, agent: Agent, result: str) -> None:
+        """Leave the `Loop` around the agent at the end of a turn in which a callback set `actions.escalate`."""
+        if turn_of(agent, self._services).escalated:
+            with contextlib.suppress(RuntimeError):  # there is no Loop
+                agent.end_turn(result, scope="loop")
+
+    def _first_only(self, agent: Agent, callback: Callback, key: Any, decide: Callable[[], Any]) -> Any:
+        """Run a callback unless one before it has decided; connectagent's own chains run them all.
 
         Args:
-            key: tells apart the moments of a turn at which the list is run.
+            key: tells apart the moments of an iteration at which callbacks of this slot run.
             decide: runs the callback; gives whether it decided, and what connectagent is to take.
         """
-        decided, mine = self.turn_of(agent).decided, (callback.slot, key)
-        if is_first:
-            decided.discard(mine)
+        session: Any = agent.current_session
+        decided, mine = turn_of(agent, self._services).decided, (callback.slot, session["iteration"], key)
         if mine in decided:
             return None
         done, value = decide()
@@ -182,13 +190,13 @@ class AdkCallbacks:
 
     # -- one method for each slot: the marker of its hook, and the handler ------------------------
 
-    def _before_agent_callback(self, callback: Callback, is_first: bool) -> Any:
+    def _before_agent_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent) -> str | None:
             return _text(callback, self._call(agent, callback))
 
         return after_user_input, handler
 
-    def _after_agent_callback(self, callback: Callback, is_first: bool) -> Any:
+    def _after_agent_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent, outcome: str) -> str | None:
             def decide() -> tuple[bool, str | None]:
                 text = _text(callback, self._call(agent, callback))
@@ -197,13 +205,13 @@ class AdkCallbacks:
                     session["messages"].append({"role": "assistant", "content": text})
                 return text is not None, text
 
-            if outcome == "ended" and agent.ended is not self.turn_of(agent).ended:
+            if outcome == "ended" and agent.ended is not turn_of(agent, self._services).ended:
                 return None  # the agent did not run to its end, as with ADK's end_invocation
-            return self._first_only(agent, callback, is_first, "turn", decide)  # type: ignore[no-any-return]
+            return self._first_only(agent, callback, "turn", decide)  # type: ignore[no-any-return]
 
         return on_complete, handler
 
-    def _before_model_callback(self, callback: Callback, is_first: bool) -> Any:
+    def _before_model_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent, request: LLMRequest) -> LLMResponse | None:
             view = _view(agent, request, callback)
             value = self._call(agent, callback, llm_request=view.llm_request)
@@ -212,8 +220,8 @@ class AdkCallbacks:
 
         return before_llm, handler
 
-    def _after_model_callback(self, callback: Callback, is_first: bool) -> Any:
-        def handler(agent: Agent, request: LLMRequest, response: LLMResponse) -> LLMResponse | None:
+    def _after_model_callback(self, callback: Callback) -> Any:
+        def handler(agent: Agent, response: LLMResponse) -> LLMResponse | None:
             def decide() -> tuple[bool, LLMResponse | None]:
                 mine = llm_response(response, callback.kinds)
                 value = self._call(agent, callback, llm_response=mine)
@@ -221,13 +229,16 @@ class AdkCallbacks:
                     raise callback.refuse(value, "LlmResponse")
                 return bool(value), response_from(value or mine, response)
 
-            return self._first_only(agent, callback, is_first, id(request), decide)  # type: ignore[no-any-return]
+            if _is_stand_in(agent):
+                return None
+            return self._first_only(agent, callback, "model", decide)  # type: ignore[no-any-return]
 
         return after_llm, handler
 
-    def _on_model_error_callback(self, callback: Callback, is_first: bool) -> Any:
-        def handler(agent: Agent, error: Exception, tool_call: ToolCall | None) -> LLMResponse | None:
-            request = self.turn_of(agent).request
+    def _on_model_error_callback(self, callback: Callback) -> Any:
+        def handler(
+            agent: Agent, error: Exception, tool_call: ToolCall | None, request: LLMRequest | None
+        ) -> LLMResponse | None:
             if tool_call is not None or request is None:
                 return None
             view = _view(agent, request, callback)
@@ -235,14 +246,14 @@ class AdkCallbacks:
 
         return on_error, handler
 
-    def _before_tool_callback(self, callback: Callback, is_first: bool) -> Any:
+    def _before_tool_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent, tool_call: ToolCall) -> Any:
             tool = _tool(agent, tool_call, callback)
             return _result(self._call(agent, callback, tool_call, tool=tool, args=tool_call.arguments))
 
         return before_each_tool, handler
 
-    def _after_tool_callback(self, callback: Callback, is_first: bool) -> Any:
+    def _after_tool_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent, tool_call: ToolCall, result: Any, entry: dict[str, Any]) -> Any:
             def decide() -> tuple[bool, Any]:
                 response = _tool_response(agent, tool_call, result)
@@ -254,11 +265,11 @@ class AdkCallbacks:
 
             if entry.get("status") not in _RAN or agent.tools.get(tool_call.name) is None:
                 return None
-            return self._first_only(agent, callback, is_first, tool_call.id, decide)
+            return self._first_only(agent, callback, tool_call.id, decide)
 
         return after_each_tool, handler
 
-    def _on_tool_error_callback(self, callback: Callback, is_first: bool) -> Any:
+    def _on_tool_error_callback(self, callback: Callback) -> Any:
         def handler(agent: Agent, error: Exception, tool_call: ToolCall | None) -> Any:
             if tool_call is None:
                 return None
@@ -285,20 +296,16 @@ def _hand_over(agent: Agent, callback: Callback, name: str, in_round: bool) -> N
     raise HookResultError(f"{callback} set actions.transfer_to_agent={name!r}: {problem}") from cause
 
 
-def _remember(plugin: AdkCallbacks, agent: Agent, request: LLMRequest) -> None:
-    """Keep the request for on_model_error_callback: `on_error` is not given it."""
-    plugin.turn_of(agent).request = request
-
-
-def _named(marker: Any, handler: Callable[..., Any], callback: Callback) -> Any:
-    """Mark a handler; traces, errors, plan and ledger name the user's callback in its place."""
-    handler.__signature__ = inspect.signature(handler)  # type: ignore[attr-defined]
-    handler.__wrapped__ = callback.stand_in  # type: ignore[attr-defined]
-    return marker(handler)
+def _is_stand_in(agent: Agent) -> bool:
+    """Whether the newest answer is a handler's and not the model's: ADK has no `after_model_callback` for those."""
+    trace = agent.session["trace"]
+    newest = next((entry for entry in reversed(trace) if entry["type"] == "llm_call"), {})
+    return newest.get("status") == "stand_in"
 
 
 def _view(agent: Agent, request: LLMRequest, callback: Callback) -> RequestView:
-    return RequestView(request, {tool.name: tool.description for tool in agent.tools}, callback.kinds)
+    tools = {tool.name: tool.description for tool in agent.tools}
+    return RequestView(request, tools, callback.kinds, texts_of(agent))
 
 
 def _text(callback: Callback, value: Any) -> str | None:
@@ -333,6 +340,4 @@ def _tool_response(agent: Agent, tool_call: ToolCall, result: Any) -> dict[str, 
     """A result as a dict. connectagent has it as text: the annotation shows whether a tool returns a str."""
     if not isinstance(result, str):
         return {"result": plain_text(result)}
-    tool = agent.tools.get(tool_call.name)
-    returns = getattr(tool.function, "__annotations__", {}).get("return") if tool else None
-    return result_dict(result, parse_all=returns not in (str, "str"))
+    return result_dict(result, parse_all=tool_call.name not in texts_of(agent))

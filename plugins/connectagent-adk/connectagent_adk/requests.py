@@ -9,8 +9,19 @@ from connectagent_adk.callback import Callback
 from connectagent_adk.models import Kinds
 from connectagent_adk.translation import Ids, Message, contents_of, get, messages_of, system_text, text_in
 
-# What a callback may change; everything else of the config belongs to the agent.
-_EDITABLE = ("system_instruction", "tools")
+_EDITABLE = ("system_instruction", "tools")  # what has a place of its own in a request
+# What is a parameter of the provider's API, under its name for OpenAI. Everything else of the config is the agent's.
+_OPTIONS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "max_output_tokens": "max_tokens",
+    "stop_sequences": "stop",
+    "seed": "seed",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+_OF_FORM = ("response_mime_type", "response_schema", "response_json_schema")
 
 
 class RequestView:
@@ -20,12 +31,15 @@ class RequestView:
         request: the request.
         tools: the agent's tools by name, with their descriptions.
         kinds: the classes of what is made.
+        texts: the names of the tools that return a str.
 
     Attributes:
         llm_request: what the callback is given.
     """
 
-    def __init__(self, request: LLMRequest, tools: dict[str, str], kinds: Kinds) -> None:
+    def __init__(
+        self, request: LLMRequest, tools: dict[str, str], kinds: Kinds, texts: frozenset[str] = frozenset()
+    ) -> None:
         types = kinds.types
         messages: list[Any] = request.messages
         self.request = request
@@ -34,8 +48,9 @@ class RequestView:
         config = types.GenerateContentConfig(
             system_instruction=self.system or None,
             tools=[types.Tool(function_declarations=list(self.declared))] if self.declared else [],
+            **_parameters(request),
         )
-        pairs = contents_of(messages[self.system_count :], types)
+        pairs = contents_of(messages[self.system_count :], types, texts)
         self.llm_request = kinds.request(
             model=request.model,
             contents=[content for content, _ in pairs],
@@ -57,11 +72,16 @@ class RequestView:
             HookResultError: it changed what cannot be changed for one call.
         """
         mine = self.llm_request
-        if mine.model != self.request.model:
-            raise _fixed(callback, "llm_request.model", "Agent(model=...)")
-        for name, value in _others(mine.config).items():
-            if value != self.others.get(name):
-                raise _fixed(callback, f"llm_request.config.{name}", f"Agent(options={{{name!r}: ...}})")
+        others = _others(mine.config)
+        if fixed := [name for name, value in others.items() if value != self.others.get(name) and name not in _OPTIONS]:
+            raise _fixed(callback, fixed[0])
+        self.request.model = mine.model or self.request.model
+        names = _names(self.request.model)
+        for name in _OPTIONS:
+            if others.get(name) != self.others.get(name):
+                self.request.options.pop(names[name], None)
+                if name in others:
+                    self.request.options[names[name]] = others[name]
         messages = self._messages()
         held = self.request.messages
         if len(messages) != len(held) or any(new is not old for new, old in zip(messages, held, strict=True)):
@@ -117,8 +137,27 @@ def _others(config: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(config).items() if name not in _EDITABLE and value is not None}
 
 
-def _fixed(callback: Callback, what: str, instead: str) -> HookResultError:
+def _names(model: str) -> dict[str, str]:
+    """The provider's names of the parameters."""
+    if model.startswith(("anthropic/", "claude-")):
+        return {**_OPTIONS, "stop_sequences": "stop_sequences"}
+    if model.startswith("openai-responses/"):
+        return {**_OPTIONS, "max_output_tokens": "max_output_tokens"}
+    return _OPTIONS
+
+
+def _parameters(request: LLMRequest) -> dict[str, Any]:
+    """The parameters of a request under ADK's names."""
+    names, options = _names(request.model), request.options
+    found = {name: options[own] for name, own in names.items() if options.get(own) is not None}
+    if isinstance(found.get("stop_sequences"), str):
+        found["stop_sequences"] = [found["stop_sequences"]]
+    return found
+
+
+def _fixed(callback: Callback, name: str) -> HookResultError:
+    instead = "Agent(output=...)" if name in _OF_FORM else f"Agent(options={{{name!r}: ...}})"
     return HookResultError(
-        f"{callback} changed {what}, which connectagent sets for the whole agent: {instead}. For one call, a callback "
-        "may change contents, config.system_instruction and config.tools"
+        f"{callback} changed llm_request.config.{name}, which connectagent sets for the whole agent: {instead}. For "
+        f"one call, a callback may change model, contents and config.{', config.'.join([*_EDITABLE, *_OPTIONS])}"
     )

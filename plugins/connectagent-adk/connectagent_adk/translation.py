@@ -71,8 +71,14 @@ def system_text(messages: list[Message]) -> tuple[str, int]:
     return "\n\n".join(plain_text(message["content"]) for message in messages[:count]), count
 
 
-def contents_of(messages: list[Message], types: Any) -> list[tuple[Any, list[Message]]]:
-    """Contents, each with the messages that it stands for; the results of one round are one content."""
+def contents_of(
+    messages: list[Message], types: Any, texts: frozenset[str] = frozenset()
+) -> list[tuple[Any, list[Message]]]:
+    """Contents, each with the messages that it stands for; the results of one round are one content.
+
+    Args:
+        texts: the names of the tools that return a str.
+    """
     pairs: list[tuple[Any, list[Message]]] = []
     names: dict[str, str] = {}
     for message in messages:
@@ -83,8 +89,9 @@ def contents_of(messages: list[Message], types: Any) -> list[tuple[Any, list[Mes
             pairs.append((types.Content(role=role, parts=_parts(message, types)), [message]))
             continue
         id = message["tool_call_id"]
-        response = result_dict(plain_text(message["content"]))
-        part = types.Part(function_response=types.FunctionResponse(id=id, name=names.get(id, ""), response=response))
+        name = names.get(id, "")
+        response = result_dict(plain_text(message["content"]), parse_all=name not in texts)
+        part = types.Part(function_response=types.FunctionResponse(id=id, name=name, response=response))
         if pairs and pairs[-1][1][-1]["role"] == "tool":
             pairs[-1][0].parts.append(part)
             pairs[-1][1].append(message)

@@ -10,7 +10,18 @@ from typing import Any
 import pytest
 from connectagent_adk import LlmResponse, adk_callbacks, types
 
-from connectagent import Agent, Continue, HandlerError, HookResultError, LLMResponse, on_complete, on_error
+from connectagent import (
+    Agent,
+    Continue,
+    HandlerError,
+    HookResultError,
+    LLMRequest,
+    Loop,
+    before_llm,
+    on_complete,
+    on_error,
+    register_models,
+)
 from connectagent.testing import AgentTester, ScriptedLLM, call
 
 LINE = "test_adk_callbacks.py"
@@ -244,14 +255,104 @@ def test_tools_can_be_taken_from_one_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "instead"), [("model", "other", "Agent"), ("temperature", 0.1, r"options=\{'temperature'")]
+    ("field", "value", "instead"),
+    [("response_schema", {}, r"Agent\(output"), ("safety_settings", [1], r"options=\{'safety_settings'")],
 )
 def test_what_holds_for_the_whole_agent_cannot_be_changed_for_one_call(field: str, value: Any, instead: str) -> None:
     def edit(callback_context: Any, llm_request: Any) -> None:
-        setattr(llm_request if field == "model" else llm_request.config, field, value)
+        setattr(llm_request.config, field, value)
 
     with pytest.raises(HookResultError, match=rf"edit' \(.*{LINE}:\d+\) changed llm_request.*{field}.*{instead}"):
         agent_with("One.", before_model_callback=edit).input("Hi")
+
+
+def test_another_model_answers_one_call() -> None:
+    @register_models
+    def others() -> Any:
+        return {"other": lambda name: ScriptedLLM("The other's.", model=name)}
+
+    def choose(callback_context: Any, llm_request: Any) -> None:
+        if llm_request.contents[-1].parts[0].text == "Other":
+            llm_request.model = "other/x"
+
+    agent = agent_with("Own.", "Own again.", before_model_callback=choose, plugins=[others])
+    assert [agent.input(text) for text in ("Hi", "Other", "Hi")] == ["Own.", "The other's.", "Own again."]
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "sent"),
+    [
+        ("openai/gpt-5-mini", {"stop": "x", "seed": 1}, {"stop": ["a"], "max_tokens": 9, "temperature": 0.1}),
+        ("anthropic/c", {"stop_sequences": ["x"]}, {"stop_sequences": ["a"], "max_tokens": 9, "temperature": 0.1}),
+        ("openai-responses/o", {}, {"stop": ["a"], "max_output_tokens": 9, "temperature": 0.1}),
+    ],
+)
+def test_parameters_hold_for_one_call_under_the_providers_names(model: str, given: Any, sent: Any) -> None:
+    seen: list[Any] = []
+
+    def edit(callback_context: Any, llm_request: Any) -> None:
+        config = llm_request.config
+        seen.append((config.stop_sequences, config.seed))
+        config.stop_sequences, config.max_output_tokens, config.temperature, config.seed = ["a"], 9, 0.1, None
+
+    def keep(request: LLMRequest) -> str:
+        seen.append(dict(request.options))
+        return "Stand-in."
+
+    plugins = [adk_callbacks(before_model_callback=edit), before_llm(keep)]
+    agent = Agent("a", model=model, options=given, plugins=plugins, log=False, quiet=True)
+    agent.input("Hi")
+    assert seen == [(["x"] if given else None, given.get("seed")), sent]
+    assert agent.call_options() == given
+
+
+def test_after_model_is_not_for_stand_ins_but_for_recovered_answers() -> None:
+    ran: list[str] = []
+
+    def note(callback_context: Any, llm_response: Any) -> None:
+        ran.append(llm_response.content.parts[0].text)
+
+    def stand_in(callback_context: Any, llm_request: Any) -> Any:
+        return answer("Stand-in.") if len(llm_request.contents) == 1 else None
+
+    def recover(callback_context: Any, llm_request: Any, error: Exception) -> Any:
+        return answer("Recovered.")
+
+    agent = agent_with(
+        ConnectionError("down"),
+        before_model_callback=stand_in,
+        after_model_callback=note,
+        on_model_error_callback=recover,
+    )
+    assert [agent.input("Hi"), agent.input("Hi")] == ["Stand-in.", "Recovered."]
+    assert ran == ["Recovered."]
+
+
+def test_a_list_is_the_same_in_every_callback() -> None:
+    def listed() -> list[int]:
+        """List."""
+        return [1, 2]
+
+    def text() -> str:
+        """Text."""
+        return "[1, 2]"
+
+    seen: list[Any] = []
+
+    def after_tool(tool: Any, args: Any, tool_context: Any, tool_response: Any) -> None:
+        seen.append((tool.name, tool_response))
+
+    def before_model(callback_context: Any, llm_request: Any) -> None:
+        found = [part.function_response for content in llm_request.contents for part in content.parts]
+        seen.extend((each.name, each.response) for each in found if each)
+        for event in callback_context.session.events:
+            seen.extend((each.name, each.response) for each in event.get_function_responses())
+
+    plugin = adk_callbacks(after_tool_callback=[after_tool, after_tool], before_model_callback=before_model)
+    llm = ScriptedLLM([call("listed"), call("text")], "ok")
+    Agent("a", [listed, text], llm=llm, plugins=[plugin], log=False, quiet=True).input("Hi")
+    assert seen.count(("listed", {"result": [1, 2]})) == seen.count(("text", {"result": "[1, 2]"})) == 4
+    assert len(seen) == 8
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -364,14 +465,13 @@ def test_a_failed_tool_is_recovered_and_an_unknown_one_too() -> None:
     assert seen == [("capital", "The capital of a country.", "KeyError"), ("nothing", "Tool not found", "ToolNotFound")]
 
 
-@pytest.mark.parametrize("action", ["skip_summarization", "escalate"])
 @pytest.mark.parametrize("slot", ["before_tool_callback", "after_tool_callback"])
-def test_an_action_ends_the_turn_after_the_round_with_the_tools_result(action: str, slot: str) -> None:
+def test_skip_summarization_ends_the_turn_after_the_round_with_the_tools_result(slot: str) -> None:
     ran = []
 
     def act(tool: Any, args: dict[str, Any], tool_context: Any, tool_response: Any = None) -> None:
         if tool.name == "capital":
-            setattr(tool_context.actions, action, True)
+            tool_context.actions.skip_summarization = True
 
     agent = agent_with(
         [*CALL, call("numbers")], "next", after_agent_callback=lambda callback_context: ran.append(1), **{slot: act}
@@ -383,15 +483,23 @@ def test_an_action_ends_the_turn_after_the_round_with_the_tools_result(action: s
     assert agent.input("Next") == "next"
 
 
-def test_escalate_of_a_model_callback_ends_the_turn() -> None:
-    def leave(callback_context: Any, llm_response: Any) -> None:
-        callback_context.actions.escalate = True
+@pytest.mark.parametrize(
+    "slot", ["before_agent", "before_model", "after_model", "before_tool", "after_tool", "after_agent"]
+)
+def test_escalate_leaves_the_loop_at_the_end_of_the_turn_and_is_nothing_elsewhere(slot: str) -> None:
+    def leave(**given: Any) -> None:
+        given.get("callback_context", given.get("tool_context")).actions.escalate = True
 
-    agent = agent_with("Leaving.", LLMResponse("Look.", CALL), "never", after_model_callback=leave)
-    assert agent.input("Hi") == "Leaving."
-    assert session(agent)["outcome"] == "ended"
-    agent.input("Where?")
-    assert [entry["status"] for entry in entries(agent, "tool_execution")] == ["skipped"]
+    def worker(*callbacks: Any) -> Agent:
+        llm = ScriptedLLM(CALL, "Paris.", CALL, "Paris again.")
+        return Agent("worker", [capital], llm=llm, plugins=callbacks, log=False, quiet=True)
+
+    plugin = adk_callbacks(**{f"{slot}_callback": leave})
+    after = Agent("after", llm=ScriptedLLM("Next.", "Next."), log=False, quiet=True)
+    assert Loop("loop", [worker(plugin), after], max_iterations=2, log=False, quiet=True).input("Go") == "Paris."
+    alone = worker(plugin)
+    assert [alone.input("Go"), alone.input("Go")] == ["Paris.", "Paris again."]
+    assert session(alone)["outcome"] == "answered"
 
 
 def test_a_hand_over_is_refused_clearly() -> None:
@@ -402,27 +510,22 @@ def test_a_hand_over_is_refused_clearly() -> None:
         agent_with(CALL, "ok", before_tool_callback=hand_over).input("Where?")
 
 
-def test_a_callback_of_a_tool_hands_over_and_inherited_callbacks_know_whose_they_are() -> None:
+def test_a_callback_of_a_tool_hands_over_and_callbacks_act_in_their_own_agent_only() -> None:
     names = []
 
     def hand_over(tool: Any, args: Any, tool_context: Any) -> None:
         tool_context.actions.transfer_to_agent = "billing"
 
     def tell(callback_context: Any, llm_request: Any) -> None:
-        names.append(callback_context.agent_name)
+        names.append((callback_context.agent_name, callback_context.branch))
 
-    billing = Agent("billing", llm=ScriptedLLM("Billing here."), quiet=True, log=False)
+    theirs = adk_callbacks(before_model_callback=[tell, tell])
+    billing = Agent("billing", llm=ScriptedLLM("Billing here."), plugins=[theirs], quiet=True, log=False)
     plugin = adk_callbacks(before_tool_callback=hand_over, before_model_callback=tell)
-    desk = Agent(
-        "desk",
-        tools=[capital],
-        sub_agents=[billing],
-        llm=ScriptedLLM(CALL, "never"),
-        plugins=[plugin],
-        quiet=True,
-        log=False,
-    )
-    assert desk.input("Where?") == "Billing here." and names == ["desk", "billing"]
+    llm = ScriptedLLM(CALL, "never")
+    desk = Agent("desk", [capital], sub_agents=[billing], llm=llm, plugins=[plugin], quiet=True, log=False)
+    assert desk.input("Where?") == "Billing here."
+    assert names == [("desk", None), ("billing", "desk.billing"), ("billing", "desk.billing")]
 
 
 # -- lists, async, errors --------------------------------------------------------------------------

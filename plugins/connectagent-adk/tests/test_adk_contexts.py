@@ -101,6 +101,88 @@ def test_artifacts_without_a_service_are_a_clear_error() -> None:
         agent.input("Hi")
 
 
+def with_artifacts(seen: list[Any], *plugins: Any, **options: Any) -> Agent:
+    """An agent whose callback saves and loads artifacts."""
+
+    async def keep(callback_context: Any) -> None:
+        await callback_context.save_artifact("a.txt", types.Part(text="Ä"))
+        await callback_context.save_artifact("user:a.png", types.Part.from_bytes(data=PNG, mime_type="image/png"))
+        for name, version in (("a.txt", None), ("user:a.png", 0), ("a.txt", 7), ("none", None)):
+            seen.append(await callback_context.load_artifact(name, version))
+        seen.append(await callback_context.list_artifacts())
+
+    plugin = adk_callbacks(before_agent_callback=keep, **options)
+    return Agent("guide", llm=ScriptedLLM("1"), plugins=[*plugins, plugin], log=False, quiet=True)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_artifacts_are_traced_and_those_of_the_plugin_artifacts_are_shared_with_it(shared: bool) -> None:
+    kept = pytest.importorskip("connectagent_artifacts", reason="connectagent-artifacts is not installed")
+    seen: list[Any] = []
+    plugins = [kept.Artifacts(kept.InMemoryStore())] if shared else []
+    agent = with_artifacts(seen, *plugins, **({} if shared else {"artifact_service": InMemoryArtifactService()}))
+    agent.input("Hi")
+    picture = types.Part.from_bytes(data=PNG, mime_type="image/png")
+    assert seen == [types.Part(text="Ä"), picture, None, None, ["a.txt", "user:a.png"]]
+    entries = [entry for entry in agent.session["trace"] if entry["type"] == "artifact"]
+    assert [(entry["name"], entry["version"]) for entry in entries] == [("a.txt", 0), ("user:a.png", 0)]
+    assert all(entry["by"]["handler"].endswith("keep") for entry in entries)
+    if shared:
+        assert plugins[0].load(agent, "a.txt").text == "Ä" and plugins[0].list(agent) == seen[-1]
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("a"), KeyError("a")])
+def test_an_artifact_that_a_store_cannot_find_is_none(error: Exception) -> None:
+    class Store(InMemoryArtifactService):
+        async def load_artifact(self, **given: Any) -> Any:
+            raise error
+
+    seen: list[Any] = []
+    with_artifacts(seen, artifact_service=Store()).input("Hi")
+    assert seen[:4] == [None] * 4
+
+
+def test_state_of_the_app_and_of_a_user_is_shared_and_state_of_a_turn_is_not() -> None:
+    kept: dict[str, Any] = {}
+    seen: list[Any] = []
+
+    def count(callback_context: Any) -> None:
+        state = callback_context.state
+        for key in ("app:turns", "user:turns", "temp:turns", "turns"):
+            state[key] = state.get(key, 0) + 1
+        seen.append([state[key] for key in ("app:turns", "user:turns", "temp:turns", "turns")])
+
+    def agent_of(user: str, *callbacks: Any) -> Agent:
+        plugin = adk_callbacks(before_agent_callback=list(callbacks), shared_state=kept, user_id=user)
+        return Agent("guide", llm=ScriptedLLM("1", "2"), plugins=[plugin], log=False, quiet=True)
+
+    ada = agent_of("ada", count)
+    ada.input("Hi")
+    agent_of("bob", count).input("Hi")
+    agent_of("ada", count).input("Hi")
+    ada.input("Hi")
+    assert seen == [[1, 1, 1, 1], [2, 1, 1, 1], [3, 2, 1, 1], [4, 3, 1, 2]]
+    assert kept == {"app:turns": 4, "user:ada:turns": 3, "user:bob:turns": 1}
+
+    def forget(callback_context: Any) -> None:
+        del callback_context.state["user:turns"]
+
+    agent_of("ada", forget).input("Hi")
+    assert "user:ada:turns" not in kept
+
+
+def test_state_is_not_shared_unasked() -> None:
+    def write(callback_context: Any) -> None:
+        seen.append(callback_context.state.get("user:name"))
+        callback_context.state["user:name"] = "Ada"
+
+    seen: list[Any] = []
+    plugin = adk_callbacks(before_agent_callback=write)
+    for _ in range(2):
+        Agent("guide", llm=ScriptedLLM("1"), plugins=[plugin], log=False, quiet=True).input("Hi")
+    assert seen == [None, None]
+
+
 CONVERSATION: list[dict[str, Any]] = [
     {"role": "user", "content": "Hi"},
     {"role": "user", "content": [{"type": "text", "text": "Look"}, Image(PNG).part()]},

@@ -69,7 +69,7 @@ def test_model_callbacks_are_given_googles_classes_and_return_them() -> None:
     llm = ScriptedLLM([call("look", at="it")], "done")
     plugin = adk_callbacks(before_model_callback=guard, after_model_callback=shout)
     agent = Agent("guide", [look], "Sys.", llm=llm, plugins=[plugin], log=False, quiet=True)
-    assert [agent.input(["Look", Image(PNG)]), agent.input("BLOCK")] == ["DONE", "BLOCKED."]
+    assert [agent.input(["Look", Image(PNG)]), agent.input("BLOCK")] == ["DONE", "Blocked."]
     sent = llm.requests[1].messages
     assert [message["content"] for message in sent[:2]] == ["Sys.\n\nBe brief.", "(an example)"]
     assert agent.current_session is not None

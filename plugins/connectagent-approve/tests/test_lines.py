@@ -92,6 +92,7 @@ HARMLESS = [
     "git status -sb", "git status --porcelain", "git diff", "git diff --stat", "git diff HEAD",
     "git diff --cached src/a.py", "git log", "git log -5", "git log -n 5 --oneline",
     "git log --since='2 weeks' --author=ada", "git show", "git show --stat HEAD", "git show HEAD:src/a.py",
+    "git diff HEAD~1", "git diff --stat HEAD~1 src/a.py", "git log HEAD~3", "git diff HEAD~2..HEAD~1",
 ]  # fmt: skip
 
 PLUGIN = Approve()

@@ -76,7 +76,7 @@ class Memory:
         session: Any = agent.current_session
         if session is None:
             return 0
-        own, messages = self._own(agent), session["messages"]
+        kept, own, messages = self._kept_of(agent), self._own(agent), session["messages"]
         start = self._start(agent, own["messages"])
         added = _added_by_handlers(session["trace"], own["turn"])
         now, new = time.time(), []
@@ -84,7 +84,7 @@ class Memory:
             text = current().text(_text_of(message.get("content")))[:_LONGEST]
             if message["role"] in ("user", "assistant") and text.strip() and message not in added:
                 who = "user" if message["role"] == "user" else agent.name
-                new.append(Remembered(own["session"], index, who, text, now))
+                new.append(Remembered(kept["session"], index, who, text, now))
         count = self._kept.add(self.user, agent.name, new) if new else 0
         own.update(messages=len(messages), turn=session["turn"])
         self._last[agent] = messages[-1] if messages else None
@@ -102,7 +102,7 @@ class Memory:
         """The id of the agent's session, as `forget` takes it; None before anything of it was remembered."""
         session = agent.current_session
         own = session["state"].get(self.name) if session else None
-        return self._own(agent)["session"] if own else None
+        return self._kept_of(agent)["session"] if own else None
 
     def forget(self, session: str) -> int:
         """Remove what is remembered of a session of this user; how many messages it were."""
@@ -145,14 +145,16 @@ class Memory:
         """
         assert agent.current_session is not None  # a turn is running
         self._asked[agent] = agent.current_session["messages"][-1]
+        if self.remember:
+            self._kept_of(agent)  # the id is named after the root, whose turn begins before those of the agents inside
         if not self.preload:
             return
         try:
-            own = self._own(agent)
+            session, own = self._kept_of(agent)["session"], self._own(agent)
             found = self.search(agent, prompt, self.preload + len(own["recalled"]) + 10)
         except MemoryStoreError as error:
             return self._warn(error)
-        fresh = [one for one in found if one.session != own["session"] and _key(one) not in own["recalled"]]
+        fresh = [one for one in found if one.session != session and _key(one) not in own["recalled"]]
         if fresh := fresh[: self.preload]:
             own["recalled"] = [*own["recalled"], *map(_key, fresh)]
             notes = [f"- {_date(one)}, {one.who}: {_excerpt(one.text, prompt)}" for one in fresh]
@@ -167,13 +169,24 @@ class Memory:
             except MemoryStoreError as error:
                 self._warn(error)
 
-    def _own(self, agent: Agent) -> dict[str, Any]:
-        """What the session tells of this plugin: its id, how far it is remembered, and what was recalled into it."""
+    def _kept_of(self, agent: Agent) -> dict[str, Any]:
+        """What the state tells of this plugin: the session's id, and how far each agent of the tree is remembered.
+
+        Raises:
+            MemoryStoreError: it is something else.
+        """
         assert agent.current_session is not None
-        fresh = {"session": _new_id(agent), "messages": 0, "turn": 0, "recalled": []}
-        own: Any = agent.current_session["state"].setdefault(self.name, fresh)
-        if not isinstance(own, dict) or any(type(own.get(key)) is not type(value) for key, value in fresh.items()):
-            raise MemoryStoreError(f"state['memory'] is this plugin's, such as {fresh}, not {own!r:.80}")
+        kept: Any = agent.current_session["state"].setdefault(self.name, {"session": _new_id(agent), "agents": {}})
+        _check(kept, {"session": "helper_...", "agents": {}})
+        assert isinstance(kept, dict)
+        return kept
+
+    def _own(self, agent: Agent) -> dict[str, Any]:
+        """How far this agent's conversation is remembered, and what was recalled into it; a tree shares its state."""
+        fresh = {"messages": 0, "turn": 0, "recalled": []}
+        own: Any = self._kept_of(agent)["agents"].setdefault(agent.name, fresh)
+        _check(own, fresh)
+        assert isinstance(own, dict)
         return own
 
     def _warn(self, error: Exception) -> None:
@@ -189,6 +202,11 @@ class Memory:
             return last + 1
         asked = _place(messages, self._asked.get(agent))
         return min(count, len(messages) if asked is None else asked)
+
+
+def _check(found: Any, fresh: dict[str, Any]) -> None:
+    if not isinstance(found, dict) or any(type(found.get(key)) is not type(value) for key, value in fresh.items()):
+        raise MemoryStoreError(f"state['memory'] is this plugin's, such as {fresh}, not {found!r:.80}")
 
 
 def _place(messages: Sequence[Any], wanted: Any) -> int | None:

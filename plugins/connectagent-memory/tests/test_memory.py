@@ -143,6 +143,32 @@ def test_secrets_are_masked_as_in_the_record(mask: str, co: Path, monkeypatch: p
     assert ("[masked: SHOP_TOKEN]" in json.dumps(later.current_session)) == (mask == "on")
 
 
+def test_the_sessions_of_agents_inside_are_remembered_masked_and_forgotten_with_the_outer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SHOP_TOKEN", "tulip-4711-violet")
+
+    def tree(memory: Memory, *script: Any) -> tuple[Agent, Agent]:
+        answers = [f"Blossom {number}, tulip-4711-violet." for number in range(4)]
+        reader = Agent("reader", llm=ScriptedLLM(*answers), log=False, quiet=True)
+        return agent_with(memory, *script, name="main", tools=[reader]), reader
+
+    asked = [[call("reader", prompt=f"Look for blossom {number}.")] for number in range(4)]
+    memory = Memory()
+    main, reader = tree(memory, *asked, "All four.")
+    main.input("Which blossoms?")
+    assert len(memory.search(reader, "blossom", 20)) == 8
+    assert all("tulip-4711" not in one.text for one in memory.search(reader, "blossom", 20))
+    assert texts(memory.search(main, "blossoms four")) == ["All four.", "Which blossoms?"]
+    again, _ = tree(Memory(), "A daisy.")  # as another process finds it, which knows nothing but the state
+    again.current_session = json.loads(json.dumps(main.current_session, default=repr))
+    again.input("And in autumn?")
+    assert sorted(texts(memory.search(again, "autumn daisy"))) == ["A daisy.", "And in autumn?"]
+    session = memory.session(main)
+    assert session is not None and session.startswith("main_") and memory.session(reader) == session
+    assert memory.forget(session) == 12 and memory.search(reader, "blossom") == []
+
+
 def test_a_list_of_parts_is_remembered_by_its_text_and_half_characters_are_replaced() -> None:
     memory = Memory()
     agent = agent_with(memory, "ok \ud800 apple", "ok")

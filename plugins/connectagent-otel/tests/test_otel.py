@@ -373,8 +373,8 @@ from connectagent_otel import Otel
 def look(place: str) -> str:
     "Look."
     return "empty"
-agent = Agent("main", [look], plugins=[Otel(export=True, content={content})], log=False, quiet=True)
-agent.input("Look at the shelf")
+agent = Agent("main", [look], plugins=[Otel({options})], log=False, quiet=True)
+agent.input("Look at the shelf {secret}")
 """
 
 
@@ -402,7 +402,8 @@ def test_it_sends_to_a_receiver_of_otlp(content: bool, tmp_path: Path) -> None:
             "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
         }
-        command = [sys.executable, "-c", PROGRAM.format(content=content)]
+        options = "export=True, content=True" if content else "export=True"
+        command = [sys.executable, "-c", PROGRAM.format(options=options, secret=SECRET)]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     finally:
         server.shutdown()
@@ -418,6 +419,7 @@ def test_it_sends_to_a_receiver_of_otlp(content: bool, tmp_path: Path) -> None:
     ]
     assert {span.name for span in spans} >= {"invoke_agent main", "chat offline", "execute_tool look"}
     assert any(b"shelf" in body for body in bodies["/v1/traces"]) is content
+    assert not any(SECRET.encode() in body for sent in bodies.values() for body in sent)
     names = {
         metric.name
         for body in bodies["/v1/metrics"]

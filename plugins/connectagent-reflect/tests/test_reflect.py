@@ -9,7 +9,7 @@ import pytest
 from connectagent_budget import Budget
 from connectagent_reflect import Reflect
 
-from connectagent import Agent, ConfigError, ProviderError
+from connectagent import Agent, ConfigError, LLMResponse, ProviderError, TokenUsage, ToolCall
 from connectagent.testing import AgentTester, ScriptedLLM, call
 
 DONE = '{"done": true, "missing": ""}'
@@ -151,6 +151,20 @@ def test_every_message_is_attributed_to_the_plugin() -> None:
     assert agent.current_session is not None
     entries = [entry for entry in agent.current_session["trace"] if entry["type"] == "message"]
     assert [entry["by"]["plugin"] for entry in entries] == ["reflect"]
+
+
+def test_its_own_calls_are_in_the_cost_of_the_session_and_of_the_agents_around() -> None:
+    def priced(text: str, cost: float) -> LLMResponse:
+        return LLMResponse(text, usage=TokenUsage(10, 5, cost=cost))
+
+    script = [priced("Plan.", 0.5), priced("Found.", 1), priced(DONE, 0.25)]
+    inner = Agent("inner", llm=ScriptedLLM(*script), log=False, quiet=True)
+    calls = LLMResponse(None, [ToolCall("c1", "inner", {"prompt": "Look."})])
+    script = [priced("Plan.", 2), calls, priced("Thought.", 4), priced("In b.md.", 8), priced(NOT_DONE, 16)]
+    llm = ScriptedLLM(*script, priced("In a.md.", 32))
+    agent = Agent("outer", [inner], llm=llm, plugins=[Reflect()], log=False, quiet=True)
+    assert agent.input("Where are the retries?") == "In a.md."
+    assert inner.total_cost == 1.75 and agent.total_cost == 62 + 1.75
 
 
 def test_long_results_and_arguments_are_clipped_and_that_is_told() -> None:
