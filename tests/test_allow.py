@@ -18,7 +18,7 @@ from connectagent import Agent, ConfigError
 from connectagent.loop.ask import llm_do
 from connectagent.models.create import create_llm
 from connectagent.settings import asked_by, co_folder, overrides, refusal, setting
-from connectagent.settings.allowed import allow, store, word_for
+from connectagent.settings.allowed import allow, asked_for, digest, store, word_for
 from connectagent.testing import ScriptedLLM
 
 ROOT = Path(__file__).parents[1]
@@ -423,3 +423,27 @@ def test_a_word_holds_no_key() -> None:
     (path,) = store().iterdir()
     assert "key-of-a-stranger" not in path.read_text()
     assert set(json.loads(path.read_text())) == {"folder", "digest", "asked", "when"}
+
+
+@pytest.mark.parametrize(
+    ("table", "asked"),
+    [
+        ({"check": "rm -rf x"}, ["the command x.check = 'rm -rf x'"]),
+        ({"check": ["make", "x"]}, ["the command x.check = 'make x'"]),
+        ({"servers": {"a": {"command": "sh", "args": ["-c", "y"]}}}, ["the command x.servers.a.command = 'sh -c y'"]),
+        ({"hooks": [{"command": "y"}]}, ["the command x.hooks.command = 'y'"]),
+        ({"file": ".mcp.json"}, ["x.file = '.mcp.json'"]),
+        ({"calls": 2, "mode": "warn"}, []),
+    ],
+)
+def test_commands_in_options_of_plugins_need_the_word(table: dict[str, object], asked: list[str], tmp_path: Path) -> None:
+    assert [one.text for one in asked_for({"x": table}, tmp_path)] == asked
+
+
+def test_other_arguments_of_a_command_and_another_mcp_json_need_a_new_word(tmp_path: Path) -> None:
+    def word(arguments: str, text: str) -> str:
+        (tmp_path / ".mcp.json").write_text(text)
+        table = {"file": ".mcp.json", "servers": {"a": {"command": "sh", "env": {"X": arguments}}}}
+        return digest(asked_for({"mcp": table}, tmp_path))
+
+    assert len({word("a", "{}"), word("b", "{}"), word("a", "[]"), word("a", "{}")}) == 3

@@ -25,7 +25,7 @@ from connectagent import (
     resource,
 )
 from connectagent_mcp.hub import Connection, Hub, McpError
-from connectagent_mcp.servers import Server, read_servers
+from connectagent_mcp.servers import read_servers
 
 if TYPE_CHECKING:
     import click

@@ -174,13 +174,15 @@ class Connection:
                 self.capabilities = client.server_capabilities
                 await self._list(client)
                 self._client = client
-                made.done() or made.set_result(None)
+                if not made.done():
+                    made.set_result(None)
                 await over.wait()
         except Exception as error:
-            made.done() or made.set_exception(error)
+            if not made.done():
+                made.set_exception(error)
         finally:
             self._lose("the connection ended", over)
-            made.done() or made.cancel()
+            made.cancel()
 
     async def _list(self, client: Any) -> None:
         tools: list[Any] = []

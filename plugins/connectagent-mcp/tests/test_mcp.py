@@ -73,8 +73,7 @@ def check(read: list[Any]) -> None:
 def test_a_server_over_stdio_gives_tools_resources_and_prompts_and_may_change_and_die() -> None:
     steps: list[float] = []
     plugin = Mcp(STDIO, timeout_s=1.5, on_progress=lambda server, tool, done, total, message: steps.append(done))
-    more: list[tuple[str, dict[str, Any]]] = [("p_grow", {}), ("p_late", {}), ("p_die", {}), ("p_add", {"a": 2, "b": 2})]
-    read = results(CALLS + more, plugin)
+    read = results([*CALLS, ("p_grow", {}), ("p_late", {}), ("p_die", {}), ("p_add", {"a": 2, "b": 2})], plugin)
     check(read)
     assert steps == [1, 2, 3, 4, 5]
     assert read[8:10] == ["grown", "late"]
@@ -114,7 +113,7 @@ def test_a_server_that_does_not_start_is_a_warning_that_quotes_it() -> None:
         assert results([("b_x", {})], Mcp(broken))[0].startswith("Error: there is no tool 'b_x'")
 
 
-@pytest.mark.parametrize("server", [{}, {"command": "x", "url": "http://y"}, {"comand": "x"}, {"command": "${NO_SUCH}"}])
+@pytest.mark.parametrize("server", [{}, {"command": "x", "url": "http://y"}, {"comand": "x"}, {"command": "${NO}"}])
 def test_a_mistake_in_a_description_is_an_error(server: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="mcp: "):
         Mcp({"p": server})

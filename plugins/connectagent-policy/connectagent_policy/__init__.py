@@ -47,7 +47,7 @@ class Policy:
         except Exception as error:  # whatever is wrong with the policy, nothing runs
             raise ToolRejected(f"the policy cannot be applied, so nothing may run: {error}") from error
         if verdict.effect == "deny":
-            raise ToolRejected(f"denied: {verdict.reason}. Go on without it, or tell the user what you would have done.")
+            raise ToolRejected(f"denied: {verdict.reason}. Go on without it, or tell the user what it was for.")
         if verdict.effect == "ask" and not tool_call.approved:
             raise Pause(f"the policy asks about {tool_call.name}: {verdict.reason}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import yaml
@@ -79,7 +79,7 @@ def _table(number: int, key: str, value: Any) -> dict[str, list[str]]:
 
 
 def judge(rules: list[Rule], agent: str, tool: str, arguments: Mapping[str, Any]) -> Verdict:
-    """What the rules say of a call: one that denies wins, then one that asks, then one that allows; else it is denied."""
+    """What the rules say: one that denies wins, then one that asks, then one that allows; else it is denied."""
     for effect in _EFFECTS:
         for rule in rules:
             if rule.effect == effect and _fits(rule, agent, tool, arguments):
@@ -93,10 +93,10 @@ def _fits(rule: Rule, agent: str, tool: str, arguments: Mapping[str, Any]) -> bo
     if rule.tools is not None and not _among(tool, rule.tools):
         return False
     every = rule.effect == "allow"  # to be allowed, all values must fit; to be denied or asked about, one is enough
-    tests = (
+    tests: tuple[tuple[dict[str, list[str]], Callable[[str, list[str]], bool]], ...] = (
         (rule.arguments, lambda text, wanted: _among(text, wanted)),
         (rule.paths, lambda text, wanted: inside(text, wanted, every)),
-        (rule.hosts, lambda text, wanted: _among(host_of(text), wanted) or not every and host_of(text) == ""),
+        (rule.hosts, lambda text, wanted: _among(host_of(text), wanted) or (not every and host_of(text) == "")),
         (rule.commands, lambda text, wanted: _command(text, wanted, every)),
     )
     for table, test in tests:

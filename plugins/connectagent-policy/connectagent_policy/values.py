@@ -37,7 +37,7 @@ def strings(value: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _odd(text: str) -> bool:
-    """Whether a text has characters that others may read otherwise: control and format characters, compatibility forms."""
+    """Whether a text has control characters, or characters that others may read as another one."""
     return not text.isprintable() or unicodedata.normalize("NFKC", text) != text
 
 

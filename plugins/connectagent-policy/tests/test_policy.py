@@ -90,7 +90,8 @@ def test_deny_wins_over_ask_and_ask_over_allow() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "rules", "rules: 1", "rules: [{allow: x, pathes: {a: b}}]", "rules: [{deny: x, allow: y}]", "rules: [{paths: {a: b}}]",
+    ["", "rules", "rules: 1", "rules: [{allow: x, pathes: {a: b}}]", "rules: [{deny: x, allow: y}]",
+     "rules: [{paths: {a: b}}]",
      "rules: [{allow: []}]", "rules: [{allow: x, hosts: evil.com}]", "rules: []\nrule: []", "{", "rules: [{allow: 7}]"],
 )  # fmt: skip
 def test_a_policy_with_a_mistake_lets_nothing_run(text: str) -> None:

@@ -63,7 +63,7 @@ class Confined:
         self.function, self.name, self.limits = function, name, limits
 
     def __call__(self, /, **arguments: Any) -> Any:
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
         if not self.limits.unconfined and (problem := why_not()):
             raise SandboxError(f"{self.name} was not run: {problem}")

@@ -80,14 +80,16 @@ def test_errors_and_limits_cross(code: str, kind: type[Exception], text: str) ->
 
 @needs_bubblewrap
 def test_no_attack_reaches_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    secret = Path(os.path.expanduser("~")) / f".sandbox-test-{os.getpid()}"
+    secret = Path(os.path.expanduser("~")) / f".sandbox-test-{os.getpid()}" / "secret"  # an attack removes its folder
+    secret.parent.mkdir()
     secret.write_text("SECRET")
     monkeypatch.setenv("API_KEY", "SECRET")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "link").symlink_to(secret)
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.01)
-        places = {"SECRET": str(secret), "PORT": server.getsockname()[1], "OUT": str(tmp_path / "out"), "PID": os.getpid()}
+        places = {"SECRET": str(secret), "PORT": server.getsockname()[1], "OUT": str(tmp_path / "out")}
+        places["PID"] = os.getpid()
         attacks = [line for line in ATTACKS.read_text().splitlines() if line]
         assert len(attacks) >= 100
         code = f"""
@@ -104,11 +106,13 @@ for attack in {attacks!r}:
             found = outcome(code, write=[str(tmp_path / "out")])
             through = [attack for attack, text in zip(attacks, found, strict=True) if "SECRET" in text]
             assert through == []
+            assert not {"failed NameError", "failed SyntaxError", "failed AttributeError"} & set(found)
             assert secret.read_text() == "SECRET" and secret.stat().st_size == 6
             with pytest.raises(TimeoutError):
                 server.accept()
         finally:
             secret.unlink()
+            secret.parent.rmdir()
     assert sorted(os.listdir(tmp_path)) == ["out"]
 
 
@@ -158,7 +162,8 @@ def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_tool_that_is_added_later_is_refused() -> None:
-    agent = Agent("a", llm=ScriptedLLM(("run_python", {"code": ""}), "x"), plugins=[Sandbox(["run_*"])], quiet=True, log=False)
+    llm = ScriptedLLM(("run_python", {"code": ""}), "x")
+    agent = Agent("a", llm=llm, plugins=[Sandbox(["run_*"])], quiet=True, log=False)
     agent.tools.add(run_python)
     agent.input("Go")
     assert "would run outside" in agent.session["messages"][-2]["content"]  # type: ignore[operator]
