@@ -436,8 +436,8 @@ def test_a_word_holds_no_key() -> None:
         ({"calls": 2, "mode": "warn"}, []),
     ],
 )
-def test_commands_in_options_of_plugins_need_the_word(table: dict[str, object], asked: list[str], tmp_path: Path) -> None:
-    assert [one.text for one in asked_for({"x": table}, tmp_path)] == asked
+def test_commands_in_options_of_plugins_need_the_word(table: dict[str, object], asked: list[str]) -> None:
+    assert [one.text for one in asked_for({"x": table}, Path())] == asked
 
 
 def test_other_arguments_of_a_command_and_another_mcp_json_need_a_new_word(tmp_path: Path) -> None:

@@ -94,20 +94,24 @@ def _fits(rule: Rule, agent: str, tool: str, arguments: Mapping[str, Any]) -> bo
         return False
     every = rule.effect == "allow"  # to be allowed, all values must fit; to be denied or asked about, one is enough
     tests: tuple[tuple[dict[str, list[str]], Callable[[str, list[str]], bool]], ...] = (
-        (rule.arguments, lambda text, wanted: _among(text, wanted)),
+        (rule.arguments, _among),
         (rule.paths, lambda text, wanted: inside(text, wanted, every)),
-        (rule.hosts, lambda text, wanted: _among(host_of(text), wanted) or (not every and host_of(text) == "")),
+        (rule.hosts, lambda text, wanted: _host(text, wanted, every)),
         (rule.commands, lambda text, wanted: _command(text, wanted, every)),
     )
     for table, test in tests:
         for name, wanted in table.items():
             found = [test(text, wanted) for text in _values(arguments, name)]
-            if not (bool(found) and all(found) if every else any(found)):
+            if not any(found) or (every and not all(found)):
                 return False
-    if every and (rule.paths or rule.hosts or rule.commands or rule.arguments):
-        named = {name for table in (rule.arguments, rule.paths, rule.hosts, rule.commands) for name in table}
-        return "*" in named or set(arguments) <= named  # an argument that nobody judged is not allowed
-    return True
+    named = {name for table, _ in tests for name in table}
+    # An argument that nobody judged is not allowed.
+    return not every or not named or "*" in named or set(arguments) <= named
+
+
+def _host(text: str, wanted: list[str], every: bool) -> bool:
+    host = host_of(text)
+    return _among(host, wanted) if host else not every
 
 
 def _values(arguments: Mapping[str, Any], name: str) -> Iterator[str]:

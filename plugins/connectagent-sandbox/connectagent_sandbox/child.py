@@ -25,13 +25,7 @@ def encoded(value: Any) -> Any:
     if isinstance(value, bytes):
         return {"kind": "bytes", "data": base64.b64encode(value).decode()}
     if kind in ("Image", "File") and type(value).__module__ == "connectagent.data":
-        data = value.data
-        if not isinstance(data, bytes):
-            with open(data, "rb") as file:
-                data = file.read()
-        name = getattr(value, "name", None) or (None if isinstance(value.data, bytes) else os.path.basename(value.data))
-        given = {"data": base64.b64encode(data).decode(), "media_type": value.media_type}
-        return {"kind": kind, **given, **({"name": name} if kind == "File" else {})}
+        return _file(value, kind)
     if isinstance(value, list | tuple | set | frozenset):
         return {"kind": "tuple" if isinstance(value, tuple) else "list", "items": [encoded(one) for one in value]}
     if isinstance(value, dict):
@@ -41,6 +35,17 @@ def encoded(value: Any) -> Any:
     if hasattr(value, "model_dump"):
         return encoded(value.model_dump(mode="json"))
     return str(value)
+
+
+def _file(value: Any, kind: str) -> dict[str, Any]:
+    """An Image or File of connectagent, which may name a file that only this process can read."""
+    data, name = value.data, getattr(value, "name", None)
+    if not isinstance(data, bytes):
+        name = name or os.path.basename(data)
+        with open(data, "rb") as file:
+            data = file.read()
+    given = {"kind": kind, "data": base64.b64encode(data).decode(), "media_type": value.media_type}
+    return {**given, "name": name} if kind == "File" else given
 
 
 def main() -> None:
