@@ -88,9 +88,7 @@ def judge(rules: list[Rule], agent: str, tool: str, arguments: Mapping[str, Any]
 
 
 def _fits(rule: Rule, agent: str, tool: str, arguments: Mapping[str, Any]) -> bool:
-    if rule.agents is not None and not _among(agent, rule.agents):
-        return False
-    if rule.tools is not None and not _among(tool, rule.tools):
+    if not all(wanted is None or _among(text, wanted) for text, wanted in ((agent, rule.agents), (tool, rule.tools))):
         return False
     every = rule.effect == "allow"  # to be allowed, all values must fit; to be denied or asked about, one is enough
     tests: tuple[tuple[dict[str, list[str]], Callable[[str, list[str]], bool]], ...] = (
