@@ -18,7 +18,7 @@ from connectagent import Agent, ConfigError
 from connectagent.loop.ask import llm_do
 from connectagent.models.create import create_llm
 from connectagent.settings import asked_by, co_folder, overrides, read_allowed, refusal, setting
-from connectagent.settings.allowed import allow, store, word_for
+from connectagent.settings.allowed import allow, asked_for, digest, store, word_for
 from connectagent.testing import ScriptedLLM
 
 ROOT = Path(__file__).parents[1]
@@ -480,3 +480,25 @@ def test_a_file_that_cannot_be_read_cannot_be_allowed() -> None:
     done = co("allow", str(file))
     assert done.returncode == 1 and "cannot be read" in done.stderr and "Traceback" not in done.stderr
     assert co("allow", "no-such-file").returncode == 2
+@pytest.mark.parametrize(
+    ("table", "asked"),
+    [
+        ({"check": "rm -rf x"}, ["the command x.check = 'rm -rf x'"]),
+        ({"check": ["make", "x"]}, ["the command x.check = 'make x'"]),
+        ({"servers": {"a": {"command": "sh", "args": ["-c", "y"]}}}, ["the command x.servers.a.command = 'sh -c y'"]),
+        ({"hooks": [{"command": "y"}]}, ["the command x.hooks.command = 'y'"]),
+        ({"file": ".mcp.json"}, ["x.file = '.mcp.json'"]),
+        ({"calls": 2, "mode": "warn"}, []),
+    ],
+)
+def test_commands_in_options_of_plugins_need_the_word(table: dict[str, object], asked: list[str]) -> None:
+    assert [one.text for one in asked_for({"x": table}, Path())] == asked
+
+
+def test_other_arguments_of_a_command_and_another_mcp_json_need_a_new_word(tmp_path: Path) -> None:
+    def word(arguments: str, text: str) -> str:
+        (tmp_path / ".mcp.json").write_text(text)
+        table = {"file": ".mcp.json", "servers": {"a": {"command": "sh", "env": {"X": arguments}}}}
+        return digest(asked_for({"mcp": table}, tmp_path))
+
+    assert len({word("a", "{}"), word("b", "{}"), word("a", "[]"), word("a", "{}")}) == 3

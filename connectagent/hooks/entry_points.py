@@ -41,8 +41,8 @@ IN_CODE = (CODE, USE)
 
 # The plugins that this project publishes.
 OFFICIAL = (
-    *("adk", "approve", "artifacts", "budget", "checkpoint", "local", "loopguard"),
-    *("memory", "notify", "otel", "reflect", "retry", "verify"),
+    *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "local", "loopguard", "mcp", "memory"),
+    *("notify", "otel", "policy", "redact", "reflect", "retry", "sandbox", "shellhooks", "verify"),
 )
 
 

@@ -22,6 +22,7 @@ OFF = ("0", "off", "false", "no")
 _SHOWN = 200  # characters of a value
 _FILE = "(file)"  # the key of what a single file asks for
 _PATHS = re.compile(r"[\w@%+,.-][\w@%+,./-]*")  # what may be the path of a file
+_COMMANDS = {"command", "check"}  # options of plugins that are run
 
 
 class Asked(NamedTuple):
@@ -41,7 +42,7 @@ class Asked(NamedTuple):
 def asked_for(table: dict[str, Any], folder: Path) -> list[Asked]:
     """What `[tool.connectagent]` asks for that the person must allow.
 
-    Addresses, keys, code, files outside of the project's folder, and `mask = "off"`.
+    Addresses, keys, code, commands, files outside of the project's folder, and `mask = "off"`.
 
     Args:
         table: the settings.
@@ -53,7 +54,8 @@ def asked_for(table: dict[str, Any], folder: Path) -> list[Asked]:
 def _asked_by(key: str, value: Any, folder: Path) -> list[Asked]:
     """What one setting, or one table of options, asks for."""
     if isinstance(value, dict):
-        return [_asked(key, f"{key}.{name}", text, folder) for name, text in _texts(value) if _reaches_out(text)]
+        out = [_asked(key, f"{key}.{name}", text, folder) for name, text in _texts(value) if _reaches_out(text)]
+        return [*_commands(key, value), *out]
     if key == "plugins":
         return [_asked(key, "the code of plugin", name, folder) for name in _files(value)]
     text = str(value)
@@ -99,6 +101,19 @@ def _is_inside(path: Path, root: Path) -> bool:
         return path.is_file() and path.resolve().is_relative_to(root.resolve())
     except (OSError, ValueError):
         return False
+def _commands(key: str, table: dict[str, Any]) -> Iterator[Asked]:
+    """The commands in a table of options: with what stands beside them, such as their arguments and environment."""
+    for name in _COMMANDS & set(table):
+        beside = table.get("args")
+        words = [table[name], *beside] if isinstance(beside, list) else [table[name]]
+        shown = " ".join(" ".join(map(str, word)) if isinstance(word, list) else str(word) for word in words)
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+        content = json.dumps(table, sort_keys=True, default=str)
+        yield Asked(key.partition(".")[0], f"the command {key}.{name} = {shown!r}", content)
+    for name, value in table.items():
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, dict):
+                yield from _commands(f"{key}.{name}", inner)
 
 
 def _files(names: Any) -> list[str]:
@@ -131,13 +146,13 @@ def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _reaches_out(text: str) -> bool:
-    """Whether a text is an address, a file of code, or a path that leads out of the folder."""
+    """Whether a text is an address, a file that is code or names commands, or a path that leads out of the folder."""
     parts = text.replace("\\", "/").split("/")
     return "://" in text or _is_code(text) or text.startswith(("/", "~")) or os.path.isabs(text) or ".." in parts
 
 
 def _is_code(text: str) -> bool:
-    return text.strip().endswith(".py")
+    return text.strip().endswith((".py", ".json"))
 
 
 def _hash_of(path: Path) -> str:

@@ -1,0 +1,167 @@
+"""Real servers, written with the library `mcp`, over stdio and HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, ConfigError, PluginWarning
+from connectagent.testing import ScriptedLLM
+
+pytest.importorskip("mcp_types", reason="the library mcp, 2.3 or newer, is not installed")
+
+from connectagent_mcp import Mcp, tool_name
+from connectagent_mcp.hub import Hub
+
+SERVER = Path(__file__).with_name("server.py")
+STDIO = {"p": {"command": sys.executable, "args": [str(SERVER)]}}
+CALLS: list[tuple[str, dict[str, Any]]] = [
+    ("p_add", {"a": 1, "b": 2}),
+    ("p_fail", {}),
+    ("p_picture", {}),
+    ("p_slow", {"seconds": 30}),
+    ("p_slow", {"seconds": 2.5, "steps": 5}),
+    ("p_list_resources", {}),
+    ("p_read_resource", {"uri": "note://a"}),
+    ("p_get_prompt", {"name": "greet", "arguments": {"name": "Bo"}}),
+]
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """The port of a server over HTTP."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        number = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, str(SERVER), str(number)], stderr=subprocess.DEVNULL)
+    for _ in range(200):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", number)) == 0:
+                break
+        time.sleep(0.05)
+    yield number
+    process.kill()
+    process.wait()
+
+
+def results(calls: list[tuple[str, dict[str, Any]]], plugin: Mcp) -> list[Any]:
+    llm = ScriptedLLM(*calls, "done")
+    with Agent("a", llm=llm, plugins=[plugin], quiet=True, log=False, max_iterations=30) as agent:
+        assert agent.input("Go") == "done"
+    return [message["content"] for message in llm.requests[-1].messages if message["role"] == "tool"]
+
+
+def check(read: list[Any]) -> None:
+    assert read[0] == "3"
+    assert read[1].startswith("Error: McpError: ")
+    assert read[2][0]["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+    assert read[3].endswith("did not answer within 1.5 s")
+    assert read[4] == "slept"  # longer than the limit, but with progress
+    assert "note://a" in read[5]
+    assert read[6:8] == ["the note", "Greet Bo"]
+
+
+def test_a_server_over_stdio_gives_tools_resources_and_prompts_and_may_change_and_die() -> None:
+    steps: list[float] = []
+    plugin = Mcp(STDIO, timeout_s=1.5, on_progress=lambda server, tool, done, total, message: steps.append(done))
+    read = results([*CALLS, ("p_grow", {}), ("p_late", {}), ("p_die", {}), ("p_add", {"a": 2, "b": 2})], plugin)
+    check(read)
+    assert steps == [1, 2, 3, 4, 5]
+    assert read[8:10] == ["grown", "late"]
+    assert read[10].startswith("Error: McpError: the MCP server 'p' ")  # it is not called twice
+    assert read[11] == "4"  # by a new process
+
+
+def test_a_server_over_http_gives_the_same(port: int) -> None:
+    plugin = Mcp({"p": {"url": f"http://127.0.0.1:{port}/mcp"}}, timeout_s=1.5)
+    read = results([*CALLS, ("p_die", {}), ("p_add", {"a": 1, "b": 1})], plugin)
+    check(read)
+    assert read[8].startswith("Error: McpError: ") and read[9].startswith("Error: McpError: ")
+
+
+def test_a_hundred_agents_share_a_process_and_leave_none_behind() -> None:
+    code = f"""
+from connectagent import Agent
+from connectagent.testing import ScriptedLLM
+from connectagent_mcp import Mcp
+spec = {STDIO!r}
+agents = [Agent(f"a{{i}}", llm=ScriptedLLM(("p_process", {{}}), "x"), plugins=[Mcp(spec)], quiet=True, log=False)
+          for i in range(100)]
+for agent in agents:
+    agent.input("Go")
+print({{[m for m in agent.session["messages"] if m["role"] == "tool"][0]["content"] for agent in agents}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60)
+    assert done.returncode == 0, done.stderr
+    (number,) = eval(done.stdout)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number), 0)
+
+
+def test_a_server_that_does_not_start_is_a_warning_that_quotes_it() -> None:
+    broken = {"b": {"command": sys.executable, "args": ["-c", "raise SystemExit('no key')"], "start_s": 5}}
+    with pytest.warns(PluginWarning, match=r"'b' cannot be reached(.|\n)*no key"):
+        assert results([("b_x", {})], Mcp(broken))[0].startswith("Error: there is no tool 'b_x'")
+
+
+@pytest.mark.parametrize("server", [{}, {"command": "x", "url": "http://y"}, {"comand": "x"}, {"command": "${NO}"}])
+def test_a_mistake_in_a_description_is_an_error(server: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="mcp: "):
+        Mcp({"p": server})
+
+
+def test_variables_are_filled_in_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE", "here")
+    file = tmp_path / ".mcp.json"
+    file.write_text('{"mcpServers": {"p": {"type": "stdio", "command": "x", "args": ["${WHERE}", "${NO:-b}"]}}}')
+    assert Mcp(file=str(file)).servers == [{"name": "p", "command": "x", "args": ["here", "b"]}]
+
+
+def test_names_are_such_as_providers_take() -> None:
+    assert tool_name("a b", "c.d") == "a_b_c_d"
+    assert len(tool_name("server", "x" * 100)) == 64
+    assert tool_name("s", "x" * 100) != tool_name("s", "x" * 101)
+
+
+def test_a_hub_without_connections_closes() -> None:
+    Hub().close()
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+
+
+def test_an_agent_is_a_server_for_the_official_client(tmp_path: Path) -> None:
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
+
+    (tmp_path / "script.py").write_text(
+        "from connectagent import Agent\n"
+        "def look(place: str) -> str:\n"
+        "    '''Look.'''\n"
+        "    print('noise')\n"
+        "    return f'{place} is empty'\n"
+        "agent = Agent('watch man', [look], model='offline', description='Looks at places.')\n"
+    )
+    code = "from connectagent_mcp.serve import group; group()"
+    server = StdioServerParameters(
+        command=sys.executable, args=["-W", "ignore", "-c", code, "serve", "script.py"], env=environment(), cwd=tmp_path
+    )
+
+    async def ask() -> tuple[Any, Any]:
+        async with Client(server) as client:
+            tools = (await client.list_tools()).tools
+            return tools, await client.call_tool("watch_man", {"prompt": "look at 'shelf'"})
+
+    tools, result = asyncio.run(ask())
+    assert [tool.name for tool in tools] == ["watch_man"] and "Looks at places." in str(tools[0].description)
+    assert not result.is_error and "shelf is empty" in result.content[0].text

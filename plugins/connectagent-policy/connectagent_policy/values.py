@@ -1,0 +1,95 @@
+"""What a value means: a path, a host or a command, whatever it is written like."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+import socket
+import unicodedata
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_SIMPLE = re.compile(r"[A-Za-z0-9_@%+:,./=\- ]+|(?:[A-Za-z0-9_@%+:,./=\- ]|'[^']*')+")
+_DEPTH = 50
+
+
+def strings(value: Any, depth: int = 0) -> Iterator[str]:
+    """All texts in a value, keys too, however deep. A value that is too deep is a text that no rule allows."""
+    if depth > _DEPTH:
+        yield "\0"
+    elif isinstance(value, str):
+        yield value
+    elif isinstance(value, bytes):
+        yield value.decode(errors="replace")
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from strings(key, depth + 1)
+            yield from strings(inner, depth + 1)
+    elif isinstance(value, list | tuple | set):
+        for inner in value:
+            yield from strings(inner, depth + 1)
+    elif value is not None:
+        yield str(value)
+
+
+def _odd(text: str) -> bool:
+    """Whether a text has control characters, or characters that others may read as another one."""
+    return not text.isprintable() or unicodedata.normalize("NFKC", text) != text
+
+
+def inside(text: str, folders: list[str], every: bool) -> bool:
+    """Whether a path lies in one of the folders, with links followed.
+
+    Args:
+        text: the path as the model wrote it.
+        folders: paths; a pattern such as `**/.env` fits a name at any depth.
+        every: whether doubt means no (to allow) or yes (to deny).
+    """
+    if not text or _odd(text) or text.startswith("~") or any(sign in text for sign in "\\%$*?[{"):
+        return not every
+    if "://" in text:
+        return not every
+    path = os.path.realpath(text)
+    return any(_within(path, os.path.normpath(text), folder) for folder in folders)
+
+
+def _within(path: str, written: str, folder: str) -> bool:
+    if folder.startswith("**/"):
+        names = {part.casefold() for one in (path, written) for part in one.split("/")}
+        return folder[3:].casefold() in names
+    root = os.path.realpath(os.path.expanduser(folder))
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def host_of(text: str) -> str:
+    """The host of an address in its plain form; "" for what is no clear address, which no rule allows."""
+    text = text.strip(" ")
+    if _odd(text) or "\\" in text or " " in text:
+        return ""
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        host = (parts.hostname or "").rstrip(".").lower()
+        _ = parts.port
+    except ValueError:
+        return ""
+    if parts.username is not None or parts.password is not None or unquote(host) != host or not host.isascii():
+        return ""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        mapped = getattr(address, "ipv4_mapped", None)
+        return str(mapped or address)
+    with suppress(OSError):  # 127.1, 0x7f000001 and 2130706433 are addresses too
+        return socket.inet_ntoa(socket.inet_aton(host))
+    return host if re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", host) else ""
+
+
+def program_of(text: str) -> list[str]:
+    """The words of a line that is one simple command; [] for every other line."""
+    if _odd(text) or not _SIMPLE.fullmatch(text):
+        return []
+    words = shlex.split(text)
+    return [] if not words or "=" in words[0] or any(" " in word for word in words[:2]) else words

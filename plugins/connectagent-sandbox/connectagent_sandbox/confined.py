@@ -1,0 +1,163 @@
+"""Runs a function in a process of its own, inside bubblewrap."""
+
+from __future__ import annotations
+
+import base64
+import builtins
+import functools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from connectagent import ConnectAgentError, File, Image
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/ssl", "/etc/localtime")
+_NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ca-certificates")
+_CHILD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
+_BARE = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL")
+
+
+class SandboxError(ConnectAgentError):
+    """The sandbox cannot be had, or it ended the call: a limit was reached, or the process died."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a call may use."""
+
+    timeout_s: float
+    memory_mb: float
+    output_mb: float
+    read: tuple[str, ...]
+    write: tuple[str, ...]
+    network: bool
+    env: tuple[str, ...]
+    unconfined: bool
+
+
+@functools.cache
+def why_not() -> str | None:
+    """Why bubblewrap cannot be used here; None where it can."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap (bwrap) is not installed"
+    command = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", *_BARE, "true"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"bubblewrap does not start: {error}"
+    return f"bubblewrap does not work here: {done.stderr.strip()}" if done.returncode else None
+
+
+class Confined:
+    """A function that runs in a process of its own, each time that it is called."""
+
+    def __init__(self, function: Callable[..., Any], name: str, limits: Limits) -> None:
+        self.function, self.name, self.limits = function, name, limits
+
+    def __call__(self, /, **arguments: Any) -> Any:
+        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+        if not self.limits.unconfined and (problem := why_not()):
+            raise SandboxError(f"{self.name} was not run: {problem}")
+        try:
+            call = cloudpickle.dumps((self.function, arguments))
+        except Exception as error:
+            raise SandboxError(f"{self.name} cannot be given to another process: {error}") from error
+        mega = 1_000_000
+        limits = {
+            "RLIMIT_AS": int(self.limits.memory_mb * mega),
+            "RLIMIT_FSIZE": int(self.limits.output_mb * mega),
+            "RLIMIT_CPU": int(self.limits.timeout_s) + 1,
+            "RLIMIT_CORE": 0,
+        }
+        with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            given.write(json.dumps(limits).encode() + b"\n" + call)
+            given.seek(0)
+            code = self._run(given, out, errors)
+            out.seek(0)
+            return self._outcome(out.read(int(self.limits.output_mb * mega)), code, errors)
+
+    def _run(self, given: IO[bytes], out: IO[bytes], errors: IO[bytes]) -> int:
+        command = [sys.executable, "-P", _CHILD]
+        if not self.limits.unconfined:
+            command = [*self._bubble(), *command]
+        process = subprocess.Popen(
+            command, stdin=given, stdout=out, stderr=errors, env=self._environment(), start_new_session=True
+        )
+        try:
+            return process.wait(self.limits.timeout_s)
+        except subprocess.TimeoutExpired:
+            raise SandboxError(f"{self.name} was killed: it took longer than {self.limits.timeout_s:g} s") from None
+        finally:  # Ctrl-C too; and what a finished call has left running
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _outcome(self, text: bytes, code: int, errors: IO[bytes]) -> Any:
+        try:
+            found = json.loads(text)
+            if "error" not in found:
+                return decoded(found["value"])
+            kind, message = str(found["error"]), str(found["message"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - 500))
+            said = errors.read().decode(errors="replace").strip()
+            raise SandboxError(f"{self.name} ended without a result, with {code}. {said}".strip()) from None
+        known = getattr(builtins, kind, None)
+        if kind == "MemoryError":
+            raise SandboxError(f"{self.name} needed more than {self.limits.memory_mb:g} MB of memory")
+        if isinstance(known, type) and issubclass(known, Exception) and kind not in _SPECIAL:
+            raise known(message)
+        raise SandboxError(f"{kind}: {message}")
+
+    def _environment(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in self.limits.env if name in os.environ}
+        path = os.pathsep.join(os.path.abspath(one) for one in sys.path)
+        own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONPATH": path}
+        return own | {"PYTHONDONTWRITEBYTECODE": "1"} | kept
+
+    def _bubble(self) -> list[str]:
+        limits = self.limits
+        code = [sys.prefix, sys.base_prefix, *(os.path.abspath(one) for one in sys.path), os.path.dirname(_CHILD)]
+        seen = [*_SYSTEM, *(_NETWORK if limits.network else ()), *code, *limits.read]
+        command = ["bwrap", *_BARE, *(["--share-net"] if limits.network else []), "--tmpfs", "/tmp", "--dev", "/dev"]
+        for one in seen:
+            command += ["--ro-bind-try", os.path.abspath(one), os.path.abspath(one)]
+        for one in limits.write:
+            command += ["--bind", os.path.abspath(one), os.path.abspath(one)]
+        folder = os.getcwd()
+        return [*command, "--chdir", folder if any(_holds(one, folder) for one in (*seen, *limits.write)) else "/tmp"]
+
+
+_SPECIAL = {"ExceptionGroup", "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError"}
+
+
+def _holds(folder: str, path: str) -> bool:
+    folder = os.path.abspath(folder)
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def decoded(value: Any) -> Any:
+    """The value that the child encoded."""
+    if not isinstance(value, dict):
+        return value
+    kind = value["kind"]
+    if kind in ("list", "tuple"):
+        items = [decoded(one) for one in value["items"]]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "dict":
+        return {decoded(key): decoded(one) for key, one in value["items"]}
+    data = base64.b64decode(value["data"])
+    if kind == "bytes":
+        return data
+    if kind == "Image":
+        return Image(data, value["media_type"])
+    return File(data, value["media_type"], value["name"])

@@ -1,0 +1,183 @@
+"""Limits, values and attacks, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, ConfigError, File, Image
+from connectagent.testing import AgentTester, ScriptedLLM
+
+pytest.importorskip("cloudpickle")
+
+from connectagent_sandbox import Sandbox, why_not
+from connectagent_sandbox import confined as inside
+
+needs_bubblewrap = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+ATTACKS = Path(__file__).with_name("attacks.txt")
+
+
+def run_python(code: str) -> Any:
+    """Run Python."""
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names.get("result")
+
+
+def outcome(code: str, **options: Any) -> Any:
+    limits: dict[str, Any] = {"timeout_s": 20, "unconfined": why_not() is not None, **options}
+    sandbox = Sandbox(["run_*"], **limits)
+    return inside.Confined(run_python, "run_python", sandbox.limits)(code=code)
+
+
+def read(code: str, **options: Any) -> str:
+    """What the model reads."""
+    llm = ScriptedLLM(("run_python", {"code": code}), "done")
+    agent = Agent("a", [run_python], llm=llm, plugins=[Sandbox(["run_*"], **options)], quiet=True, log=False)
+    assert agent.input("Go") == "done"
+    return str(llm.requests[-1].messages[-1]["content"])
+
+
+@needs_bubblewrap
+def test_a_marked_tool_runs_in_another_process() -> None:
+    assert read("import os; result = os.getpid()") != str(os.getpid())
+
+
+def test_values_cross() -> None:
+    value = outcome("""
+from connectagent import File, Image
+result = [1, (2, b"x"), {3: None}, Image(b"\\x89PNG"), File(b"%PDF-1", name="a.pdf"), {"kind": "bytes"}, float("inf")]
+print("noise")
+""")
+    png, pdf = Image(b"\x89PNG"), File(b"%PDF-1", name="a.pdf")
+    assert value == [1, (2, b"x"), {3: None}, png, pdf, {"kind": "bytes"}, float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "text"),
+    [
+        ("raise KeyError('x')", KeyError, "x"),
+        ("class Own(Exception): pass\nraise Own('why')", inside.SandboxError, "Own: why"),
+        ("raise SystemExit(3)", inside.SandboxError, "SystemExit: 3"),
+        ("import os; os._exit(7)", inside.SandboxError, "ended without a result, with 7"),
+        ("import os; os.kill(os.getpid(), 9)", inside.SandboxError, "ended without a result"),
+        ("result = 'x' * 2_000_000_000", inside.SandboxError, "more than 1000 MB"),
+        ("while True: pass", inside.SandboxError, "longer than 1 s"),
+        ("import os; os.write(1, b'{}')\nos._exit(0)", inside.SandboxError, "ended without a result"),
+    ],
+)
+def test_errors_and_limits_cross(code: str, kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind, match=text):
+        outcome(code, timeout_s=1 if "while" in code else 20)
+
+
+@needs_bubblewrap
+def test_no_attack_reaches_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = Path(os.path.expanduser("~")) / f".sandbox-test-{os.getpid()}" / "secret"  # an attack removes its folder
+    secret.parent.mkdir()
+    secret.write_text("SECRET")
+    monkeypatch.setenv("API_KEY", "SECRET")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "link").symlink_to(secret)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.01)
+        places = {"SECRET": str(secret), "PORT": server.getsockname()[1], "OUT": str(tmp_path / "out")}
+        places["PID"] = os.getpid()
+        attacks = [line for line in ATTACKS.read_text().splitlines() if line]
+        assert len(attacks) >= 100
+        code = f"""
+import base64, ctypes, glob, json, os, pathlib, shutil, signal, socket, subprocess, sys, urllib.request
+{'; '.join(f'{name} = {value!r}' for name, value in places.items())}
+result = []
+for attack in {attacks!r}:
+    try:
+        result.append(str(eval(attack)))
+    except BaseException as error:
+        result.append("failed " + type(error).__name__)
+"""
+        try:
+            found = outcome(code, write=[str(tmp_path / "out")])
+            through = [attack for attack, text in zip(attacks, found, strict=True) if "SECRET" in text]
+            assert through == []
+            assert not {"failed NameError", "failed SyntaxError", "failed AttributeError"} & set(found)
+            assert secret.read_text() == "SECRET" and secret.stat().st_size == 6
+            with pytest.raises(TimeoutError):
+                server.accept()
+        finally:
+            secret.unlink()
+            secret.parent.rmdir()
+    assert sorted(os.listdir(tmp_path)) == ["out"]
+
+
+@needs_bubblewrap
+def test_files_and_network_are_there_where_they_are_allowed(tmp_path: Path) -> None:
+    (tmp_path / "seen").write_text("yes")
+    code = f"result = open({str(tmp_path / 'seen')!r}).read()"
+    with pytest.raises(FileNotFoundError):
+        outcome(code)
+    assert outcome(code, read=[str(tmp_path)]) == "yes"
+    outcome(f"open({str(tmp_path / 'new')!r}, 'w').write('x')", write=[str(tmp_path)])
+    assert (tmp_path / "new").read_text() == "x"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        outcome(f"import socket; socket.create_connection(('127.0.0.1', {port}))", network=True)
+
+
+@needs_bubblewrap
+def test_ctrl_c_kills_the_call_and_what_it_started(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    script = f"""
+import signal; signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys; sys.path[:0] = {sys.path!r}
+from test_sandbox import outcome
+outcome("import subprocess, time; subprocess.Popen(['sh', '-c', 'while :; do echo x >> {mark}; sleep 0.05; done']);"
+        "time.sleep(60)", write=[{str(tmp_path)!r}], timeout_s=60)
+"""
+    here = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL, env=here)
+    for _ in range(400):
+        if mark.exists():
+            break
+        time.sleep(0.05)
+    process.send_signal(2)
+    process.wait(20)
+    time.sleep(0.2)
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert mark.stat().st_size == size
+
+
+def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectagent_sandbox.why_not", lambda: "bubblewrap (bwrap) is not installed")
+    assert "there is none: bubblewrap (bwrap) is not installed" in read("result = 1")
+    monkeypatch.undo()
+    assert read("result = 1", unconfined=True) == "1"
+
+
+def test_a_tool_that_is_added_later_is_refused() -> None:
+    llm = ScriptedLLM(("run_python", {"code": ""}), "x")
+    agent = Agent("a", llm=llm, plugins=[Sandbox(["run_*"])], quiet=True, log=False)
+    agent.tools.add(run_python)
+    agent.input("Go")
+    assert "would run outside" in agent.session["messages"][-2]["content"]  # type: ignore[operator]
+
+
+def test_a_tool_that_takes_the_agent_is_a_mistake() -> None:
+    def run_it(agent: Agent) -> str:
+        return agent.name
+
+    with pytest.raises(ConfigError, match="takes the agent"):
+        Agent("a", [run_it], llm=ScriptedLLM("x"), plugins=[Sandbox(["run_*"])], quiet=True, log=False)
+    with pytest.raises(ConfigError, match="list of names"):
+        Sandbox("run_*")
+
+
+def test_every_path_of_a_turn_holds(agenttester: AgentTester) -> None:
+    agenttester.check(lambda: Sandbox(["no_such_tool"]))
