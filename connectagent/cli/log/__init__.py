@@ -10,6 +10,8 @@ from importlib import import_module
 
 import click
 
+from connectagent.cli.usage import Group
+
 _COMMANDS = {
     "list": "listing",
     "show": "show",
@@ -23,7 +25,7 @@ _COMMANDS = {
 }
 
 
-class _Group(click.Group):
+class _Group(Group):
     """Loads each command from its module when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
