@@ -41,8 +41,8 @@ CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "d
 IN_CODE = (CODE, USE)
 
 # The plugins that this project publishes.
-OFFICIAL = ("adk", "approve", "artifacts", "budget", "checkpoint", "loopguard", "memory", "notify", "otel", "reflect")
-OFFICIAL += ("retry", "verify")
+OFFICIAL: tuple[str, ...] = ("adk", "approve", "artifacts", "budget", "checkpoint", "loopguard", "memory", "notify")
+OFFICIAL += ("otel", "reflect", "retry", "verify")
 
 
 def normalized(name: str) -> str:

@@ -15,6 +15,7 @@ from connectagent.cli.usage import Group
 _COMMANDS = {
     "list": "listing",
     "show": "show",
+    "summary": "summary",
     "request": "request",
     "tail": "tail",
     "diff": "diff",
