@@ -446,3 +446,15 @@ def test_a_closed_stderr_does_not_change_the_exit_code() -> None:
 def test_rich_is_loaded_with_the_first_line_only() -> None:
     code = "import connectagent.builtin.console as c, sys; c.Console(); sys.exit('rich' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True)
+
+
+def test_an_entry_of_a_plugin_is_shown_where_it_asks_for_it() -> None:
+    @before_llm
+    def warner(agent: Any) -> None:
+        agent.trace("quota", show=f"nearly used up {HOSTILE}", left=1)
+        agent.trace("span", name="unseen")
+        agent.trace("odd", show=3)
+
+    text = shown("Done.", on_events=[warner])
+    assert "quota: nearly used up" in text and not OBEYED.search(text)
+    assert "unseen" not in text and "odd" not in text

@@ -100,6 +100,7 @@ class HandlerAPI(Links):
         Args:
             type: the entry's type; none of connectagent's own.
             fields: what else it has, as data. `by`, which names who added it, and its place are connectagent's.
+                A text in `show` appears on the terminal, in the chat and in `log show`.
 
         Returns:
             The entry.

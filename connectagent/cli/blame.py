@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
@@ -18,13 +19,16 @@ from connectagent.cli.log.reading import (
     show_table,
     terminal,
 )
-from connectagent.errors import ConfigError
+from connectagent.cli.view.changes import changes_of
+from connectagent.errors import ConfigError, did_you_mean
 from connectagent.output.rows import first_line
 from connectagent.output.text import actor, actor_with_place, clean, visible
 from connectagent.output.words import ADDED, REMOVED, SAME, Piece, word_diff
+from connectagent.records.blobs import blob_folder
 from connectagent.records.find import find_record
 from connectagent.records.history import history_of
-from connectagent.records.read import refuse_odd
+from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.watched import watched_agents
 from connectagent.session.history import Change, History, Line
 
 _NEAR = 200  # characters that are shown around a change
@@ -37,16 +41,20 @@ _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @click.command(short_help="Who made each message of a session, and who changed it.")
 @record_argument
-@click.argument("what", required=False, metavar="[MESSAGE|entry:N]")
+@click.argument("what", required=False, metavar="[MESSAGE|entry:N|plugin:NAME]")
 @json_option
 def blame(record: str | None, what: str | None, as_json: bool) -> None:
     """Print who made each message of a session, and who changed it.
 
-    With the number of a message, print all of its changes. With entry:N, print what that trace entry changed.
+    With the number of a message, print all of its changes. With entry:N, print what that trace entry changed. With
+    plugin:NAME, print all that a plugin changed, in the agents inside too.
     """
     path = find_record(record)
     with refuse_odd(path):
-        _print_blame(history_of(path), what, as_json)
+        if what is not None and what.startswith("plugin:"):
+            _plugin(path, what.removeprefix("plugin:"), as_json)
+        else:
+            _print_blame(history_of(path), what, as_json)
 
 
 def _print_blame(history: History, what: str | None, as_json: bool) -> None:
@@ -59,6 +67,22 @@ def _print_blame(history: History, what: str | None, as_json: bool) -> None:
         number = _number(what.removeprefix("message:"), len(history.lines), "message")
         line = history.lines[number]
         echo_json(_data(line, number)) if as_json else _message(line, number)
+
+
+def _plugin(path: Path, name: str, as_json: bool) -> None:
+    """Print what a plugin changed."""
+    changes = changes_of(watched_agents(read_record(path), blob_folder(path)), links=False)
+    mine = [change for change in changes if change["plugin"] == name]
+    if not mine:
+        known = sorted({change["plugin"] for change in changes})
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"plugin {name!r} changed nothing.{hint} There are changes by: {', '.join(known) or 'none'}")
+    if as_json:
+        return echo_json(mine)
+    for number, change in enumerate(mine):
+        inside = f" in {visible(change['in'])}" if change.get("in") else ""
+        echo(f"{chr(10) * (number > 0)}{change['by']} {change['did']}{inside}, {change.get('where', '')}")
+        _show(change["diff"])
 
 
 def _listed(history: History) -> list[tuple[int | None, Line]]:

@@ -45,11 +45,38 @@ def show(error: BaseException) -> int:
     if isinstance(error, Paused):
         click.echo("\n".join(_lines_of_pause(error)), err=True)
         return 75
+    if not _has_folder():
+        click.echo("error: the current folder was removed; change to another one, for example: cd ~", err=True)
+        return 1
+    if _is_of_output(error):
+        why = error.strerror if isinstance(error, OSError) else error
+        click.echo(f"error: standard output cannot be written: {why}; free some space, or write elsewhere", err=True)
+        return 1
     if _script["traceback"] and not isinstance(error, click.ClickException):
         click.echo(current().text("".join(traceback.format_exception(error))), err=True, nl=False)
         return 1
     click.echo("\n".join(lines_of(error)), err=True)
     return error.exit_code if isinstance(error, click.ClickException) else 1
+
+
+def _has_folder() -> bool:
+    try:
+        return bool(os.getcwd())
+    except OSError:
+        return False
+
+
+def _is_of_output(error: BaseException) -> bool:
+    """Whether standard output could not be written."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return False
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (last.name, last.filename) == ("echo", click.utils.__file__) or last.name == flush_output.__name__
+
+
+def flush_output() -> None:
+    """Write what standard output holds back."""
+    sys.stdout.flush()
 
 
 def lines_of(error: BaseException) -> list[str]:

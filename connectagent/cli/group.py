@@ -12,14 +12,14 @@ import click
 
 from connectagent import __version__
 from connectagent.cli.commands import COMMANDS
-from connectagent.cli.failure import plain, show
-from connectagent.errors import did_you_mean
+from connectagent.cli.failure import flush_output, plain, show
+from connectagent.cli.usage import Group
 from connectagent.output.masking import current
 
 COMPLETE = "_CONNECTAGENT_COMPLETE"  # set by the shell's completion, as click names it
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """The built-in commands, and those that installed plugins add with `register_commands`.
 
     A plugin cannot replace a built-in command. Listing loads no plugin: it shows the commands that distributions
@@ -49,17 +49,8 @@ class LazyGroup(click.Group):
             self._bring(cmd_name)
         return self.commands.get(cmd_name)
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        try:
-            return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            names = self.list_commands(ctx)
-            hint = did_you_mean(args[0], names)
-            if args[0].endswith(".py"):
-                hint = f" Did you mean 'connectagent run {args[0]}'?"
-            raise click.UsageError(f"no command {args[0]!r}.{hint} Commands: {', '.join(names)}", ctx) from error
+    def hint(self, name: str, names: list[str]) -> str:
+        return f" Did you mean 'connectagent run {name}'?" if name.endswith(".py") else super().hint(name, names)
 
     def _bring(self, name: str) -> None:
         """Let installed plugins add a command; a broken plugin is reported, and the others stay."""
@@ -101,6 +92,7 @@ def cli() -> None:
 
 def invoke(arguments: list[str]) -> int:
     """Run the command in the arguments, and return its exit code."""
+    _open_closed_streams()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # the terminal's encoding may lack characters of a model's text
             stream.reconfigure(errors="replace" if stream is sys.stdin else "backslashreplace")
@@ -111,7 +103,7 @@ def invoke(arguments: list[str]) -> int:
     try:
         with cli.make_context("connectagent", arguments) as context:
             cli.invoke(context)
-        sys.stdout.flush()
+        flush_output()
     except click.exceptions.Exit as exit:
         return _flushed(exit.exit_code)
     except SystemExit as exit:
@@ -127,6 +119,13 @@ def invoke(arguments: list[str]) -> int:
     except Exception as error:
         return _flushed(show(error))
     return 0
+
+
+def _open_closed_streams() -> None:
+    """Put the null device in the place of standard streams that are closed, as with `2>&-` or under some daemons."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - for as long as the process lives
 
 
 def _code(code: Any) -> int:

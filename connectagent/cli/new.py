@@ -91,7 +91,6 @@ def new(name: str, hooks: str) -> None:
     words = {"name": name, "module": module, "hooks": ", ".join(listed), "brings": _brings(name, module, listed)}
     called = sorted(hook for hook in listed if not hook.startswith("register_"))
     words["called"] = "{" + ", ".join(f'"{hook}"' for hook in called) + "}" if called else "set()"
-    (folder / "tests").mkdir(parents=True)
     files = {
         "pyproject.toml": PYPROJECT.format(**words),
         "README.md": README.format(**words),
@@ -99,9 +98,13 @@ def new(name: str, hooks: str) -> None:
         f"{module}.py": _module(name, listed),
         f"tests/test_{name.replace('-', '_')}.py": TESTS.format(**words),
     }
-    for path, text in files.items():
-        (folder / path).write_text(text, encoding="utf-8")
-        click.echo(f"{folder}/{path}")
+    try:
+        (folder / "tests").mkdir(parents=True)
+        for path, text in files.items():
+            (folder / path).write_text(text, encoding="utf-8")
+            click.echo(f"{folder}/{path}")
+    except OSError as error:
+        raise usage_error(f"{str(folder)!r} cannot be written: {error.strerror}; try another folder") from error
     click.echo(f"now: connectagent plugins install ./{folder}")
 
 

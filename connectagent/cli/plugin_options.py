@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -28,7 +29,7 @@ class AgentCommand(click.Command):
                 count = len(left) if name == "--" else 1 if takes_next else 0
                 rest, left = [*rest, *left[:count]], left[count:]
             else:
-                ctx.meta.setdefault(_GIVEN, []).append(_read(ctx, name, value if equals else None, left))
+                ctx.meta.setdefault(_GIVEN, []).append(_read(ctx, name, value if equals else None, left, own))
         return super().parse_args(ctx, rest)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -43,13 +44,15 @@ def with_given(ctx: click.Context, parameter: click.Parameter, value: tuple[Any,
     return (*value, *ctx.meta.get(_GIVEN, ()))
 
 
-def _read(ctx: click.Context, name: str, value: str | None, left: list[str]) -> Configured:
-    """The plugin and the value of an option; a value that follows is taken from `left`.
+def _read(
+    ctx: click.Context, name: str, value: str | None, left: list[str], own: Iterable[str]
+) -> Configured:
+    """The plugin and the value of an option; a value that follows is taken from `left`. `own` are the command's own.
 
     Raises:
         click.UsageError: there is no such plugin or option, or it has no value.
     """
-    plugin = _plugin_of(ctx, name)
+    plugin = _plugin_of(ctx, name, own)
     prefix = f"--{normalized(plugin.name)}-"
     parameters = _parameters(plugin)
     option = name.removeprefix(prefix).replace("-", "_")
@@ -66,13 +69,13 @@ def _read(ctx: click.Context, name: str, value: str | None, left: list[str]) -> 
     return Configured(plugin.name, {option: Text(value)})
 
 
-def _plugin_of(ctx: click.Context, name: str) -> Installed:
+def _plugin_of(ctx: click.Context, name: str, own: Iterable[str]) -> Installed:
     names = [normalized(plugin.name) for plugin in installed()]
     found = max((one for one in names if name.startswith(f"--{one}-")), key=len, default=None)
     if found is None:
         near = nearest(name[2:].partition("-")[0], names, 0.7)
-        meant = [f"--{near}-{name[2:].partition('-')[2]}"] if near else None
-        raise click.NoSuchOption(name, possibilities=meant, ctx=ctx)
+        plugins = [f"--{near}-{name[2:].partition('-')[2]}"] if near else []
+        raise click.UsageError(f"no option {name!r}.{did_you_mean(name, [*own, *plugins])}", ctx)
     return find(found)
 
 

@@ -14,11 +14,12 @@ from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_check import LIMIT_S, check
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
+from connectagent.cli.usage import Group
 from connectagent.hooks.own import hooks_of
 from connectagent.output.rows import many
 
 
-@click.group(short_help="List, inspect, install, write and repair plugins.")
+@click.group(cls=Group, short_help="List, inspect, install, write and repair plugins.")
 def plugins() -> None:
     """List, inspect, install, write and repair plugins."""
 

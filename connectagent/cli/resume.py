@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from connectagent.cli import script
+from connectagent.cli.failure import usage_error
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, short_path
 from connectagent.records.find import find_record
@@ -47,6 +48,8 @@ def resume(
     session's id, an agent's name for its newest record, a name in .co/evals, or the beginning of an id or a name; by
     default the newest record.
     """
+    if approve + (reject is not None) + (answer is not None) > 1:
+        raise usage_error("give one of --approve, --reject WHY and --answer TEXT")
     file = find_record(record).absolute()
     data = read_record(file)
     program = path or _script_of(file, data)

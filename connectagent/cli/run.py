@@ -14,8 +14,10 @@ import click
 from connectagent.cli import script
 from connectagent.cli.failure import answer, usage_error
 from connectagent.cli.plugin_options import AgentCommand
+from connectagent.cli.usage import WholeNumber
 from connectagent.settings import enabled, overrides
 
+_GIVE_IT = "give it in quotes after the script, or pipe it in"
 MOST_SLOW = 10  # calls and handlers that `--durations` shows
 
 
@@ -28,18 +30,23 @@ class _Run(AgentCommand):
         for at in [at for at, arg in enumerate(args[:end]) if arg == "--durations"]:
             if not "".join(args[at + 1 : at + 2]).isdecimal():
                 args[at] = f"--durations={MOST_SLOW}"
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            if "extra argument" not in error.message:
+                raise
+            raise click.UsageError(f"{error.message}: put a prompt of several words in quotes", ctx) from error
 
 
 @click.command(cls=_Run, short_help="Run the agent or the main function of a script.")
 @click.argument("path", metavar="SCRIPT")
 @click.argument("prompt", required=False)
 @click.option(
-    "--durations", metavar="[N]", type=click.IntRange(min=0), help="Show the N slowest calls and handlers; 0: all. [10]"
+    "--durations", metavar="[N]", type=WholeNumber(min=0), help="Show the N slowest calls and handlers; 0: all. [10]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print result, outcome, cost and record as one JSON object.")
 @click.option("--stream", is_flag=True, help="Show the answer as it arrives.")
-@click.option("--max-iterations", metavar="N", type=click.IntRange(min=1), help="Model calls that a turn may take.")
+@click.option("--max-iterations", metavar="N", type=WholeNumber(min=1), help="Model calls that a turn may take.")
 @click.option("--trust", metavar="POLICY", help="The policy for tool calls of agents that have none in the script.")
 @script.agent_options
 def run(
@@ -121,7 +128,8 @@ def _turn(module: ModuleType, prompt: str | None) -> tuple[Any, Callable[[], Any
         text = _read(prompt, "the agent")
         return agent, lambda: agent.input(text)
     if wants is None or main is None:
-        raise usage_error(f"{script.shown(module)} has neither an 'agent' nor a function 'main'")
+        missing = f"{script.shown(module)} has neither an 'agent' nor a function 'main'"
+        raise usage_error(f"{missing}; write, for example: agent = Agent('helper')")
     if wants == "none":
         if prompt is not None:
             raise usage_error(f"main() in {script.shown(module)} takes no prompt; run it without one")
@@ -157,10 +165,10 @@ def _read(prompt: str | None, who: str) -> str:
     """The prompt: the argument, else standard input."""
     if prompt is None or prompt == "-":
         if prompt is None and (sys.stdin is None or sys.stdin.isatty()):
-            raise usage_error(f"{who} needs a prompt: give it after the script, or pipe it in")
+            raise usage_error(f"{who} needs a prompt: {_GIVE_IT}")
         prompt = sys.stdin.read().strip() if sys.stdin is not None else ""
         if not prompt:
-            raise usage_error(f"{who} needs a prompt, and standard input was empty")
+            raise usage_error(f"{who} needs a prompt, and standard input was empty: {_GIVE_IT}")
     if not prompt.strip():
-        raise usage_error(f"{who} needs a prompt that is not empty")
+        raise usage_error(f"{who} needs a prompt that is not empty: {_GIVE_IT}")
     return prompt

@@ -15,7 +15,7 @@ import click
 
 from connectagent.cli.failure import script_is
 from connectagent.cli.plugin_options import with_given
-from connectagent.errors import ConfigError, short_path
+from connectagent.errors import ConfigError, did_you_mean, short_path
 from connectagent.hooks.options import from_text
 from connectagent.records.own import is_own
 from connectagent.records.read import refuse_odd
@@ -79,8 +79,9 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
     try:
         code = compile(file.read_bytes(), str(file.absolute()), "exec", dont_inherit=True)
     except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else error.strerror
-        raise _usage(f"{path!r} cannot be read: {reason}") from error
+        reason = "no such file." if isinstance(error, FileNotFoundError) else error.strerror
+        near = did_you_mean(path, map(str, file.parent.glob("*.py")))
+        raise _usage(f"{path!r} cannot be read: {reason}{near}") from error
     except SyntaxError as error:
         place = f"line {error.lineno}: {error.msg}" if error.lineno else error.msg
         raise _usage(f"{path!r} is not Python: {place}") from error

@@ -40,32 +40,40 @@ class Summary:
     @on_trace
     def seen(self, agent: Any, entry: dict[str, Any]) -> None:
         """Collect a call, or what became of it."""
-        kind, key = entry["type"], (id(agent), entry.get("call_id"))
+        self.add(id(agent), agent.name, entry)
+
+    def add(self, who: int | str, name: str, entry: dict[str, Any]) -> None:
+        """Collect an entry of the agent `who`, which is called `name`."""
+        kind, key = entry["type"], (who, entry.get("call_id"))
         if kind == "llm_call":
             by = entry.get("by") or {}
-            payer = f"{by['plugin']} (plugin)" if by.get("plugin") and entry.get("usage") else agent.name
+            payer = f"{by['plugin']} (plugin)" if by.get("plugin") and entry.get("usage") else name
             spent_in([entry], spent=self.spent.setdefault(payer, Spent()))
-            self.calls[id(agent), entry.get("id")] = agent.name, dict(entry)
+            self.calls[who, entry.get("id")] = name, dict(entry)
         elif kind == "tool_execution":
-            self.calls[key] = agent.name, dict(entry)
+            self.calls[key] = name, dict(entry)
         elif kind == "change" and isinstance(entry.get("value"), dict):
             if entry.get("of") == "tool_execution" and key in self.calls:
                 self.calls[key][1].update(entry["value"])
-            elif entry.get("of") == "llm_call" and (call := self._last_call(agent)):
+            elif entry.get("of") == "llm_call" and (call := self._last_call(who)):
                 call.update(entry["value"])
         elif kind == "error" and entry.get("by"):
-            self.calls[id(agent), id(entry)] = agent.name, {**entry, "status": "error"}
+            self.calls[who, id(entry)] = name, {**entry, "status": "error"}
 
-    def _last_call(self, agent: Any) -> dict[str, Any] | None:
-        mine = [call for (whose, _), (_, call) in self.calls.items() if whose == id(agent)]
+    def _last_call(self, who: int | str) -> dict[str, Any] | None:
+        mine = [call for (whose, _), (_, call) in self.calls.items() if whose == who]
         return next((call for call in reversed(mine) if call["type"] == "llm_call"), None)
 
     def show(self) -> None:
         """Print it."""
         terminal = Terminal()
-        terminal.show([*self._failures(terminal), *self._slowest(), *self._costs(), *self._closer()])
+        terminal.show([*self.rows(terminal), *self._closer()])
         if self.most is not None:
             terminal.show(self._handlers())
+
+    def rows(self, terminal: Terminal, fewest_payers: int = 2) -> list[Row]:
+        """What failed, what took long, and what it cost where there are so many to pay."""
+        return [*self._failures(terminal), *self._slowest(), *self._costs(fewest_payers)]
 
     def _failures(self, terminal: Terminal) -> list[Row]:
         failed = [(name, call) for name, call in self.calls.values() if call.get("status") in FAILED]
@@ -96,9 +104,9 @@ class Summary:
         rows = [Row(0, (("slowest calls", "bold"),))] if timed else []
         return rows + [Row(2, ((f"{name}: {_name(call)}", ""),), duration(ms)) for ms, name, call in timed]
 
-    def _costs(self) -> list[Row]:
+    def _costs(self, fewest: int) -> list[Row]:
         paid = {name: spent for name, spent in self.spent.items() if spent.tokens}
-        if len(paid) < 2:
+        if len(paid) < fewest:
             return []
         rows = [Row(0, (("cost", "bold"),))]
         for name, spent in sorted(paid.items(), key=lambda one: -(one[1].usage.cost or 0)):

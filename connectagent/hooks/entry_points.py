@@ -35,6 +35,7 @@ MODELS = f"{PROJECT}.models"
 COMMANDS = f"{PROJECT}.commands"
 OWN_HOOKS = f"{PROJECT}.hooks"
 PREFIX = f"{PROJECT}-"
+GET = f"Install it from a clone of connectagent's repository: pip install ./plugins/{PREFIX}"
 # The places that name plugins. Other places are settings: a file's path, or an environment variable.
 CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
 IN_CODE = (CODE, USE)
@@ -158,9 +159,9 @@ def unknown(name: str, place: str = "") -> str:
     """
     known = sorted({normalized(plugin.name) for plugin in installed()})
     bare = normalized(name).removeprefix(PREFIX)
-    meant = nearest(bare, [*known, *OFFICIAL])
+    meant = nearest(bare, [*known, *OFFICIAL], 0.7)
     hint = f" Did you mean {meant!r}?" if meant and meant != bare else ""
-    get = f"\nInstall it: pip install {PREFIX}{meant}" if meant in OFFICIAL and meant not in known else ""
+    get = f"\n{GET}{meant}" if meant in OFFICIAL and meant not in known else ""
     named_by = f" ({place})" if place else ""
     return f"no plugin {name!r} is installed{named_by}.{hint} Installed: {', '.join(known) or 'none'}.{get}"
 
@@ -324,7 +325,7 @@ def check_required(handlers: Iterable[Any]) -> None:
         required = (required,) if isinstance(required, str) else required
         for name in required if isinstance(required, tuple | list) else ():
             if normalized(str(name)) not in there:
-                get = "" if named(str(name)) else f" Install it: pip install {PREFIX}{name}."
+                get = f" {GET}{name}." if name in OFFICIAL and not named(str(name)) else ""
                 raise PluginError(
                     f"plugin {handler.plugin!r} requires plugin {name!r}, which this agent does not have.{get} Name it "
                     f"too: plugins=[{name!r}, {handler.plugin!r}]"

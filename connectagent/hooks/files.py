@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
 
-from connectagent.errors import PluginError
+from connectagent.errors import PluginError, did_you_mean
 
 _loading: ContextVar[tuple[str, ...]] = ContextVar("_loading", default=())  # the files that are being loaded
 
@@ -24,6 +24,9 @@ def module_from_path(path: str) -> ModuleType:
         PluginError: the file cannot be loaded.
     """
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    if not Path(path).exists():
+        near = did_you_mean(path, map(str, Path(path).parent.glob("*.py")))
+        raise PluginError(f"there is no plugin file {path!r}.{near}")
     if spec is None or spec.loader is None or not Path(path).is_file():
         raise PluginError(f"{path!r} is not a Python file; a one-file plugin is a .py with marked functions")
     real = os.path.realpath(path)

@@ -156,7 +156,15 @@ def rows_of(entry: TraceEntry, glyphs: Glyphs, *, streamed: bool = False) -> lis
     if entry.get("type") == "llm_call":
         return _llm_call(entry, glyphs, streamed)
     make = _ROWS.get(str(entry.get("type")))
-    return make(entry, glyphs) if make else []
+    return make(entry, glyphs) if make else _of_plugin(entry, glyphs)
+
+
+def _of_plugin(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    """What an entry of a plugin's own asks to be shown."""
+    show = entry.get("show")
+    if not isinstance(show, str) or not show.strip():
+        return []
+    return [Row(4, ((f"{glyphs.warn} {entry.get('type')}: {show}", "yellow"),), wrap=True)]
 
 
 def _user_input(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:

@@ -129,6 +129,7 @@ def warn(agent: Any, what: str, error: Exception) -> None:
     if ends_all:
         turn = agent.current_session["turn"]
         behind = f"from turn {turn} on no record, text log and long texts of this session are kept"
+    behind += ". CONNECTAGENT_DIR can name another folder"
     text = " ".join(clean(current().text(str(error))).split())
     with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
         print(f"connectagent: the {what} cannot be written: {text}; {behind}", file=sys.stderr)

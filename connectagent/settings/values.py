@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from connectagent.settings.allowed import Asked
@@ -65,8 +65,17 @@ def setting(name: str, overridden: bool = True) -> Any:
 
 
 def enabled(name: str) -> bool:
-    """Whether a setting is on: `1`, `true`, `yes` or `on`."""
-    return str(setting(name) or "").lower() in ("1", "true", "yes", "on")
+    """Whether a setting is on: `1`, `true`, `yes` or `on`.
+
+    Raises:
+        ConfigError: its value is neither one of these nor `0`, `false`, `no`, `off` or empty.
+    """
+    value = str(setting(name) or "").lower()
+    if value in ("1", "true", "yes", "on"):
+        return True
+    if value not in ("", "0", "false", "no", "off"):
+        raise ConfigError(f"the setting {name} is {value!r}: write 1 to switch it on, 0 to switch it off")
+    return False
 
 
 def co_folder() -> Path:
@@ -270,5 +279,7 @@ def _read(path: Path, modified: int) -> dict[str, Any]:
         raise ConfigError(f"{path}: [tool.connectagent] must be a table, not {type(table).__name__}")
     unknown = [key for key, value in table.items() if key not in SETTINGS and not isinstance(value, dict)]
     if unknown:
-        raise ConfigError(f"{path}: [tool.connectagent] has no setting {unknown[0]!r}; known: {', '.join(SETTINGS)}")
+        hint = did_you_mean(unknown[0], SETTINGS)
+        known = ", ".join(SETTINGS)
+        raise ConfigError(f"{path}: [tool.connectagent] has no setting {unknown[0]!r}.{hint} Known: {known}")
     return table

@@ -201,7 +201,8 @@ class Budget:
                         ledger.warned.add(name)
                         warnings.append({"of": name, "used": getattr(used, name), "limit": limit, "per": self.per})
         for warning in warnings:
-            agent.trace("budget", **warning)
+            used_up = f"{_shown(warning['used'])} of {_shown(warning['limit'])} {_NAMES[warning['of']]}"
+            agent.trace("budget", **warning, show=f"{used_up} a {self.per} are used")
 
     def _ledger(self, agent: Agent) -> Ledger:
         """The counts of the session; those of a new turn begin at 0, those of a resumed one where it stopped."""

@@ -10,9 +10,12 @@ from importlib import import_module
 
 import click
 
+from connectagent.cli.usage import Group
+
 _COMMANDS = {
     "list": "listing",
     "show": "show",
+    "summary": "summary",
     "request": "request",
     "tail": "tail",
     "diff": "diff",
@@ -23,7 +26,7 @@ _COMMANDS = {
 }
 
 
-class _Group(click.Group):
+class _Group(Group):
     """Loads each command from its module when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -97,5 +98,7 @@ def command(record: str | None, form: str, output: str | None, whole: bool) -> N
     if output is None:
         click.echo(text, nl=False)
         return
-    with open(output, "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        Path(output).write_text(text, "utf-8")
+    except OSError as error:
+        raise click.FileError(output, f"{error.strerror}; name another file with -o") from error

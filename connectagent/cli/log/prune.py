@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from connectagent.cli.log.reading import each
+from connectagent.cli.usage import WholeNumber
 from connectagent.output.text import visible
 from connectagent.records.find import records_folder
 from connectagent.records.retention import remove
@@ -27,7 +28,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 @click.command("prune", short_help="Remove the oldest records.")
-@click.option("--keep", type=click.IntRange(min=0), metavar="N", help="Keep the newest N.")
+@click.option("--keep", type=WholeNumber(min=0), metavar="N", help="Keep the newest N.")
 @click.option("--older-than", callback=_seconds, metavar="AGE", help="Only those not written to for 30d, 12h, ...")
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 def command(keep: int | None, older_than: float | None, dry_run: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from connectagent.cli.log.reading import echo_json, json_option, record_argument, terminal
+from connectagent.cli.usage import WholeNumber
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, many
 from connectagent.output.text import actor, visible
@@ -24,7 +25,7 @@ _MOST = 300  # characters of a message, without --full
 
 @click.command("request", short_help="What one model call was sent, and what was new in it.")
 @record_argument
-@click.argument("number", required=False, type=click.IntRange(min=1), metavar="[CALL]")
+@click.argument("number", required=False, type=WholeNumber(min=1), metavar="[CALL]")
 @click.option("--full", is_flag=True, help="Show messages whole, and the schemas of the tools.")
 @json_option
 def command(record: str | None, number: int | None, full: bool, as_json: bool) -> None:

@@ -23,14 +23,15 @@ from connectagent.cli.log.reading import (
 )
 from connectagent.cli.log.tree import Node, show_tree
 from connectagent.errors import ConfigError
-from connectagent.output.rows import Row, duration
+from connectagent.output.rows import Row, duration, spent_texts
 from connectagent.output.text import actor_with_place
 from connectagent.records.amended import with_retries
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import read_ends, read_record, refuse_odd
+from connectagent.records.read import own_entries, read_ends, read_record, refuse_odd
 from connectagent.records.summary import summarise
+from connectagent.session.usage import Spent, usage_of
 
 Parts = tuple[tuple[str, str], ...]
 
@@ -94,7 +95,8 @@ def _turns(turns: list[dict[str, Any]], last: str, full: bool) -> Iterator[Node]
 
 def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
     status = str(turn.get("status") or unended)
-    entries = _entries(with_retries(turn["trace"]), full)
+    inside = Inside(turn.get("lines") or [])
+    entries = _entries(with_retries(turn["trace"]), full, inside)
     if status == BETWEEN_TURNS:
         return Node((("between turns", "bold"),), entries)
     parts = [status]
@@ -113,7 +115,30 @@ def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
     return Node(label, chain(entries, [Node((("  ".join(parts), style),), ends)]))
 
 
-def _entries(trace: list[Any], full: bool) -> Iterator[Node]:
+class Inside:
+    """The turns of agents inside one turn.
+
+    Args:
+        lines: all lines of the turn.
+    """
+
+    def __init__(self, lines: list[dict[str, Any]]) -> None:
+        self._lines = lines
+
+    def of(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
+        """The entries of the agent's turn that an `agent_turn` entry is about."""
+        place = str(asked.get("id"))
+        below = [line for line in self._lines if _is_below(line, place)]
+        return own_entries(below, asked.get("agent"), asked.get("branch"))
+
+
+def _is_below(line: dict[str, Any], place: str) -> bool:
+    """Whether a line is of the turn at a place; the turn's own `agent_turn` is not."""
+    own = str(line.get("id") or line.get("at") or "")
+    return own.startswith(f"{place}/") or (own == place and _kind(line) != "agent_turn")
+
+
+def _entries(trace: list[Any], full: bool, inside: Inside) -> Iterator[Node]:
     """The entries below their iterations; the first ones belong to the turn itself."""
     ended = {entry.get("call_id") for entry in trace if _kind(entry) == "tool_execution"}
     iteration, below = None, list[Any]()
@@ -122,14 +147,14 @@ def _entries(trace: list[Any], full: bool) -> Iterator[Node]:
         if kind == "user_input" or (kind == "began" and entry.get("call_id") in ended):
             continue
         if kind == "llm_call" and entry.get("iteration") != iteration:
-            yield from _iteration(iteration, below, full)
+            yield from _iteration(iteration, below, full, inside)
             iteration, below = entry.get("iteration"), []
         below.append(entry)
-    yield from _iteration(iteration, below, full)
+    yield from _iteration(iteration, below, full, inside)
 
 
-def _iteration(iteration: Any, entries: list[Any], full: bool) -> Iterator[Node]:
-    nodes = (_entry(entry, full) for entry in entries)
+def _iteration(iteration: Any, entries: list[Any], full: bool, inside: Inside) -> Iterator[Node]:
+    nodes = (_entry(entry, full, inside) for entry in entries)
     if iteration is None:
         yield from nodes
     else:
@@ -140,9 +165,12 @@ def _kind(entry: Any) -> Any:
     return entry.get("type") if isinstance(entry, dict) else None
 
 
-def _entry(entry: Any, full: bool) -> Node:
+def _entry(entry: Any, full: bool, inside: Inside) -> Node:
     first, *more = _rows(entry)
-    return Node(_row(first, full), chain((Node(_row(row, full)) for row in more), _details(entry, full)))
+    below = chain((Node(_row(row, full)) for row in more), _details(entry, full))
+    if _kind(entry) == "agent_turn":
+        below = chain(below, _entries(with_retries(inside.of(entry)), full, inside))
+    return Node(_row(first, full), below)
 
 
 def _details(entry: Any, full: bool) -> Iterator[Node]:
@@ -169,11 +197,19 @@ def _rows(entry: Any) -> list[Row]:
         return [Row(4, ((f"{terminal().glyphs.bad} {call} was started and never ended", "red"),))]
     if kind == "left_out":
         return [Row(4, ((f"{entry.get('lines')} lines are left out: --full, or --turn N", "yellow"),))]
+    if kind == "agent_turn":
+        return [Row(4, ((f"agent {entry.get('agent')}", "cyan"),), _spent(entry))]
     made = rows(entry) if kind is not None else []
     if made:
         return made
     rest = {key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")} if kind else entry
     return [Row(4, ((f"{kind or 'entry'}: ", ""), (data_text(rest), "dim")))]
+
+
+def _spent(entry: dict[str, Any]) -> str:
+    spent = Spent()
+    spent.add(usage_of(entry))
+    return "  ".join([duration(number_of(entry.get("duration_ms")) or 0), *filter(None, spent_texts(spent))])
 
 
 def _row(row: Row, full: bool) -> Parts:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from connectagent.cli.usage import WholeNumber
 from connectagent.output.text import visible
 from connectagent.records.find import find_record, records_folder
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Sessions as a page in the browser, while they run.")
 @click.argument("record", required=False, metavar="[RECORD]")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The port; else a free one.")
+@click.option("--port", default=0, type=WholeNumber(0, 65535), metavar="N", help="The port; else a free one.")
 @click.option("--open/--no-open", "opened", default=None, help="Open a browser; by default only on a desktop.")
 def view(record: str | None, port: int, opened: bool | None) -> None:
     """Serve a page with the sessions, to this machine alone, until Ctrl-C.

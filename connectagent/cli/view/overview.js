@@ -181,7 +181,7 @@ const agentLink = (agent, kind) => el("a", {href: "#", class: kind, "data-n": ag
  */
 export function showAgents(session) {
   const box = at("agents");
-  const {agents, summary} = session;
+  const {agents, summary, rows: all} = session;
   box.hidden = !agents.length;
   if (!agents.length) return;
   /** @param {any} name @param {number} depth @param {any[]} cells */
@@ -196,7 +196,11 @@ export function showAgents(session) {
       agent.turns, agent.calls ?? 0, amount(agent.tokens), priceOrUnknown(agent.cost), duration(agent.ms),
     ]),
   );
-  const root = line(summary.agent, 0, [summary.turns ?? "?", "", amount(summary.tokens), priceOrUnknown(summary.cost), ""]);
+  const calls = all.filter((/** @type {any} */ row) => row.kind === "model").length;
+  const ms = segmentsOf(session).reduce((/** @type {number} */ sum, /** @type {any} */ part) => sum + part.seconds, 0) * 1000;
+  const root = line(summary.agent, 0, [
+    summary.turns ?? "?", calls, amount(summary.tokens), priceOrUnknown(summary.cost), duration(ms),
+  ]);
   const heads = ["agent", "turns", "model calls", "tokens", "cost", "time"].map((name) => el("th", {scope: "col"}, name));
   box.replaceChildren(
     el("table", {}, el("caption", {class: "unseen"}, "Agents, with those that each asked"),

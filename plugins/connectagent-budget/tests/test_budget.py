@@ -176,6 +176,7 @@ def test_the_trace_warns_once_at_80_percent() -> None:
     assert agent.input("Search") == "Done."
     (entry,) = [entry for entry in agent.session["trace"] if entry["type"] == "budget"]
     assert (entry["of"], entry["used"], entry["limit"], entry["by"]["plugin"]) == ("model_calls", 4, 5, "budget")
+    assert entry["show"] == "4 of 5 model calls a turn are used"
 
 
 def test_a_streamed_turn_ends_too() -> None:

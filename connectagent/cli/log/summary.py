@@ -1,0 +1,57 @@
+"""`connectagent log summary`: what failed and why, where the time went, and what it cost, with the agents inside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from connectagent.cli.log.reading import record_argument, terminal
+from connectagent.cli.summary import Summary
+from connectagent.cli.usage import WholeNumber
+from connectagent.output.rows import Row
+from connectagent.records.find import find_record
+from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.summary import summarise
+
+CRASHED = "unfinished", "crashed"
+
+
+@click.command("summary", short_help="What failed and why, what took long, and what it cost.")
+@record_argument
+@click.option("-n", "most", type=WholeNumber(min=0), default=10, metavar="N", help="The N slowest calls; 0: all. [10]")
+def command(record: str | None, most: int) -> None:
+    """Print what failed and where, the slowest calls, and the cost by agent and plugin; agents inside count."""
+    path = find_record(record)
+    with refuse_odd(path):
+        shown = terminal()
+        rows = _summary(path, most).rows(shown, 1)
+        shown.show(rows or [Row(0, (("nothing failed, and nothing was called", ""),))])
+
+
+def _summary(path: Path, most: int) -> Summary:
+    data, summary = read_record(path), Summary(most)
+    root = str(data.get("agent"))
+    for turn in data["turns"]:
+        for line in turn["lines"]:
+            if line.get("type") is not None:
+                summary.add(*_who(line, root), line)
+    if data["turns"] and summarise(path).status in CRASHED:
+        for line in _unended(data["turns"][-1]["lines"]):
+            error = {"status": "error", "error_type": "crashed", "error": "it was running when the process ended"}
+            summary.add(*_who(line, root), {**line, **error, "type": "tool_execution"})
+    return summary
+
+
+def _who(line: dict[str, Any], root: str) -> tuple[str, str]:
+    """The branch and the name of the agent that a line is of."""
+    place = str(line.get("id") or line.get("at") or "").rpartition("/turn:")[2]
+    name = line.get("author") or (place.partition("~")[0] if "~" in place else root)
+    return str(line.get("branch") or name), str(name)
+
+
+def _unended(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The tools that were running at the end."""
+    ended = {line.get("id") for line in lines if line.get("type") != "began"}
+    return [line for line in lines if line.get("type") == "began" and "tool_name" in line and line["id"] not in ended]
