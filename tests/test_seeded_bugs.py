@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from found_faults import end_when_found
 
 from connectagent import (
     Agent,
@@ -422,8 +423,15 @@ def found(plugin: Any, options: dict[str, Any]) -> dict[str, str]:
 
 @pytest.mark.parametrize(("plugin", "options", "rule", "words"), BUGS, ids=[bug[0].__name__ for bug in BUGS])
 def test_a_bug_is_found(
-    plugin: Any, options: dict[str, Any], rule: str, words: str, co_dir: Path, capsys: pytest.CaptureFixture[str]
+    plugin: Any,
+    options: dict[str, Any],
+    rule: str,
+    words: str,
+    co_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    end_when_found(rule, [words], monkeypatch)
     reports = found(plugin, options)
     assert rule in reports, reports
     assert words in reports[rule]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from found_faults import end_when_found
 
 from connectagent import (
     Agent,
@@ -536,8 +537,14 @@ def name(plugin: Any) -> str:
 
 @pytest.mark.parametrize(("plugin", "options", "rule", "words"), WRONG, ids=[name(case[0]) for case in WRONG])
 def test_a_wrongdoing_is_found_and_named(
-    plugin: Any, options: dict[str, Any], rule: str, words: list[str], capfd: pytest.CaptureFixture[str]
+    plugin: Any,
+    options: dict[str, Any],
+    rule: str,
+    words: list[str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    end_when_found(rule, words, monkeypatch)
     with pytest.raises(PluginFaults) as found:
         tester.check(plugin, **options)
     text = str(found.value)

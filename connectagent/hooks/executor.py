@@ -106,6 +106,9 @@ class Registration:
             "install the version that the host is made for: pip install 'pluggy==1.7.*'"
         )
 
+    def __dir__(self) -> list[str]:
+        return ["call"]  # pluggy looks at each attribute of a plugin
+
     def __repr__(self) -> str:
         return f"<{who(self.handler)}>"
 

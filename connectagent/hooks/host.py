@@ -16,7 +16,6 @@ from typing import Any, cast
 import pluggy
 
 from connectagent.errors import HookResultError, PluginError, short
-from connectagent.hooks import specs
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
@@ -28,6 +27,10 @@ from connectagent.session.usage import rows
 
 Over = Sequence[list[Any]]
 """Handlers that have finished and do not run again, as `[plugin, handler]`."""
+
+
+_options = {name: getattr(SPECS[name], f"{PROJECT}_spec") for name in HOOKS}
+_specs = type("specs", (), {name: staticmethod(SPECS[name]) for name in HOOKS})  # without what else the module has
 
 
 class Host(pluggy.PluginManager):
@@ -45,7 +48,7 @@ class Host(pluggy.PluginManager):
         self.boundary = boundary
         # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
         self._inner_hookexec = self._executor = cast(Any, Executor(boundary))
-        self.add_hookspecs(specs)
+        super().add_hookspecs(_specs)
         for hook in list(CONTRACTS)[len(HOOKS) :]:
             self.know(hook)
         self._arranging = threading.RLock()
@@ -200,6 +203,12 @@ class Host(pluggy.PluginManager):
             if found is not None:
                 self._remove([one for one in self.loaded if _is_of(one, found if name is None else name)])
         return found
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
+        """The options of a spec; those of our own hooks are known, and each agent has a host."""
+        if module_or_class is _specs:
+            return _options.get(name)
+        return super().parse_hookspec_opts(module_or_class, name)
 
     def add_hookspecs(self, module_or_class: Any) -> None:
         """Refuse hooks that are not defined with `connectagent.hookspec`: they have no contract.
