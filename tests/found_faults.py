@@ -1,4 +1,4 @@
-"""Checks of plugins that end with the first fault of a kind: going on finds the same one on a few hundred paths more."""
+"""Checks of wrong plugins that end with the first fault of a kind: going on finds it on a few hundred other paths."""
 
 from __future__ import annotations
 
