@@ -216,6 +216,15 @@ def test_a_head_that_a_kill_has_torn_is_begun_again(left: bytes) -> None:
     assert writer().for_session("chat").turn("first", number=1) == "one"
 
 
+def test_a_turn_killed_before_its_first_line_and_again_is_still_taken() -> None:
+    session = writer("one").for_session("chat")
+    assert session.turn("first", number=1) == "one"
+    head, turns, _ = session.record.read_text().partition("turns:\n")
+    session.record.write_text(head + turns + "- turn: 1\n  input: first\n  trace:\n" * 2)
+    other = writer("again").for_session("chat")
+    assert other.turns == 0 and other.turn("first", number=1) == "again" and other.turns == 1
+
+
 SCRIPT = """
 import sys
 from connectagent import Agent

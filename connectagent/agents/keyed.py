@@ -235,7 +235,8 @@ class KeyedSession:
             record = read_record(self.record)
             if record.get("key", self.key) != current().text(self.key):
                 raise ConfigError(f"{self.record} is the session {record.get('key')!r}, not {self.key!r}")
-            turns = [part for part in parts_of(record) if part.is_turn]
+            # One that was killed before its first line is begun anew, in an item of its own.
+            turns = list({part.number: part for part in parts_of(record) if part.is_turn}.values())
         opened = turns[-1] if turns and turns[-1].is_open else None
         return _Recorded([part for part in turns if part is not opened], opened)
 
