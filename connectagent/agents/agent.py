@@ -16,7 +16,7 @@ from connectagent.agents.closing import watch
 from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
-from connectagent.data import LLM, Log, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLM, Log, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
 from connectagent.hooks.host import Host
@@ -27,7 +27,6 @@ from connectagent.loop.nested import take_turn
 from connectagent.loop.stream import Events, streamed
 from connectagent.models.connection import given
 from connectagent.models.names import default_model, parse_model
-from connectagent.models.prices import context_window
 from connectagent.records.write import new_log
 from connectagent.session.conversation import Conversation
 from connectagent.session.messages import text_of, user_message
@@ -42,7 +41,6 @@ from connectagent.tools.registry import ToolRegistry
 
 OWN_PLUGINS = "connectagent.builtin"  # loaded by name, as plugins are: that room is above this one
 CONNECTAGENT = "connectagent"
-DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 
 
 class Agent(Repeatable):
@@ -124,7 +122,7 @@ class Agent(Repeatable):
         self._connection = given(model, api_key, base_url, options, llm)
         self._conversation: Conversation | None = None
         self.current_session = None
-        self.last_usage: TokenUsage | None = None
+        self.last_usage = None
         self.spent = Spent()
         self.turning, self.executing = threading.Lock(), threading.RLock()
         self.runtime = default()
@@ -342,22 +340,6 @@ class Agent(Repeatable):
         self.leave_log()
         for child in self.children:
             child.reset_conversation()
-
-    @property
-    def context_percent(self) -> float:
-        """How much of the model's context window the last call took, 0-100.
-
-        Where the window is not known, 128,000 tokens are assumed.
-        """
-        if self.last_usage is None:
-            return 0.0
-        window = self.context_window or DEFAULT_CONTEXT_WINDOW
-        return min(100.0, 100.0 * (self.last_usage.input_tokens + self.last_usage.output_tokens) / window)
-
-    @property
-    def context_window(self) -> int | None:
-        """How many tokens the agent's model takes; None where that is not known."""
-        return getattr(self.llm, "context_window", None) or context_window(self.llm.model)
 
     @property
     def ledger(self) -> list[dict[str, Any]]:

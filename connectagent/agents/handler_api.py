@@ -20,9 +20,11 @@ from connectagent.loop.fire import fire_hook
 from connectagent.loop.remote import Remote
 from connectagent.models.create import connected
 from connectagent.models.names import parse_model
+from connectagent.models.prices import context_window
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 
+DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 SCOPES = ("agent", "loop", "turn")
 PROGRAM: By = {"plugin": "(program)"}
 _OF_HOST = ("by", "at", "id", "author", "branch")  # keys of entries that nobody else may set
@@ -31,6 +33,22 @@ STATUSES = ("paused", "error", "interrupted", "cancelled", "abandoned", "crashed
 
 class HandlerAPI(Links):
     """An agent as handlers and tools use it; `hooks/agent_api.py` is its contract."""
+
+    @property
+    def context_percent(self) -> float:
+        """How much of the model's context window the last call took, 0-100.
+
+        Where the window is not known, 128,000 tokens are assumed.
+        """
+        if self.last_usage is None:
+            return 0.0
+        window = self.context_window or DEFAULT_CONTEXT_WINDOW
+        return min(100.0, 100.0 * (self.last_usage.input_tokens + self.last_usage.output_tokens) / window)
+
+    @property
+    def context_window(self) -> int | None:
+        """How many tokens the agent's model takes; None where that is not known."""
+        return getattr(self.llm, "context_window", None) or context_window(self.llm.model)
 
     @property
     def session(self) -> Session:

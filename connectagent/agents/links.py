@@ -10,7 +10,7 @@ from connectagent.agents.agent_tool import AskAgent
 from connectagent.agents.handoff import HandoffRequest, delegate
 from connectagent.agents.runtime import Runtime
 from connectagent.agents.tree import Node, parameters_of
-from connectagent.data import LLM, Log, Session, ToolCall, TraceEntry
+from connectagent.data import LLM, Log, Session, TokenUsage, ToolCall, TraceEntry
 from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.ending import Ending
 from connectagent.loop.turn import Turn
@@ -34,6 +34,7 @@ class Links(Node):
     _state: dict[str, Any] | None
     form: Any = None  # of results; None for text
     closed = False
+    last_usage: TokenUsage | None
     fresh = True  # whether its session has not begun yet
     _session: Session | None = None
 

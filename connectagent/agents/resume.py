@@ -95,9 +95,7 @@ def is_record(record: str | os.PathLike[str]) -> Path:
     return file
 
 
-def resume(
-    agent: Any, record: Any, place: Any, fork: bool, decision: Decision, renamed: bool = False
-) -> str | None:
+def resume(agent: Any, record: Any, place: Any, fork: bool, decision: Decision, renamed: bool = False) -> str | None:
     """Give an agent the session of a record, and finish its open turn; the result.
 
     Raises:
@@ -128,9 +126,7 @@ def reopen(
     """Go on with a record that is locked, or forked: see `Agent.resume`."""
     with refuse_odd(path):
         session = read_session(path, at)
-        if not renamed and (name := session.head.get("agent")) != agent.name:
-            also = f"and this agent is {agent.name!r}; if it is the same agent, call resume(..., renamed=True)"
-            raise ConfigError(f"{path}: its agent is {name!r}, {also}")
+        _check_name(agent, session, path, renamed)
         journal, line = _looked_up(agent, session, path, at, fork, decision)
         begun = next((line for line in _lines_of(session.open) if line.get("type") == "user_input"), None)
         given = None if begun is None else _given_again(agent, begun, decision.form)
@@ -149,6 +145,13 @@ def reopen(
     agent.conversation.trace(entry)
     place = f"T{session.open.number}"
     return take_root_turn(agent, given, _goes_on(agent, journal, place, fork), place)
+
+
+def _check_name(agent: Any, session: RecordedSession, path: Path, renamed: bool) -> None:
+    """Refuse the record of another agent."""
+    if not renamed and (name := session.head.get("agent")) != agent.name:
+        same = "if it is the same agent, call resume(..., renamed=True)"
+        raise ConfigError(f"{path}: its agent is {name!r}, and this agent is {agent.name!r}; {same}")
 
 
 def _looked_up(

@@ -21,16 +21,12 @@ from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration, nothing
 from connectagent.hooks.handler import RESOURCE, Handler, name_of, who
-from connectagent.hooks.specs import CONTRACTS, HOOKS, SPECS
+from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, OPTIONS, SPECS
 from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
 
 Over = Sequence[list[Any]]
 """Handlers that have finished and do not run again, as `[plugin, handler]`."""
-
-
-_options = {name: getattr(SPECS[name], f"{PROJECT}_spec") for name in HOOKS}
-_specs = type("specs", (), {name: staticmethod(SPECS[name]) for name in HOOKS})  # without what else the module has
 
 
 class Host(pluggy.PluginManager):
@@ -48,7 +44,7 @@ class Host(pluggy.PluginManager):
         self.boundary = boundary
         # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
         self._inner_hookexec = self._executor = cast(Any, Executor(boundary))
-        super().add_hookspecs(_specs)
+        super().add_hookspecs(NAMESPACE)
         for hook in list(CONTRACTS)[len(HOOKS) :]:
             self.know(hook)
         self._arranging = threading.RLock()
@@ -206,9 +202,8 @@ class Host(pluggy.PluginManager):
 
     def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
         """The options of a spec; those of our own hooks are known, and each agent has a host."""
-        if module_or_class is _specs:
-            return _options.get(name)
-        return super().parse_hookspec_opts(module_or_class, name)
+        known = module_or_class is NAMESPACE
+        return OPTIONS.get(name) if known else super().parse_hookspec_opts(module_or_class, name)
 
     def add_hookspecs(self, module_or_class: Any) -> None:
         """Refuse hooks that are not defined with `connectagent.hookspec`: they have no contract.
@@ -378,11 +373,10 @@ def _is_of(handler: Handler, plugin: Any) -> bool:
 
 
 def _has_hash(thing: Any) -> bool:
-    try:
+    with contextlib.suppress(TypeError):
         hash(thing)
-    except TypeError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _tell_apart(listed: list[Handler]) -> None:
