@@ -31,7 +31,7 @@ PROJECTS = {folder.name: tomllib.loads((folder / "pyproject.toml").read_text("ut
 HEAVY = re.compile(r"xllamacpp|ray|dbos|docker|presidio", re.IGNORECASE)
 """Libraries that `connectagent[all]` does not bring."""
 
-ORDERS = int(os.environ.get("CONNECTAGENT_ORDERS", "20"))
+ORDERS = int(os.environ.get("CONNECTAGENT_ORDERS", "5"))
 ALL = bool(os.environ.get("CONNECTAGENT_ORDERS_ALL"))
 
 # How a plugin is made where its defaults are not for this test; None leaves it out.
