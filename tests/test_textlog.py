@@ -35,7 +35,7 @@ class Says:
 def test_a_turn_is_told_line_by_line(folder: Path) -> None:
     worker("helper", calls=2).input("Do two things.")
     lines = (folder / ".co/logs/helper.log").read_text().splitlines()
-    texts = [re.sub(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z helper ", "", line) for line in lines]
+    texts = [re.sub(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z helper [0-9a-f]{6} ", "", line) for line in lines]
     assert [re.sub(r"\d+ms", "1ms", text) for text in texts] == [
         "turn 1 > Do two things.",
         "  model test/rounds: success, 1ms, 100 + 20 tokens, $0.000010, calls work, work",
@@ -82,7 +82,9 @@ def test_a_path_that_is_given_is_appended_to_and_private(folder: Path) -> None:
     worker("one", log=path).input("First.")
     worker("two", log=path).input("Second.")
     data = path.read_text()
-    assert data.index("one turn 1 > First.") < data.index("two turn 1 > Second.")
+    found = re.findall(r"(\w+) ([0-9a-f]{6}) turn 1 > (\w+)", data)
+    assert [(name, words) for name, _, words in found] == [("one", "First"), ("two", "Second")]
+    assert found[0][1] != found[1][1]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not (folder / ".co/logs").exists()
 

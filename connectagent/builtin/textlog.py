@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from connectagent.agents.agent import Agent
 
 PROMPT = 500  # characters of a prompt, a result or an error that are shown
+_ID = 6  # characters of the session's id: lines of several sessions stand in one file
 SHORT = 200  # of an argument list or a tool's result
 
 
@@ -79,7 +80,8 @@ class TextLog:
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-        lines = f"{stamp} {clean(current().text(agent.name))} {text}".replace("\n", "\n        ") + "\n"
+        who = f"{clean(current().text(agent.name))} {(self._session or {}).get('id', '')[:_ID]}"
+        lines = f"{stamp} {who} {text}".replace("\n", "\n        ") + "\n"
         with self._lock:
             try:
                 self._write(agent, lines.encode("utf-8", "replace"))
