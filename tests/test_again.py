@@ -172,6 +172,17 @@ def test_what_cannot_travel_is_named(options: dict[str, Any], words: str) -> Non
     assert words in str(caught.value) and "sk-1234567890" not in str(caught.value)
 
 
+def test_cloudpickle_sends_functions_too() -> None:
+    cloudpickle = pytest.importorskip("cloudpickle")
+
+    @before_each_tool
+    def refuse(agent: Agent) -> None:
+        raise ToolRejected("never")
+
+    there = pickle.loads(cloudpickle.dumps(agent_of(plugins=[refuse])))
+    assert plugins_of(there) == ["refuse"] and there.input("hi")
+
+
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy])
 def test_a_copy_is_refused_and_the_ways_are_named(how: Any) -> None:
     with pytest.raises(TypeError, match=r"agent\.again\(\).*fork=True"):

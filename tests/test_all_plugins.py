@@ -39,6 +39,7 @@ MADE: dict[str, Callable[[Any], Any] | None] = {
     "adk": lambda module: module.adk_callbacks(before_model_callback=lambda **given: None),
     "approve": lambda module: module.Approve(risky=()),  # there is nobody to ask
     "budget": lambda module: module.Budget(model_calls=100),
+    "policy": lambda module: module.Policy(text="rules:\n  - allow: '*'\n"),
     "reflect": None,  # it makes model calls of its own, which were not recorded
     "verify": lambda module: module.Verify(lambda agent: None),
 }

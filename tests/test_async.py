@@ -968,7 +968,8 @@ def test_many_turns_at_once_are_all_answered_and_the_loop_goes_on() -> None:
         return sorted(lags)[int(len(lags) * 0.95)]
 
     assert asyncio.run(main()) < 0.1
-    assert len(threading.enumerate()) < 230
+    ours = [one for one in threading.enumerate() if "process_request" not in one.name]  # of servers of other tests
+    assert len(ours) < 230
 
 
 def test_workflows_are_awaited_and_cancelled() -> None:

@@ -20,7 +20,7 @@ from connectagent import (
     on_complete,
     on_error,
 )
-from connectagent.hooks.specs import AROUND, CONTRACTS
+from connectagent.hooks.specs import AROUND, CONTRACTS, HOOKS
 
 
 @pytest.mark.parametrize("value", ["", 0, False, {}, [], "text"])
@@ -101,7 +101,7 @@ def test_after_llm_after_each_tool_and_on_complete_run_every_handler_on_what_the
 ELSEWHERE = ("register_commands", "register_chat_commands", "on_text")  # they fire in no plain turn
 CHECKED = [
     name
-    for name, contract in CONTRACTS.items()
+    for name, contract in ((hook, CONTRACTS[hook]) for hook in HOOKS)
     if (contract.takes or contract.kind == "observe") and name not in ELSEWHERE
 ]
 

@@ -49,13 +49,13 @@ def none_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def defined() -> Any:
-    """A chain, as a plugin for compaction would define it."""
+    """A chain, as a plugin for squeezeion would define it."""
 
     @hookspec(kind="chain", takes=list, chained="messages")
-    def before_compact(agent: Any, messages: list[Any]) -> Any:
+    def before_squeeze(agent: Any, messages: list[Any]) -> Any:
         """Old messages are about to be summed up."""
 
-    return before_compact
+    return before_squeeze
 
 
 def firing(hook: Any, **given: Any) -> tuple[Callable[..., Any], list[Any]]:
@@ -63,10 +63,10 @@ def firing(hook: Any, **given: Any) -> tuple[Callable[..., Any], list[Any]]:
     found: list[Any] = []
 
     @after_tools
-    def compacts(agent: Any) -> None:
+    def squeezes(agent: Any) -> None:
         found.append(hook.fire(agent=agent, **given))
 
-    return compacts, found
+    return squeezes, found
 
 
 # -- kinds ---------------------------------------------------------------------------------------
@@ -87,14 +87,14 @@ def test_a_chain_passes_the_value_on_in_the_order_of_the_list() -> None:
     def ahead(agent: Any, messages: list[Any]) -> list[Any]:
         return [*messages, agent.name]
 
-    compacts, found = firing(hook, messages=["m"])
-    agent = agent_with(compacts, first, second, ahead)
+    squeezes, found = firing(hook, messages=["m"])
+    agent = agent_with(squeezes, first, second, ahead)
     agent.input("Hi")
     assert found == [["m", "a", "first", "second"]]
     changes = [entry for entry in entries(agent, "change") if entry["of"] == "messages"]
     assert [change["by"]["handler"] for change in changes] == ["ahead", "first", "second"]
-    assert is_by(changes[1], first, "before_compact")
-    assert ("before_compact", 1) in [(row["hook"], row["calls"]) for row in agent.ledger if row["handler"] == "first"]
+    assert is_by(changes[1], first, "before_squeeze")
+    assert ("before_squeeze", 1) in [(row["hook"], row["calls"]) for row in agent.ledger if row["handler"] == "first"]
 
 
 def test_each_kind_gives_what_its_contract_says() -> None:
@@ -185,7 +185,7 @@ def test_without_handlers_a_hook_gives_nothing_of_its_own() -> None:
 
 def test_a_handler_is_checked_where_it_is_defined() -> None:
     hook = defined()
-    with pytest.raises(HandlerError, match=r"@before_compact handler .*unknown parameter 'mesages'. Did you mean"):
+    with pytest.raises(HandlerError, match=r"@before_squeeze handler .*unknown parameter 'mesages'. Did you mean"):
 
         @hook
         def wrong(mesages: Any) -> None: ...
@@ -219,8 +219,8 @@ def test_a_definition_that_does_not_fit_its_kind_is_refused(options: Any, source
 def test_a_name_is_taken_by_one_file(tmp_path: Path) -> None:
     defined()
     defined()  # in the same file a second definition replaces the first
-    text = "from connectagent import hookspec\n@hookspec\ndef before_compact(agent): ...\n"
-    with pytest.raises(PluginError, match=r"a hook 'before_compact' is defined at .*test_own_hooks.py:\d+ already"):
+    text = "from connectagent import hookspec\n@hookspec\ndef before_squeeze(agent): ...\n"
+    with pytest.raises(PluginError, match=r"a hook 'before_squeeze' is defined at .*test_own_hooks.py:\d+ already"):
         exec(compile(text, str(tmp_path / "other.py"), "exec"), {})
     with pytest.raises(PluginError, match="'after_tools' is a hook of connectagent"):
         exec("from connectagent import hookspec\n@hookspec\ndef after_tools(agent): ...\n", {})
@@ -249,12 +249,12 @@ def test_the_handler_that_raises_is_named_and_not_the_one_that_fires() -> None:
         agent.state["half"] = True
         raise OSError("no disk")
 
-    compacts, _ = firing(hook, messages=[])
-    agent = agent_with(compacts, breaks)
+    squeezes, _ = firing(hook, messages=[])
+    agent = agent_with(squeezes, breaks)
     with pytest.raises(OSError, match="no disk") as caught:
         agent.input("Hi")
     (note,) = caught.value.__notes__
-    assert "before_compact handler" in note and "breaks" in note and "half" not in agent.state
+    assert "before_squeeze handler" in note and "breaks" in note and "half" not in agent.state
 
 
 def test_a_value_of_another_type_is_refused() -> None:
@@ -264,7 +264,7 @@ def test_a_value_of_another_type_is_refused() -> None:
     def wrong() -> str:
         return "text"
 
-    with pytest.raises(HookResultError, match="before_compact takes None, list"):
+    with pytest.raises(HookResultError, match="before_squeeze takes None, list"):
         hook.fire(agent=agent_with(wrong), messages=[])
 
 
@@ -277,8 +277,8 @@ def test_an_error_becomes_a_warning_where_the_agent_says_so() -> None:
     def breaks() -> None:
         raise OSError("no disk")
 
-    compacts, found = firing(on_budget)
-    agent = agent_with(compacts, breaks, plugin_errors="warn")
+    squeezes, found = firing(on_budget)
+    agent = agent_with(squeezes, breaks, plugin_errors="warn")
     with pytest.warns(PluginWarning, match="on_budget handler .*no disk"):
         agent.input("Hi")
     assert found == [None]
@@ -291,9 +291,9 @@ def test_a_pause_is_for_the_hooks_before_a_call() -> None:
     def waits() -> None:
         raise Pause("sure?")
 
-    compacts, _ = firing(hook, messages=[])
+    squeezes, _ = firing(hook, messages=[])
     with pytest.raises(HookResultError, match="raised Pause"):
-        agent_with(compacts, waits).input("Hi")
+        agent_with(squeezes, waits).input("Hi")
 
 
 def test_a_shadowed_handler_changes_nothing_and_one_that_fires_calls_nobody() -> None:
@@ -304,16 +304,16 @@ def test_a_shadowed_handler_changes_nothing_and_one_that_fires_calls_nobody() ->
         seen.append("adds")
         return [*messages, "more"]
 
-    compacts, found = firing(hook, messages=["m"])
-    agent = agent_with(compacts, shadow(adds))
+    squeezes, found = firing(hook, messages=["m"])
+    agent = agent_with(squeezes, shadow(adds))
     agent.input("Hi")
     assert found == [["m"]] and seen == ["adds"]
     (entry,) = entries(agent, "shadow")
-    assert entry["hook"] == "before_compact" and entry["would"]["return"] == ["m", "more"]
+    assert entry["hook"] == "before_squeeze" and entry["would"]["return"] == ["m", "more"]
 
     seen.clear()
-    compacts, found = firing(hook, messages=["m"])
-    agent = agent_with(shadow(compacts), adds)
+    squeezes, found = firing(hook, messages=["m"])
+    agent = agent_with(shadow(squeezes), adds)
     agent.input("Hi")
     assert found == [["m"]] and seen == []
 
@@ -518,10 +518,10 @@ def test_a_replay_runs_the_handlers_that_there_are_now() -> None:
     def adds(messages: list[Any]) -> list[Any]:
         return [*messages, "more"]
 
-    compacts, found = firing(hook, messages=["m"])
+    squeezes, found = firing(hook, messages=["m"])
 
     def made() -> Agent:
-        return Agent("a", [double], llm=ScriptedLLM(CALL, "Done."), quiet=True, plugins=[compacts, adds])
+        return Agent("a", [double], llm=ScriptedLLM(CALL, "Done."), quiet=True, plugins=[squeezes, adds])
 
     agent = made()
     agent.input("Hi")
@@ -542,13 +542,13 @@ def test_the_manager_knows_the_hook() -> None:
     agent = agent_with()
     agent.hooks.register(adds)
     undo = agent.hooks.add_hookcall_monitoring(lambda name, *_: seen.append(name), lambda *_: None)
-    assert agent.hooks.hook.before_compact(agent=agent, messages=["m"]) == ["m", "more"]
+    assert agent.hooks.hook.before_squeeze(agent=agent, messages=["m"]) == ["m", "more"]
     assert hook.fire(agent=agent, messages=["m"]) == ["m", "more"]
     undo()
-    assert [name for name in seen if name != "on_trace"] == ["before_compact"] * 2
+    assert [name for name in seen if name != "on_trace"] == ["before_squeeze"] * 2
     agent.hooks.unregister(adds)
     assert hook.fire(agent=agent, messages=["m"]) == ["m"]
-    assert agent_with().hooks.hook.before_compact(agent=agent, messages=["m"]) == ["m"]
+    assert agent_with().hooks.hook.before_squeeze(agent=agent, messages=["m"]) == ["m"]
 
 
 # -- two packages --------------------------------------------------------------------------------
@@ -557,17 +557,17 @@ COMPACT = '''
 from connectagent import hookspec, after_tools
 
 @hookspec(kind="chain", takes=list, chained="messages")
-def before_compact(agent, messages):
+def before_squeeze(agent, messages):
     """Old messages are about to be summed up."""
 
 @after_tools
-def compact(agent):
-    agent.state["kept"] = before_compact.fire(agent=agent, messages=["old"])
+def squeeze(agent):
+    agent.state["kept"] = before_squeeze.fire(agent=agent, messages=["old"])
 '''
 KEEP = '''
-from connectagent_compact import before_compact
+from connectagent_squeeze import before_squeeze
 
-@before_compact
+@before_squeeze
 def keep(messages):
     return [*messages, "kept"]
 '''
@@ -575,7 +575,7 @@ def keep(messages):
 
 @pytest.fixture
 def two_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    packages = {"compact": (COMPACT, "[connectagent.hooks]\nbefore_compact = connectagent_compact:before_compact\n"),
+    packages = {"squeeze": (COMPACT, "[connectagent.hooks]\nbefore_squeeze = connectagent_squeeze:before_squeeze\n"),
                 "keep": (KEEP, "")}  # fmt: skip
     for name, (text, groups) in packages.items():
         (tmp_path / f"connectagent_{name}.py").write_text(text)
@@ -591,7 +591,7 @@ def two_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.mark.usefixtures("two_packages")
 def test_one_package_defines_a_hook_and_another_has_a_handler_of_it() -> None:
-    agent = agent_with("compact", "keep")
+    agent = agent_with("squeeze", "keep")
     agent.input("Hi")
     assert agent.state["kept"] == ["old", "kept"]
     (change,) = entries(agent, "change")
@@ -604,19 +604,19 @@ def test_the_command_line_lists_the_hooks_of_plugins_and_loads_none_for_it() -> 
         return CliRunner().invoke(cli, list(arguments), catch_exceptions=False).output
 
     listed = said("hooks")
-    assert "Of plugins" in listed and "  before_compact\n      Of connectagent-compact 1.0" in listed
-    assert "defines the hooks before_compact" in said("plugins", "list")
-    assert "connectagent_compact" not in sys.modules
-    assert "@before_compact\ndef handler(agent, messages):" in said("hooks", "before_compact")
+    assert "Of plugins" in listed and "  before_squeeze\n      Of connectagent-squeeze 1.0" in listed
+    assert "defines the hooks before_squeeze" in said("plugins", "list")
+    assert "connectagent_squeeze" not in sys.modules
+    assert "@before_squeeze\ndef handler(agent, messages):" in said("hooks", "before_squeeze")
     assert "Old messages are about to be summed up." in said("hooks")
-    assert "Did you mean 'before_compact'" in said("hooks", "before_compat")
-    assert "keep: " not in said("plugins", "inspect", "compact")
-    assert "defines the hooks: before_compact" in said("plugins", "inspect", "compact")
-    assert "before_compact: keep of 'keep' 1.0" in said("plugins", "inspect", "keep")
-    assert "before_compact\n  1. keep of 'keep' 1.0" in said("plugins", "plan", "-p", "keep")
+    assert "Did you mean 'before_squeeze'" in said("hooks", "before_squeze")
+    assert "keep: " not in said("plugins", "inspect", "squeeze")
+    assert "defines the hooks: before_squeeze" in said("plugins", "inspect", "squeeze")
+    assert "before_squeeze: keep of 'keep' 1.0" in said("plugins", "inspect", "keep")
+    assert "before_squeeze\n  1. keep of 'keep' 1.0" in said("plugins", "plan", "-p", "keep")
 
 
 def test_a_file_s_hooks_are_listed_too(tmp_path: Path) -> None:
-    (tmp_path / "compact.py").write_text(COMPACT)
-    done = CliRunner().invoke(cli, ["hooks", "before_compact", "-p", "./compact.py"], catch_exceptions=False)
+    (tmp_path / "squeeze.py").write_text(COMPACT)
+    done = CliRunner().invoke(cli, ["hooks", "before_squeeze", "-p", "./squeeze.py"], catch_exceptions=False)
     assert "def handler(agent, messages):" in done.output

@@ -137,8 +137,10 @@ def _open_in_deaths(cell: str, told: dict[str, Any]) -> set[str]:
         steps = [point for point in points if not point.startswith(("line", "inside"))]
         for n, step in enumerate(steps):
             label = step.removeprefix("begin ")
-            if step != label and (at_once or steps[n + 1 :] in ([], [f"end {label}"])):
-                found.add(label)
+            later = steps[n + 1 :]
+            inside = later.index(f"end {label}") + 1 if f"end {label}" in later else 0
+            if step != label and (at_once or all(other.startswith("ask ") for other in later[inside:])):
+                found.add(label)  # a tool may ask a model itself
         trailing = points[max((n + 1 for n, point in enumerate(points) if point in steps), default=0) :]
         if "line after" in trailing:  # it may have been written that a tool begins
             found |= labels(told, "doubt").keys() - labels(told, "ran").keys()

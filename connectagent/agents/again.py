@@ -8,6 +8,7 @@ import pickle
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from connectagent.agents.agent_tool import TRANSFER, AskAgent
@@ -204,7 +205,8 @@ class Definition:
                 f"agent {name!r} has api_key=..., which does not travel: leave it out, and set the provider's "
                 "environment variable where the agent is to run"
             )
-        for argument, value in {**named, "a plugin that was registered": self.handlers}.items():
+        sent = {} if _by_value() else {**named, "a plugin that was registered": self.handlers}
+        for argument, value in sent.items():
             if (why := _cannot_travel(value)) is not None:
                 raise TypeError(
                     f"agent {name!r} cannot travel to another process: {argument}={value!r:.80}: {why}\n"
@@ -255,14 +257,18 @@ def _fresh(value: Any, made: dict[int, Any]) -> Any:
 
 def _cannot_travel(value: Any) -> str | None:
     """Why a value cannot be sent to another process; None where it can."""
-    for name in ("cloudpickle", "pickle"):  # engines that load cloudpickle send with it
-        dumps = getattr(sys.modules.get(name), "dumps", None) or (pickle.dumps if name == "pickle" else None)
-        if dumps is None:
-            continue
-        try:
-            dumps(value)
-            return None
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-    return why
+    try:
+        pickle.dumps(value)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
+
+def _by_value() -> bool:
+    """Whether cloudpickle is at work, which sends functions by their code: it knows best what it can send."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if "cloudpickle" in str(frame.f_globals.get("__name__")):
+            return True
+        frame = frame.f_back
+    return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attacks import GITHUB, HARMLESS, IBAN, MAIL, NESTED, PHONE, TEXTS
+from redact_attacks import GITHUB, HARMLESS, IBAN, MAIL, NESTED, PHONE, TEXTS
 from connectagent_redact import Redact
 
 from connectagent import (

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attacks import ARGUMENTS, HABITS, MATCHERS, RULES, SAYINGS
+from shellhooks_attacks import ARGUMENTS, HABITS, MATCHERS, RULES, SAYINGS
 from connectagent_shellhooks import ShellHooks
 from connectagent_shellhooks.running import run_command
 from connectagent_shellhooks.settings import Hook
