@@ -270,6 +270,15 @@ def peek(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: peek_one(value) for name, value in arguments.items() if name in _EDITABLE}
 
 
+def is_as_before(then: Any, value: Any) -> bool:
+    """Whether one such argument is what it was when `peek_one` copied it."""
+    if isinstance(value, ToolCall):  # the most frequent ones need no second copy
+        return same(then, (value.id, value.name, value.arguments, value.approved, value))
+    if isinstance(value, LLMRequest):
+        return same(then, (id(value.messages), value.model, value.tools, value.options, value.messages, value))
+    return same(then, peek_one(value))
+
+
 def peek_one(value: Any) -> Any:
     """A comparable copy of one such argument."""
     if isinstance(value, ToolCall):
