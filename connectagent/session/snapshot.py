@@ -52,6 +52,7 @@ class Snapshot:
         self.messages.insert(index, message)
         self.originals.insert(index, message)
         self.copy["messages"].insert(index, clone(message))
+        self.valid = min(self.valid, index)
 
     def set_content(self, message: Message, content: Any) -> None:
         """Change the content of a message of the conversation."""
