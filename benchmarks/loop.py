@@ -158,7 +158,7 @@ def small_costs() -> None:
     count = 100_000
     started = time.perf_counter()
     for _ in range(count):
-        agent.hooks.run("before_llm", HookCall({"agent": agent, "request": None}))
+        agent.hooks.call("before_llm", HookCall({"agent": agent, "request": None}))
     print(f"a hook call without handlers: {(time.perf_counter() - started) / count * 1e6:.2f} us")
 
     @before_llm
@@ -172,7 +172,7 @@ def small_costs() -> None:
         agent.conversation.shadow.take()
         started = time.perf_counter()
         for _ in range(2000):
-            agent.hooks.run("before_llm", HookCall({"agent": agent, "request": None}))
+            agent.hooks.call("before_llm", HookCall({"agent": agent, "request": None}))
         print(f"a handler call at {length} messages: {(time.perf_counter() - started) / 2000 * 1e6:.2f} us")
     started = time.perf_counter()
     for _ in range(100):

@@ -238,3 +238,34 @@ def test_a_mended_conversation_has_each_result_behind_its_round_and_no_other() -
     result, stray = ({"role": "tool", "tool_call_id": id, "content": id} for id in ("a", "b"))
     messages: Any = [{"role": "user", "content": "Hi"}, stray, asks, {"role": "user", "content": "hm"}, result]
     assert mend(messages) == [messages[0], asks, result, messages[3]]
+
+
+def asking(*ids: str) -> dict[str, Any]:
+    calls = [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id in ids]
+    return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+def answering(id: str) -> dict[str, Any]:
+    return {"role": "tool", "tool_call_id": id, "content": id}
+
+
+def test_a_conversation_is_mended_alike_where_its_beginning_is_known_to_be_valid() -> None:
+    prompt, answer = {"role": "user", "content": "Go."}, {"role": "assistant", "content": "Done."}
+    valid: Any = [prompt, asking("a", "b"), answering("a"), answering("b"), asking("c"), answering("c"), answer, prompt]
+    later: Any = [prompt, asking("d"), *map(answering, "abcd")]
+    for cut in range(len(valid) + 1):
+        for tail in [[], *([one] for one in later), *([one, other] for one in later for other in later)]:
+            assert mend(valid[:cut] + tail, cut) == mend(valid[:cut] + tail)
+
+
+def test_rounds_that_are_known_to_be_valid_are_not_read_again() -> None:
+    read: list[Any] = []
+
+    class Counted(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            found = super().__getitem__(index)
+            read.extend(found if isinstance(index, slice) else [found])
+            return found
+
+    rounds = Counted(message for number in range(100) for message in (asking(str(number)), answering(str(number))))
+    assert mend(rounds, len(rounds)) is None and len(read) < 10

@@ -266,13 +266,11 @@ class Host(pluggy.PluginManager):
                 return True
         return self._is_monitored
 
-    def run(self, hook: str, call: HookCall, over: Over = ()) -> None:
-        """Call handlers by the hook's contract, without those in `over`; `call` has the results."""
-        if not self.is_idle(hook):
-            self._call(hook, call, self._named(hook, over) if over else ())
-
     def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
-        """Call handlers by the hook's contract, without those in `over`; what the contract gives."""
+        """Call handlers by the hook's contract, without those in `over`; what the contract gives.
+
+        `call` has what they decided, and by whom.
+        """
         return self._call(hook, call, self._named(hook, over) if over else ())
 
     def observe(

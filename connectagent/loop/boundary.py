@@ -19,7 +19,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
 from connectagent.session.messages import value_problem
 from connectagent.session.requests import changed_tools
-from connectagent.session.snapshot import By, Snapshot, as_data, other_calls, peek, peek_one, put_back, same
+from connectagent.session.snapshot import By, Snapshot, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.state import merge_change
 from connectagent.session.trace import OUTSIDE
 from connectagent.tools.awaiting import CALLER
@@ -259,7 +259,7 @@ class Boundary:
                 self._announce_changes(snapshot, handler.by)
             edited = []
             for name, then in (before or {}).items():
-                if not same(then, peek_one(arguments[name])):
+                if not is_as_before(then, arguments[name]):
                     if problem := value_problem(arguments[name]) or other_calls(then, arguments[name]):
                         raise HookResultError(f"{who(handler)} left {name} in a form that cannot be used: {problem}")
                     edited.append(name)

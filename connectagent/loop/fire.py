@@ -45,7 +45,7 @@ def _run(host: Any, by: Any, run: HookRun) -> HookRun:
         run.value = host.call(run.hook, call, run.over)
         run.by = by
     else:
-        host.run(run.hook, call, run.over)
+        host.call(run.hook, call, run.over)
         run.decide(lambda by: False)
     return run
 

@@ -89,9 +89,12 @@ class HookRun:
 
     def _outdated(self, is_last: Callable[[By], bool]) -> list[list[Any]] | None:
         """The value of `again`."""
-        now, done = call_of(self.given), self.editors(is_last)
-        stale = [_key(by) for by, left, _ in self._left if not same(left, now) and [*_key(by), True] not in done]
-        if now is None or not stale:
+        outdated = [by for by, left, _ in self._left if not is_call(self.given, left)]
+        if not outdated:
+            return None
+        done = self.editors(is_last)
+        stale = [_key(by) for by in outdated if [*_key(by), True] not in done]
+        if not stale:
             return None
         agreed = [[*_key(by), False] for by, _, _ in self._left if _key(by) not in stale]
         return [*done, *[key for key in agreed if [*key[:2], True] not in done]]

@@ -170,7 +170,7 @@ class Operations:
         call = HookCall({"agent": self.agent, **given})
 
         def run(operation: HookRun) -> None:
-            self.host.run(hook, call, operation.over)
+            self.host.call(hook, call, operation.over)
             operation.decide(partial(self.host.is_last, hook))
 
         operation = HookRun(hook, f"{place}{hook}{suffix}", call, *[convert] if convert else [])
@@ -190,14 +190,14 @@ class Operations:
             return given[CONTRACTS[hook].chained], None
         call = HookCall({"agent": self.agent, **given}, convert, ready)
         run = HookRun(hook, place + hook, call)
-        self.run_hook(run, lambda operation: self.host.run(hook, call, operation.over))
+        self.run_hook(run, lambda operation: self.host.call(hook, call, operation.over))
         return call[run.chained], call.decided
 
     def notify(self, hook: str, place: str = "", ready: Callable[[], None] = nothing, **given: Any) -> None:
         """Run the handlers of a hook."""
         if not self.host.is_idle(hook):
             call = HookCall({"agent": self.agent, **given}, None, ready)
-            self.run_hook(HookRun(hook, place + hook, call), lambda run: self.host.run(hook, call, run.over))
+            self.run_hook(HookRun(hook, place + hook, call), lambda run: self.host.call(hook, call, run.over))
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
         """Run the handlers of a hook; the rejection, if one of them refuses."""

@@ -137,8 +137,10 @@ def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
     A misplaced result is moved after its call, a missing one is filled in, and one without a call is dropped.
     Handlers and callers may edit messages freely; this runs before each model call.
     """
-    while valid and (messages[valid - 1]["role"] == "tool" or messages[valid - 1].get("tool_calls")):
-        valid -= 1  # back to a message before which no round is open
+    while valid and messages[valid - 1]["role"] == "tool":  # back to the beginning of the last round
+        valid -= 1
+    if valid and messages[valid - 1].get("tool_calls"):
+        valid -= 1
     if _is_valid(messages[valid:]):
         return None
     mended: list[Message] = []

@@ -52,6 +52,7 @@ class Snapshot:
         self.messages.insert(index, message)
         self.originals.insert(index, message)
         self.copy["messages"].insert(index, clone(message))
+        self.valid = min(self.valid, index)
 
     def set_content(self, message: Message, content: Any) -> None:
         """Change the content of a message of the conversation."""
@@ -268,6 +269,15 @@ _EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})
 def peek(arguments: dict[str, Any]) -> dict[str, Any]:
     """A comparable copy of the arguments that a handler may edit."""
     return {name: peek_one(value) for name, value in arguments.items() if name in _EDITABLE}
+
+
+def is_as_before(then: Any, value: Any) -> bool:
+    """Whether one such argument is what it was when `peek_one` copied it."""
+    if isinstance(value, ToolCall):  # the most frequent ones need no second copy
+        return same(then, (value.id, value.name, value.arguments, value.approved, value))
+    if isinstance(value, LLMRequest):
+        return same(then, (id(value.messages), value.model, value.tools, value.options, value.messages, value))
+    return same(then, peek_one(value))
 
 
 def peek_one(value: Any) -> Any:
