@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redact_attacks import GITHUB, HARMLESS, IBAN, MAIL, NESTED, PHONE, TEXTS
 from connectagent_redact import Redact
+from redact_attacks import GITHUB, HARMLESS, IBAN, MAIL, NESTED, PHONE, TEXTS
 
 from connectagent import (
     Agent,

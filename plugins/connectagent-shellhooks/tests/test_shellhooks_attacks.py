@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from shellhooks_attacks import ARGUMENTS, HABITS, MATCHERS, RULES, SAYINGS
 from connectagent_shellhooks import ShellHooks
 from connectagent_shellhooks.running import run_command
 from connectagent_shellhooks.settings import Hook
+from shellhooks_attacks import ARGUMENTS, HABITS, MATCHERS, RULES, SAYINGS
 
 from connectagent import Agent
 from connectagent.testing import ScriptedLLM, call
