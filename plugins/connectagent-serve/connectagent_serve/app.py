@@ -23,7 +23,7 @@ from starlette.routing import Route
 
 from connectagent import ConfigError, DivergenceError, Paused, SessionBusy, mask
 from connectagent_serve import LOOPBACK
-from connectagent_serve.events import chunk, completion, data, run_events
+from connectagent_serve.events import chunk, completion, data, refused, run_events
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 PAGE = Path(__file__).with_name("chat.html").read_text("utf-8")
@@ -129,16 +129,18 @@ class Service:
             raise HTTPException(400, "a run has a user's message; decide at /sessions/{id}/decision")
         prompt = _text(users[-1].content, "content")
         _check_key(run.thread_id)
-        slot = self._slot()
-        slot.__enter__()  # the stream leaves it
-        return StreamingResponse(self._run(run, prompt, len(users), slot), media_type="text/event-stream")
+        with self._slot():  # the stream takes one of its own: it may never begin
+            return StreamingResponse(self._run(run, prompt, len(users)), media_type="text/event-stream")
 
     # -- turns ---------------------------------------------------------------------------------
 
-    async def _run(self, run: RunAgentInput, prompt: str, number: int, slot: _Slot) -> AsyncIterator[str]:
-        with slot, self._session(run.thread_id) as session:
-            async for text in run_events(run, session.astream(prompt, number)):
-                yield text
+    async def _run(self, run: RunAgentInput, prompt: str, number: int) -> AsyncIterator[str]:
+        try:
+            with self._slot(), self._session(run.thread_id) as session:
+                async for text in run_events(run, session.astream(prompt, number)):
+                    yield text
+        except HTTPException as error:  # another turn has begun meanwhile
+            yield refused(error.detail)
 
     async def _outcome(self, take: Callable[..., Awaitable[Any]], *given: Any, **more: Any) -> dict[str, Any]:
         """What a turn came to; errors become responses without secrets."""
@@ -198,17 +200,15 @@ class _Slot:
     """One of the turns that may run at a time; it is taken where the `with` begins."""
 
     def __init__(self, service: Service) -> None:
-        self._service, self._taken = service, False
+        self._service = service
 
     def __enter__(self) -> None:
-        if self._taken:
-            return
         if self._service.running >= self._service.concurrency:
             raise HTTPException(429, "too many turns run", {"Retry-After": "1"})
-        self._service.running, self._taken = self._service.running + 1, True
+        self._service.running += 1
 
     def __exit__(self, *raised: object) -> None:
-        self._service.running, self._taken = self._service.running - 1, False
+        self._service.running -= 1
 
 
 def _answer(key: str, outcome: dict[str, Any]) -> Response:

@@ -47,8 +47,7 @@ def chunk(made: dict[str, Any], delta: dict[str, Any], reason: str | None) -> di
 async def run_events(run: RunAgentInput, entries: Any) -> AsyncIterator[str]:
     """The events of a run, from the entries of its turn."""
     encode = EventEncoder().encode
-    place = {"thread_id": run.thread_id, "run_id": run.run_id}
-    yield encode(RunStartedEvent(**place))
+    yield encode(RunStartedEvent(thread_id=run.thread_id, run_id=run.run_id))
     try:
         async with entries:
             async for entry in entries:
@@ -61,7 +60,12 @@ async def run_events(run: RunAgentInput, entries: Any) -> AsyncIterator[str]:
         code = "busy" if isinstance(error, SessionBusy) else type(error).__name__
         yield encode(RunErrorEvent(message=mask(str(error)) or code, code=code))
         return
-    yield encode(RunFinishedEvent(**place))
+    yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id))
+
+
+def refused(message: str) -> str:
+    """The event of a run that does not begin."""
+    return EventEncoder().encode(RunErrorEvent(message=message, code="busy"))
 
 
 def _events(entry: Any) -> list[BaseEvent]:
