@@ -1,0 +1,87 @@
+"""What is sent: objects like OpenAI's, and events of AG-UI."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ag_ui.core import (
+    BaseEvent,
+    CustomEvent,
+    RunAgentInput,
+    RunErrorEvent,
+    RunFinishedEvent,
+    RunStartedEvent,
+    TextMessageContentEvent,
+    TextMessageEndEvent,
+    TextMessageStartEvent,
+    ToolCallArgsEvent,
+    ToolCallEndEvent,
+    ToolCallResultEvent,
+    ToolCallStartEvent,
+)
+from ag_ui.encoder import EventEncoder
+
+from connectagent import Paused, SessionBusy, mask
+
+
+def data(value: Any) -> str:
+    """A value as one event of a stream."""
+    return f"data: {json.dumps(value, default=str)}\n\n"
+
+
+def completion(made: dict[str, Any], text: Any) -> dict[str, Any]:
+    """A whole answer."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": str(text)}, "finish_reason": "stop"}
+    return {**made, "object": "chat.completion", "choices": [choice]}
+
+
+def chunk(made: dict[str, Any], delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
+    """A piece of a streamed answer."""
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return {**made, "object": "chat.completion.chunk", "choices": [choice]}
+
+
+async def run_events(run: RunAgentInput, entries: Any) -> AsyncIterator[str]:
+    """The events of a run, from the entries of its turn."""
+    encode = EventEncoder().encode
+    yield encode(RunStartedEvent(thread_id=run.thread_id, run_id=run.run_id))
+    try:
+        async with entries:
+            async for entry in entries:
+                for event in _events(entry):
+                    yield encode(event)
+    except Paused as paused:
+        waiting = [{"id": one.id, "call": one.call, "reason": one.reason} for one in paused.waiting]
+        yield encode(CustomEvent(name="paused", value=mask(waiting)))
+    except Exception as error:
+        code = "busy" if isinstance(error, SessionBusy) else type(error).__name__
+        yield encode(RunErrorEvent(message=mask(str(error)) or code, code=code))
+        return
+    yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id))
+
+
+def refused(message: str) -> str:
+    """The event of a run that does not begin."""
+    return EventEncoder().encode(RunErrorEvent(message=message, code="busy"))
+
+
+def _events(entry: Any) -> list[BaseEvent]:
+    one = uuid.uuid4().hex
+    if entry["type"] == "tool_execution":
+        arguments, result = mask(entry.get("arguments") or {}), mask(str(entry.get("result", entry.get("error", ""))))
+        return [
+            ToolCallStartEvent(tool_call_id=one, tool_call_name=entry["tool_name"]),
+            ToolCallArgsEvent(tool_call_id=one, delta=json.dumps(arguments, default=str)),
+            ToolCallEndEvent(tool_call_id=one),
+            ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=one, content=result),
+        ]
+    if entry["type"] == "result" and str(entry["result"] or ""):
+        return [
+            TextMessageStartEvent(message_id=one, role="assistant"),
+            TextMessageContentEvent(message_id=one, delta=str(entry["result"])),
+            TextMessageEndEvent(message_id=one),
+        ]
+    return []
