@@ -46,7 +46,7 @@ from connectagent.testing import ScriptedLLM, call, conversation_problems
 from connectagent.testing.replay.replay import replay
 from connectagent.tools import loops
 
-MOMENTS = int(os.environ.get("CONNECTAGENT_CANCELS", "30"))  # set it for a longer run
+MOMENTS = int(os.environ.get("CONNECTAGENT_CANCELS", "15"))  # set it for a longer run
 SOON_S = 0.6  # by how much a turn may outlive its cancelling on a busy machine
 
 

