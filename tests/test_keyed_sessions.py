@@ -142,8 +142,10 @@ def test_a_pause_is_decided_by_another_agent() -> None:
         with pytest.raises(Paused):
             first.turn("write", number=1)
     other = writer("done", plugins=[ask]).for_session("chat")
+    (wait,) = other.waiting
+    assert wait.call is not None and (wait.call["name"], wait.reason) == ("note", "may it?") and notes() == []
     assert other.resume(approve=True) == "done"
-    assert first.turn("write", number=1) == "done" and notes() == ["a"]
+    assert first.turn("write", number=1) == "done" and notes() == ["a"] and not first.waiting
     with pytest.raises(ConfigError, match="nothing waits"):
         first.resume(approve=True)
 

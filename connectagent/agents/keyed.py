@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from connectagent.agents.resume import Decision, reopen
+from connectagent.data import Wait
 from connectagent.errors import ConfigError, DivergenceError, SessionBusy
 from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
@@ -20,6 +21,7 @@ from connectagent.records.paths import create_empty, keyed_record
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.store import Kept, Store
 from connectagent.records.summary import summarise
+from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import Totals
 
@@ -145,6 +147,12 @@ class KeyedSession:
             return len(self._recorded().ended) if self._ended is None else self._ended
         with self._held():
             return len(self._recorded().ended)
+
+    @property
+    def waiting(self) -> list[Wait]:
+        """What waits for a decision, read from the record: nothing goes on."""
+        opened = self._recorded().open
+        return Journal(opened.lines).pending() if opened is not None and opened.last.get("status") == "paused" else []
 
     @property
     def taken_by(self) -> Any:

@@ -73,4 +73,6 @@ def serve(script: str, host: str, port: int, token_env: str | None, concurrency:
         app = app_of(agent, token, host=host, concurrency=concurrency)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
+    shown = f"[{host}]" if ":" in host else host
+    click.echo(f"{agent.name} is served at http://{shown}:{port}; Ctrl-C ends it", err=True)
     uvicorn.run(app, host=host, port=port, log_level="warning")

@@ -72,7 +72,7 @@ class Service:
             status, cost, tokens = session.sums()
             shown = {"id": session.key, "status": status, "turns": session.turns, "cost": cost, "tokens": tokens}
             if status == "paused":
-                shown["waiting"] = (await self._outcome(session.aresume)).get("waiting", [])
+                shown["waiting"] = _shown(session.waiting)
             return JSONResponse(mask(shown))
 
     async def turn(self, request: Request) -> Response:
@@ -147,8 +147,7 @@ class Service:
         try:
             return {"status": "done", "result": await take(*given, **more)}
         except Paused as paused:
-            waiting = [{"id": one.id, "call": one.call, "reason": one.reason} for one in paused.waiting]
-            return {"status": "paused", "waiting": mask(waiting)}
+            return {"status": "paused", "waiting": mask(_shown(paused.waiting))}
         except (SessionBusy, DivergenceError) as error:
             raise HTTPException(409, mask(str(error))) from None
         except (ConfigError, TypeError, ValueError) as error:
@@ -213,6 +212,10 @@ class _Slot:
 
 def _answer(key: str, outcome: dict[str, Any]) -> Response:
     return JSONResponse({"id": key, **outcome}, 202 if outcome["status"] == "paused" else 200)
+
+
+def _shown(waits: list[Any]) -> list[dict[str, Any]]:
+    return [{"id": one.id, "call": one.call, "reason": one.reason} for one in waits]
 
 
 def _check_key(key: str) -> None:
