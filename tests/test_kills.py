@@ -38,7 +38,7 @@ from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.testing import rules
 
-KILLS = int(os.environ.get("KILLS", "40"))  # set it for a longer run
+KILLS = int(os.environ.get("KILLS", "30"))  # set it for a longer run
 ROUNDS, CALLS = 3, 3
 
 

@@ -41,7 +41,7 @@ from connectagent import (
 )
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
-ROUNDS = int(os.environ.get("CONNECTAGENT_ROUNDS", "100"))
+ROUNDS = int(os.environ.get("CONNECTAGENT_ROUNDS", "60"))
 
 
 def session(agent: Agent) -> dict[str, Any]:

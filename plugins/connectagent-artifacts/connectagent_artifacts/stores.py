@@ -179,15 +179,19 @@ class FileStore:
         if wanted not in versions:
             return None
         folder = self._place(scope, name) / str(wanted)
-        try:
-            about = json.loads((folder / "about.json").read_bytes())
-            data = (folder / _data_name(name)).read_bytes()
-            return Artifact(name, wanted, data, str(about["mime_type"]), float(about["timestamp"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if not folder.exists():  # deleted just now
-                return None
-            reason = f"{type(error).__name__}: {error}"
-            raise ArtifactError(f"{folder} is damaged, restore or remove it: {reason}") from error
+        for attempt in range(_ATTEMPTS):
+            try:
+                about = json.loads((folder / "about.json").read_bytes())
+                data = (folder / _data_name(name)).read_bytes()
+                return Artifact(name, wanted, data, str(about["mime_type"]), float(about["timestamp"]))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                if not folder.exists():  # deleted just now
+                    return None
+                # A missing file: the version may have been deleted, and saved anew, between two of these lines.
+                if not isinstance(error, FileNotFoundError) or attempt == _ATTEMPTS - 1:
+                    reason = f"{type(error).__name__}: {error}"
+                    raise ArtifactError(f"{folder} is damaged, restore or remove it: {reason}") from error
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def names(self, scope: Scope) -> list[str]:
         """The names that have a version."""
