@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -187,7 +188,13 @@ def maker(change: Change) -> Any:
     return by.get("user") or by.get("model") or by.get("tool") or by.get("handler") or by.get("plugin")
 
 
-@settings(max_examples=500, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=int(os.environ.get("PROPERTY_CASES", "250")),
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(plan=DRAWN)
 def test_whatever_handlers_do_the_maker_is_the_one_who_signed(plan: list[Any], tmp_path_factory: Any) -> None:
     with pytest.MonkeyPatch.context() as patch:

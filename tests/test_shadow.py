@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -552,7 +553,13 @@ def mean_handlers(faults: list[tuple[str, str, int]]) -> list[Any]:
     return [handler(*fault) for fault in faults]
 
 
-@settings(max_examples=300, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=int(os.environ.get("PROPERTY_CASES", "150")),
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(FAULTS)
 def test_whatever_shadowed_handlers_do_the_conversation_is_the_same(faults: list[tuple[str, str, int]]) -> None:
     agent, _, seen = run(shadow(mean_handlers(faults)))
