@@ -161,7 +161,7 @@ class Planned(Session):
         """It need not be one that a session may raise: that is tested elsewhere."""
 
 
-@settings(MEAN, max_examples=int(os.environ.get("PROPERTY_CASES", "250")))
+@settings(MEAN, max_examples=500)
 @given(turns=PLANS)
 def test_a_session_with_the_same_handlers_is_replayed_byte_for_byte(turns: list[Turn], tmp_path_factory: Any) -> None:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
