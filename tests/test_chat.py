@@ -168,9 +168,12 @@ def test_ctrl_c_ends_the_turn_and_twice_within_a_second_the_chat(chat: Chat, tmp
     at.until_prompt()
     at.press("stuck", "Enter")
     at.until("I am think", times=2)
+    before = time.monotonic()
     at.press("C-c")
     time.sleep(0.1)  # two signals at once are one
     at.press("C-c")
+    if time.monotonic() - before > 0.9:  # on a slow machine
+        pytest.skip("the keys were not pressed within a second")
     assert at.ended() == 130
 
 
@@ -183,9 +186,12 @@ def test_ctrl_c_at_the_prompt_gives_up_the_line_and_says_how_to_leave(chat: Chat
     at.press("sent", "Enter")
     at.until("1: 'sent'")
     at.until_prompt()
-    at.press("C-c", "C-c")
+    at.press("C-c")
+    at.until("Ctrl-C once more leaves")
+    at.until_prompt()
+    time.sleep(1.1)  # whoever reads it first may take their time
+    at.press("C-c")
     assert at.ended() == 130
-    assert "Ctrl-C once more leaves" in at.text()
 
 
 @pytest.mark.parametrize("way", ["exit", "quit", "/quit", "/exit", "/q", "C-d"])

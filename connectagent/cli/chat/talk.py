@@ -55,6 +55,7 @@ class Chat:
         self.ending = contextlib.ExitStack()
         self.page: str | None = None
         self._pressed: list[float] = []  # when Ctrl-C was pressed
+        self._at_prompt = 0  # how often it was pressed at an empty prompt, in a row
         self.commands = Commands(self)
         self._lines: Lines = lines_for(self.commands)
 
@@ -95,10 +96,12 @@ class Chat:
             line = self._lines.read(before)
         except KeyboardInterrupt:
             self._press()
-            if not self._twice() and not self._lines.abandoned:
+            self._at_prompt = 0 if self._lines.abandoned else self._at_prompt + 1
+            if not self._lines.abandoned and not self._twice():
                 click.secho("Ctrl-C once more leaves, as Ctrl-D does", err=True, dim=True)
             return 0
         self._pressed.clear()
+        self._at_prompt = 0
         self.view.heard()
         command = parse(line)
         if command is not None:
@@ -213,9 +216,9 @@ class Chat:
         self._pressed.append(time.monotonic())
 
     def _twice(self) -> bool:
-        """Whether Ctrl-C was pressed twice within a second."""
+        """Whether Ctrl-C was pressed twice within a second, or again after the prompt said what that does."""
         times = self._pressed
-        return any(after - before < TWICE_S for before, after in itertools.pairwise(times))
+        return self._at_prompt > 1 or any(after - before < TWICE_S for before, after in itertools.pairwise(times))
 
 
 def decision(text: str) -> dict[str, Any] | None:
