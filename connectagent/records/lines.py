@@ -79,6 +79,8 @@ def value_of(text: str) -> Any:
     Raises:
         ValueError: it is no value, or is too deep or too large.
     """
+    if not text:
+        raise ValueError("has no value")
     if text[0] in '{["':
         return _json(text)
     if text in _WORDS:
