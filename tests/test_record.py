@@ -100,6 +100,7 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
     assert started.utcoffset() == datetime.timedelta(0)
     trace, messages = turn.pop("trace"), json.loads(turn.pop("messages"))
     assert isinstance(turn.pop("duration_ms"), int)
+    assert turn.pop("owner")["pid"] == os.getpid()
     assert turn == {
         "turn": 1,
         "input": "Find: it",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import all_records, find_record, records_folder
 from connectagent.records.follow import Follower, follow
 from connectagent.records.history import joined_turns
+from connectagent.records.locks import owner
 from connectagent.records.read import load_record, read_record
 from connectagent.records.summary import summarise
 from connectagent.records.yaml_lines import json_line
@@ -174,6 +176,7 @@ LINES = [
     '  - {"a": 2026-11-21, "b": 0x1f, "c": 1_0, "d": 012, "e": 1:30, "f": yes, "g": ~}',
     "  - [1]",
     "  - text",
+    "  - ",
     '  input: "a\\tb" # c',
     "  input: |",
     "  input: 'it''s'",
@@ -359,6 +362,22 @@ def test_a_turn_that_was_resumed_is_one_turn_with_the_status_of_its_last_item(fo
     path.write_text(head + one + two.replace("  status: answered\n", ""))
     assert summarise(path).status == "crashed"
     assert "status" not in joined_turns(read_record(path))[0]
+
+
+def test_a_turn_that_another_host_began_has_not_crashed_as_far_as_anybody_here_knows(folder: Path) -> None:
+    path = varied()
+    data = path.read_bytes()
+    open_turn = data[: data.rindex(b"  session: ")]
+    path.write_bytes(open_turn)
+    assert load_record(path)["turns"][-1]["owner"] == owner()
+    assert summarise(path).status == "crashed"
+    before, _, after = open_turn.rpartition(f'"host": {json.dumps(platform.node())}'.encode())
+    path.write_bytes(before + b'"host": "another"' + after)
+    assert summarise(path).status == "unfinished"
+    path.write_bytes(path.read_bytes().replace(b"  owner: {", b"  owner: ["))  # nonsense is no owner
+    assert summarise(path).status == "crashed"
+    path.write_bytes(data)
+    assert summarise(path).status == "answered"
 
 
 def test_what_is_no_record_is_told(folder: Path) -> None:

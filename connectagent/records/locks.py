@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from functools import cache
+from typing import Any
 
 
 def lock(fd: int, *, shared: bool = False) -> bool | None:
@@ -49,3 +51,25 @@ def lock_to_write(fd: int) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def owner() -> dict[str, Any]:
+    """This process, as other machines know it: host, id of the boot (where the system has one) and process id."""
+    return {**_machine(), "pid": os.getpid()}
+
+
+def is_elsewhere(owner: Any) -> bool:
+    """Whether a process may be running on another host, where nobody here can see it."""
+    return isinstance(owner, dict) and owner.get("host") != _machine()["host"]
+
+
+@cache
+def _machine() -> dict[str, Any]:
+    import platform  # loaded with the first record only
+
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+    except OSError:
+        boot = None
+    return {"host": platform.node(), "boot": boot}

@@ -16,13 +16,14 @@ from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE, open_to_read
 from connectagent.records.find import agent_in_name
 from connectagent.records.lines import entry_of, pair_of, text_of, value_of
-from connectagent.records.locks import lock
+from connectagent.records.locks import is_elsewhere, lock
 from connectagent.session.usage import Totals, spent_in
 
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
 _MOST_TAIL = 1 << 23  # bytes after the last sums
 _ITEM = re.compile(rb"^(?:- |  )(turn|session|status): ([^\n]*)\n", re.MULTILINE)
+_OWNER = re.compile(rb"^  owner: ([^\n]*)\n", re.MULTILINE)
 _CALL = re.compile(rb'^  - [^\n]*?"type": ?"(?:llm_call|began|closed)"[^\n]*', re.MULTILINE)
 _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
 
@@ -39,9 +40,9 @@ class Summary:
         started: when the session began (UTC), or None.
         script: the script that made the agent, or None.
         status: of the last turn: `answered`, `ended`, `max_iterations`, `error`, `interrupted`, `cancelled`, `paused`;
-            `running` while a process is writing it, `crashed` where the process is gone (`unfinished` where the system
-            has no locks to distinguish them); `not recorded from turn 3` where the disk was full; `between_turns` and
-            `empty` of a session without a turn.
+            `running` while a process is writing it, `crashed` where the process is gone, `unfinished` where nobody can
+            tell: another host began the turn, or the system has no locks; `not recorded from turn 3` where the disk was
+            full; `between_turns` and `empty` of a session without a turn.
         turns: how many turns have begun; None where head and tail do not show it.
         totals: the sums of finished turns; None where the tail does not have them.
         first_words: of the first input.
@@ -122,7 +123,7 @@ def _unended(fd: int, tail: _Tail) -> tuple[str, _Tail]:
     if not free:
         return "unfinished" if free is None else "running", tail
     tail = _tail(fd)  # it may have ended since it was read
-    return tail.status or "crashed", tail
+    return tail.status or ("unfinished" if is_elsewhere(tail.owner) else "crashed"), tail
 
 
 # -- the head ------------------------------------------------------------------------------------
@@ -178,6 +179,7 @@ class _Tail(NamedTuple):
     turns: int | None
     totals: Totals | None
     calls: list[dict[str, Any]]  # the lines of model calls that follow the sums
+    owner: Any = None  # the process that began the last item
 
     def all_totals(self, running: bool) -> Totals | None:
         """The sums, with the model calls after them."""
@@ -200,7 +202,15 @@ def _tail(fd: int) -> _Tail:
         return _Tail(size, BETWEEN_TURNS if items else "empty", 0, totals, _calls(end))
     if not summed and (not is_whole or any(status for _, status in turns)):  # without sums for them
         totals = None
-    return _Tail(size, turns[-1][1], _last_number(turns, totals), totals, _calls(end))
+    return _Tail(size, turns[-1][1], _last_number(turns, totals), totals, _calls(end), _owner(end))
+
+
+def _owner(end: bytes) -> Any:
+    """The process that began the last turn; None where the record does not say."""
+    with contextlib.suppress(ValueError):
+        for line in reversed(_OWNER.findall(end)):
+            return value_of(text_of(line))
+    return None
 
 
 def _items(lines: list[tuple[str, str]], began_before: bool) -> list[list[str | None]]:

@@ -21,6 +21,7 @@ from connectagent.output.masking import refresh
 from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, Held, RecordFile, hold_file
 from connectagent.records.head import forked, header
+from connectagent.records.locks import owner
 from connectagent.records.paths import is_given_up, new_record, warn
 from connectagent.records.turn_item import TurnItem, iterations_in
 from connectagent.session.journal import (
@@ -159,7 +160,8 @@ class RecordLog(MemoryLog):
     def _item(self, turn: Any, rest: str) -> bytes:
         """The item's beginning, made with the turn's first line: `around_turn` may first add secrets of the prompt."""
         what = "resumed: true" if turn.past is not None else f"input: {self._encoder.scalar(turn.prompt)}"
-        return f"- turn: {self._session['turn']}\n  {what}\n{rest}".encode("utf-8", "replace")
+        who = f"owner: {self._encoder.line(owner())}"
+        return f"- turn: {self._session['turn']}\n  {what}\n  {who}\n{rest}".encode("utf-8", "replace")
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         with self._lock:

@@ -184,7 +184,7 @@ def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
             entry["by"]["file"] = Path(os.path.relpath(entry["by"]["file"], folder)).as_posix()
         return f"  - {json_line(entry)}"
     key, colon, value = line.partition(": ")
-    if key in ("script", "id", "mark"):
+    if key.strip() in ("script", "id", "mark", "owner"):
         return None
     if key == "started":
         return "started: 2000-01-01T00:00:00Z"
