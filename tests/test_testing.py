@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import subprocess
@@ -40,6 +41,7 @@ from connectagent import (
     on_trace,
 )
 from connectagent.hooks.specs import AROUND, EVENTS
+from connectagent.settings import overrides
 from connectagent.testing import (
     AgentTester,
     HookRecorder,
@@ -719,6 +721,30 @@ def test_an_author_can_bring_tools_responses_and_answers() -> None:
 def test_what_is_no_plugin_is_told_at_once(plugin: Any, options: dict[str, Any], error: Any, words: str) -> None:
     with pytest.raises(error, match=words):
         tester.check(plugin, **options)
+
+
+@pytest.mark.parametrize("hangs_in", ["a turn", "replay"])
+def test_a_handler_that_goes_on_after_its_check_changes_nothing_of_the_process(hangs_in: str) -> None:
+    going_on = threading.Event()
+    threads = set()
+
+    @before_llm
+    def hangs(agent: Agent) -> None:
+        if (os.environ.get("TZ") == before) is (hangs_in == "a turn"):
+            threads.add(threading.current_thread())
+            going_on.wait(20)
+
+    before = os.environ.get("TZ")
+    with pytest.raises(PluginFaults) as found:
+        tester.check(hangs, limit_s=0.2)
+    assert {fault.rule for fault in found.value.faults} == {"hangs"}
+    assert os.environ.get("TZ") == before
+    overrides["dir"] = ".mine"
+    going_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert overrides["dir"] == ".mine"
+    assert os.environ.get("TZ") == before
 
 
 def test_the_terminal_and_the_tracing_of_the_caller_are_left_as_they_are() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,21 @@ overrides: dict[str, Any] = {}
 
 # The settings in a project's file that the person must allow: `settings/allowed.py` has the rules.
 _NEED_A_WORD = ("gateway_url", "gateway_key", "dir", "mask")
+
+
+@contextlib.contextmanager
+def override(name: str, value: Any) -> Iterator[None]:
+    """Override a setting meanwhile.
+
+    A thread that leaves it late, since something hung in it, leaves alone what others have set by then.
+    """
+    before = overrides.get(name)
+    overrides[name] = value
+    try:
+        yield
+    finally:
+        if overrides.get(name) is value:
+            overrides.pop(name) if before is None else overrides.update({name: before})
 
 
 def setting(name: str, overridden: bool = True) -> Any:

@@ -20,7 +20,7 @@ from connectagent.records.lines import entry_of
 from connectagent.records.paths import safe_name
 from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
-from connectagent.settings import overrides, setting
+from connectagent.settings import override, setting
 from connectagent.settings.allowed import OFF
 from connectagent.testing.network import no_network
 from connectagent.testing.recorder import HookRecorder
@@ -208,14 +208,12 @@ def recording(folder: Path, live: bool, test: str) -> Iterator[Recorded]:
 @contextmanager
 def _masking() -> Iterator[None]:
     """Mask secrets, although the settings say otherwise: these records go into a repository."""
-    before = overrides.get("mask")
+    is_off = False
     with suppress(ConfigError):  # the project asks for it, and the person has not allowed it
-        if str(setting("mask", overridden=False)).strip().lower() in OFF:
-            overrides["mask"] = True
-    refresh()
+        is_off = str(setting("mask", overridden=False)).strip().lower() in OFF
     try:
-        yield
+        with override("mask", True) if is_off else nullcontext():
+            refresh()
+            yield
     finally:
-        if before is None:
-            overrides.pop("mask", None)
         refresh()

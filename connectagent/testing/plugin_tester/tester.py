@@ -16,12 +16,12 @@ from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import handlers_of
 from connectagent.hooks.entry_points import is_factory, missing_options
 from connectagent.hooks.files import module_from_path
-from connectagent.settings import overrides
+from connectagent.settings import override
 from connectagent.testing.plugin_tester.effects import Effects
 from connectagent.testing.plugin_tester.faults import CHANGES, RULES, Fault, report
 from connectagent.testing.plugin_tester.paths import PATHS, PLAIN, Path
 from connectagent.testing.plugin_tester.turns import Check, Stopped
-from connectagent.testing.plugin_tester.ways import Ways
+from connectagent.testing.plugin_tester.ways import Ways, same_time_zone
 
 
 class PluginFaults(AssertionError):
@@ -113,7 +113,7 @@ def _run(check: Check, own: list[Path]) -> None:
     """Take every turn of a check."""
     make, effects = check.make, check.effects
     effects.files = {handler.by["file"] for handler in handlers_of(make())}
-    with _co_folder(), effects, _nobody_at_the_terminal():
+    with _co_folder(), same_time_zone(), effects, _nobody_at_the_terminal():
         # Each in a thread of its own: the main one watches how long handlers run, the tracing of a debugger or of
         # coverage goes on, and Python 3.11 forgets to leave an `except` block in which a trace function raises.
         _guarded(check, lambda: Ways(check, lambda: _untouched(make())).every_way(own))
@@ -163,13 +163,9 @@ def _nobody_at_the_terminal() -> Iterator[None]:
 @contextlib.contextmanager
 def _co_folder() -> Iterator[None]:
     """A `.co` of the check's own: plugins that keep files there find none, and leave none."""
-    before = overrides.get("dir")
-    with tempfile.TemporaryDirectory(prefix="connectagent-check-", ignore_cleanup_errors=True) as folder:
-        overrides["dir"] = folder
-        try:
-            yield
-        finally:
-            overrides.pop("dir") if before is None else overrides.update(dir=before)
+    made = tempfile.TemporaryDirectory(prefix="connectagent-check-", ignore_cleanup_errors=True)
+    with made as folder, override("dir", folder):
+        yield
 
 
 def _untouched(plugin: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from connectagent import hooks
 from connectagent.errors import Pause, Paused
 from connectagent.session.snapshot import By
-from connectagent.settings import co_folder, overrides
+from connectagent.settings import co_folder, override
 from connectagent.testing.plugin_tester.paths import FAIL, WORK, Path
 from connectagent.testing.plugin_tester.turns import Check, Run
 from connectagent.testing.replay.player import canonical
@@ -231,13 +231,9 @@ def _maker_of(run: Run) -> By | None:
 @contextlib.contextmanager
 def _folder(folder: File | None = None) -> Iterator[None]:
     """A `.co` of this turn's own."""
-    before = overrides.get("dir")
-    with tempfile.TemporaryDirectory(prefix="connectagent-way-", ignore_cleanup_errors=True) as made:
-        overrides["dir"] = str(folder or made)
-        try:
-            yield
-        finally:
-            overrides.pop("dir") if before is None else overrides.update(dir=before)
+    temporary = tempfile.TemporaryDirectory(prefix="connectagent-way-", ignore_cleanup_errors=True)
+    with temporary as made, override("dir", str(folder or made)):
+        yield
 
 
 @contextlib.contextmanager
@@ -246,14 +242,24 @@ def _another_day() -> Iterator[None]:
     if not hasattr(time, "tzset"):
         yield
         return
-    before, today = os.environ.get("TZ"), time.localtime().tm_mday
-    for zone in _A_DAY_APART:
-        os.environ["TZ"] = zone
-        time.tzset()
-        if time.localtime().tm_mday != today:
-            break
+    today = time.localtime().tm_mday
+    with same_time_zone():
+        for zone in _A_DAY_APART:
+            os.environ["TZ"] = zone
+            time.tzset()
+            if time.localtime().tm_mday != today:
+                break
+        yield
+
+
+@contextlib.contextmanager
+def same_time_zone() -> Iterator[None]:
+    """The process has the same time zone afterwards, unless somebody has reset it meanwhile."""
+    before = os.environ.get("TZ")
     try:
         yield
     finally:
-        os.environ.pop("TZ") if before is None else os.environ.update(TZ=before)
-        time.tzset()
+        if os.environ.get("TZ") in (*_A_DAY_APART, before):
+            os.environ.pop("TZ", None) if before is None else os.environ.update(TZ=before)
+            if hasattr(time, "tzset"):
+                time.tzset()

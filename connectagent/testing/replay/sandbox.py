@@ -12,7 +12,7 @@ from typing import Any
 
 from connectagent.agents.agent import Agent
 from connectagent.agents.runtime import Runtime, for_new_agents
-from connectagent.settings import co_folder, overrides
+from connectagent.settings import co_folder, override
 
 _OWN = ("evals", "logs", "blobs")  # the records' own folders, which may be large, and which no handler needs
 
@@ -32,16 +32,13 @@ class WouldRun(BaseException):
 @contextlib.contextmanager
 def sandboxed() -> Iterator[None]:
     """Meanwhile `.co` is a copy, without its records: plugins find there what they stored, and change nothing."""
-    real, before = co_folder(), overrides.get("dir")
+    real = co_folder()
     with tempfile.TemporaryDirectory(prefix="connectagent-replay-") as folder:
         copy = Path(folder) / "co"
         if real.is_dir():
             shutil.copytree(real, copy, ignore=_not_copied(real))
-        overrides["dir"] = str(copy)
-        try:
+        with override("dir", str(copy)):
             yield
-        finally:
-            overrides.pop("dir") if before is None else overrides.update(dir=before)
 
 
 def _not_copied(root: Path) -> Any:
