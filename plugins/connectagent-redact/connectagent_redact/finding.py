@@ -7,13 +7,15 @@ import importlib
 import pkgutil
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 _EMAIL = re.compile(r"[\w.!#$&'*+/=?^`{|}~-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
 _IBAN = re.compile(r"(?<![A-Z0-9])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}", re.IGNORECASE)
-_CARD = re.compile(r"(?<![\d.])[3-6]\d{3}(?:[ -]?\d){9,15}(?![\d.]?\d)")
+_CARD = re.compile(r"(?<![\d.])(?=([3-6]\d{3}(?:[ -]?\d){9,15}))")  # other digits may stand before and after it
+_CARD_END = re.compile(r"(?<=\d)(?!\.?\d)")
 _SSN = re.compile(r"(?<![\d-])\d{3}-\d{2}-\d{4}(?![\d-])")
 _PEM = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.{0,20000}?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)"
 _PRIVATE_KEY = re.compile(_PEM, re.DOTALL)
@@ -109,9 +111,8 @@ def _numbers(text: str, kinds: frozenset[str], region: str | None) -> Iterator[F
             if iban.is_valid(text[match.start() : end].replace("-", "")):
                 yield Found(match.start(), end, "IBAN", text[match.start() : end])
                 break
-    for match in _CARD.finditer(text) if "CARD" in kinds else ():
-        if luhn.is_valid(re.sub(r"\D", "", match[0])):
-            yield Found(*match.span(), "CARD", match[0])
+    if "CARD" in kinds:
+        yield from _cards(text, luhn.is_valid)
     for match in _SSN.finditer(text) if "SSN" in kinds else ():
         if ssn.is_valid(match[0]):
             yield Found(*match.span(), "SSN", match[0])
@@ -120,6 +121,17 @@ def _numbers(text: str, kinds: frozenset[str], region: str | None) -> Iterator[F
 
         for one in phonenumbers.PhoneNumberMatcher(text, region):
             yield Found(one.start, one.end, "PHONE", one.raw_string)
+
+
+def _cards(text: str, is_valid: Callable[[str], bool]) -> Iterator[Found]:
+    for match in _CARD.finditer(text):
+        start, last = match.span(1)
+        ends = (one.start() for one in _CARD_END.finditer(text, start))
+        for end in reversed(list(takewhile(last.__ge__, ends))):
+            number = re.sub(r"\D", "", text[start:end])
+            if len(number) > 12 and is_valid(number):
+                yield Found(start, end, "CARD", text[start:end])
+                break
 
 
 def canonical(kind: str, value: str) -> str:

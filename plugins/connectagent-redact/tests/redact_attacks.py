@@ -65,6 +65,9 @@ TEXTS: list[tuple[str, str, bool]] = [
     (CARD.replace(" ", ""), "41111111", True),
     (CARD.replace(" ", "-"), "4111-1111", True),
     (f"{CARD} 12/29 123", "1111 1111", True),
+    (f"{CARD} 12", "1111 1111", True),
+    (f"4711 {CARD} 0815", "1111 1111", True),
+    (f"{CARD}1234567", "1111 1111", False),  # a longer number, which is no card's
     ("3782 822463 10005", "822463", True),
     ("SSN 536-90-4399.", "536-90", True),
     (f"token {GITHUB}", GITHUB, True),

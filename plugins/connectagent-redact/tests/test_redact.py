@@ -83,7 +83,8 @@ def test_there_are_over_a_hundred() -> None:
 
 
 @pytest.mark.parametrize(("text", "part", "found"), TEXTS, ids=range(len(TEXTS)))
-def test_what_is_found_in_a_text(text: str, part: str, found: bool) -> None:
+def test_what_is_found_in_a_text(text: str, part: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectagent_redact.add_secret", lambda *given, **more: None)  # it masks it in later texts
     clean = Redact().text(text)
     assert (part not in clean) is found, clean
     assert Redact().text(clean) == clean
