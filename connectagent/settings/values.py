@@ -114,35 +114,35 @@ def project_file(start: Path | None = None) -> Path | None:
     A stranger's is not read: the file and its folder must belong to the user or root.
     """
     for folder in _own_folders(start):
-        path = folder / "pyproject.toml"
+        path = os.path.join(folder, "pyproject.toml")
         with contextlib.suppress(OSError):
-            return path if path.stat().st_uid in _trusted() else None
+            return Path(path) if os.stat(path).st_uid in _trusted() else None
     return None
 
 
 def project_folder() -> Path:
     """The folder of the project: the repository's root, else the folder of `project_file()`, else the current one."""
     folders, file = _own_folders(), project_file()
-    if folders and (folders[-1] / ".git").exists():
-        return folders[-1]
+    if folders and os.path.exists(os.path.join(folders[-1], ".git")):
+        return Path(folders[-1])
     return file.parent if file else Path.cwd()
 
 
-def _own_folders(start: Path | None = None) -> list[Path]:
+def _own_folders(start: Path | None = None) -> list[str]:
     """`start`, or the current folder, and those above up to the repository's root, as long as the owner is the same.
 
     No folder where that owner is neither the user nor root.
     """
-    found: list[Path] = []
+    found: list[str] = []
     with contextlib.suppress(OSError):  # the current folder was removed, or one above is not readable
-        folder = start or Path.cwd()
-        owner = folder.stat().st_uid
-        for parent in (folder, *folder.parents) if owner in _trusted() else ():
-            if parent.stat().st_uid != owner:
+        folder = os.path.abspath(start or os.getcwd())  # texts: this is done for each setting that is read
+        owner = os.stat(folder).st_uid
+        while owner in _trusted() and os.stat(folder).st_uid == owner:
+            found.append(folder)
+            above = os.path.dirname(folder)
+            if above == folder or os.path.exists(os.path.join(folder, ".git")):
                 break
-            found.append(parent)
-            if (parent / ".git").exists():
-                break
+            folder = above
     return found
 
 

@@ -20,6 +20,7 @@ from connectagent.records.lines import MAX_VALUES
 from connectagent.records.read import read_record, refuse_odd
 
 _MOST_PAIRED = 2_000  # steps, or lines of a text, between equal ones; more are compared place by place
+_as_text = json.JSONEncoder(sort_keys=True, default=str).encode  # made once: `json.dumps` makes one each time
 _OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
 
 
@@ -40,7 +41,7 @@ class _Step:
     @property
     def text(self) -> str:
         """The step as text, equal for equal steps."""
-        return json.dumps([self.what, self.values], sort_keys=True, default=str)
+        return _as_text([self.what, self.values])
 
 
 @click.command("diff", short_help="How two sessions differ; exit code 1 if they do.")
