@@ -4,7 +4,7 @@
     python benchmarks/peers.py [turns] [sessions ...]
 
 All three take the same turns against a local server that thinks for 100 ms: three model calls and two rounds of one
-tool. connectagent takes them by `agent.map()`, with the record of each session on the disk. Each measurement is a process
+tool. connectagent takes them by `agent.map()`, with the record of each session on disk. Each measurement is a process
 of its own, and the frameworks take turns, so that a busy machine is busy for all of them.
 """
 
