@@ -179,6 +179,22 @@ def test_a_session_with_the_same_handlers_is_replayed_byte_for_byte(turns: list[
     assert played.same
 
 
+@pytest.mark.parametrize("answer", ["Done.", ""])
+def test_a_providers_own_tool_that_a_handler_offers_for_one_call_is_replayed(answer: str, folder: Path) -> None:
+    @before_llm
+    def offers(request: Any) -> None:
+        request.tools.append({"type": "web_search"})
+
+    agent = shop(call("find", order=7), answer, plugins=[offers])
+    agent.input("Where is it?")
+    assert agent.record is not None
+    played = replay(agent.record, shop(plugins=[offers]))
+    assert played.divergence is None, str(played.divergence)
+    assert played.same
+    other = replay(agent.record, shop())
+    assert "web_search" in str(other.divergence)
+
+
 # -- what is other --------------------------------------------------------------------------------
 
 
