@@ -23,7 +23,7 @@ from record_agents import worker
 from connectagent import Agent, after_tools
 from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS
-from connectagent.records.find import all_records, find_record, records_folder
+from connectagent.records.find import Listing, all_records, find_record, records_folder
 from connectagent.records.follow import Follower, follow
 from connectagent.records.history import joined_turns
 from connectagent.records.locks import owner
@@ -378,6 +378,27 @@ def test_a_turn_that_another_host_began_has_not_crashed_as_far_as_anybody_here_k
     assert summarise(path).status == "crashed"
     path.write_bytes(data)
     assert summarise(path).status == "answered"
+
+
+def test_a_folder_is_listed_again_when_it_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[Path | None] = []
+
+    def listing_of(path: Path | None = None) -> list[Path]:
+        listed.append(path)
+        return all_records(path)
+
+    monkeypatch.setattr("connectagent.records.find.all_records", listing_of)
+    listing, records = Listing(), varied().parent
+    first = listing.records(records)
+    assert first == listing.records(records) == all_records(records) and len(listed) == 2  # it was changed just now
+    os.utime(records, (1, 1))
+    assert first == listing.records(records) == listing.records(records) and len(listed) == 3
+    second = varied()
+    assert second in listing.records(records) and len(listed) == 4
+    os.utime(records, (2, 2))
+    second.unlink()
+    assert listing.records(records) == first
+    assert listing.records(folder / "gone") == []
 
 
 def test_what_is_no_record_is_told(folder: Path) -> None:

@@ -14,6 +14,7 @@ from connectagent.settings import co_folder
 _ID_LINE = re.compile(rb'^id: "([0-9a-f]+)"$', re.MULTILINE)
 _BEGINS_ID = re.compile("[0-9a-f]{4,}", re.ASCII)
 _MOST_HEAD = 1 << 13  # bytes in which a head has its id
+_SETTLED_NS = 2_000_000_000  # what is made in one tick of a file system's clock leaves the folder's time as it is
 _STAMP = re.compile(r"(.*)_(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\w+))?(?:\.incomplete)?", re.ASCII | re.DOTALL)
 
 
@@ -37,6 +38,26 @@ def all_records(folder: Path | None = None) -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [Path(path) for _, path in sorted(paths, reverse=True)]
+
+
+class Listing:
+    """The records of a folder for a reader that asks again and again: it is listed when it has changed."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Path, int, list[Path]] | None = None
+
+    def records(self, folder: Path) -> list[Path]:
+        """As `all_records()`."""
+        try:
+            changed = os.stat(folder).st_mtime_ns
+        except OSError:
+            return all_records(folder)
+        known = self._known
+        if known is None or known[:2] != (folder, changed):
+            settled = time.time_ns() - changed > _SETTLED_NS
+            known = folder, changed, all_records(folder)
+            self._known = known if settled else None
+        return known[2]
 
 
 def _age(entry: os.DirEntry[str]) -> tuple[str, int, int]:

@@ -17,7 +17,7 @@ from connectagent.cli.view.page import library, page, script, style
 from connectagent.cli.view.reading import Reading
 from connectagent.cli.view.sessions import Sessions
 from connectagent.errors import ConfigError, ConnectAgentError
-from connectagent.records.find import all_records, records_folder
+from connectagent.records.find import Listing, records_folder
 from connectagent.records.read import ODD
 
 _POLICY = (
@@ -58,7 +58,7 @@ class Server:
 
     def __init__(self, record: Path | None = None, port: int = 0, secret: str | None = None) -> None:
         self._record = record
-        self._list = Sessions(self._paths)
+        self._list, self._folder = Sessions(self._paths), Listing()
         self._readings: dict[tuple[str, int, int], Reading] = {}
         self._lock = threading.Lock()
         self._secret = secret or secrets.token_urlsafe(24)
@@ -109,7 +109,7 @@ class Server:
         return "application/json", json.dumps(value, allow_nan=False).encode()
 
     def _paths(self) -> list[Path]:
-        paths = all_records(self._record.parent if self._record else records_folder())
+        paths = self._folder.records(self._record.parent if self._record else records_folder())
         known = {path.name for path in paths}
         return [self._record, *paths] if self._record and self._record.name not in known else paths
 
