@@ -150,6 +150,22 @@ def test_a_pause_is_decided_by_another_agent() -> None:
         first.resume(approve=True)
 
 
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_decision_goes_on_as_a_stream(awaited: bool) -> None:
+    session = writer(call("note", text="a"), "done", plugins=[ask]).for_session("chat")
+    with pytest.raises(Paused):
+        session.turn("write", number=1)
+
+    async def followed() -> list[Any]:
+        return [item async for item in session.aresume_stream(approve=True)]
+
+    items = asyncio.run(followed()) if awaited else list(session.resume_stream(approve=True))
+    assert [item["status"] for item in items if item["type"] == "tool_execution"] == ["success"]
+    assert items[-1]["result"] == "done" and notes() == ["a"]
+    with pytest.raises(ConfigError, match="nothing waits"):
+        list(session.resume_stream(approve=True))
+
+
 def test_only_one_takes_a_turn_at_a_time() -> None:
     entered, leave = threading.Event(), threading.Event()
 

@@ -186,7 +186,8 @@ def test_guards_and_closing_act_for_each_item() -> None:
     def bye(agent: Agent) -> None:
         closed.append(agent.name)
 
-    items = list(agent_of(plugins=[guard, bye]).map(["note a", "note b"]))
+    agent = agent_of(plugins=[guard, bye])  # kept: it is closed too, once nobody has it
+    items = list(agent.map(["note a", "note b"]))
     assert [item.status for item in items] == ["answered"] * 2 and notes() == [] and len(closed) == 2
 
 

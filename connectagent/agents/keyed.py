@@ -140,6 +140,16 @@ class KeyedSession:
 
         return await awaited(self.agent, partial(self.resume, **decision))
 
+    def resume_stream(self, **decision: Any) -> Events:
+        """Decide what waits as `resume()` does, as an iterator of what happens: see `Agent.stream()`."""
+        return streamed(self.agent, partial(self.resume, **decision))
+
+    def aresume_stream(self, **decision: Any) -> AsyncEvents:
+        """Decide what waits as `resume()` does, for `async for`: see `Agent.astream()`."""
+        from connectagent.agents.awaited import AsyncEvents
+
+        return AsyncEvents(self.agent, partial(self.resume, **decision))
+
     @property
     def turns(self) -> int:
         """How many turns have ended."""

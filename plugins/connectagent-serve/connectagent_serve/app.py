@@ -119,25 +119,32 @@ class Service:
         return JSONResponse(completion(made, outcome["result"]), headers=headers)
 
     async def agui(self, request: Request) -> Response:
-        """A turn, as events of AG-UI; the thread is the session, and its user messages number the turns."""
+        """A turn, as events of AG-UI; the thread is the session, and its user messages number the turns.
+
+        A run that answers interrupts goes on with the turn that waits.
+        """
         try:
             run = RunAgentInput.model_validate(await self._body(request))
         except ValidationError as error:
             raise HTTPException(400, f"not a run of AG-UI: {error.error_count()} fields do not fit") from None
         users = [message for message in run.messages if message.role == "user"]
-        if not users or run.resume:
-            raise HTTPException(400, "a run has a user's message; decide at /sessions/{id}/decision")
-        prompt = _text(users[-1].content, "content")
+        if not users and not run.resume:
+            raise HTTPException(400, "a run has a user's message, or answers interrupts")
+        prompt = "" if run.resume else _text(users[-1].content, "content")
+        decisions = [{"wait": one.interrupt_id, **_decision(one)} for one in run.resume or ()]
         _check_key(run.thread_id)
         with self._slot():  # the stream takes one of its own: it may never begin
-            return StreamingResponse(self._run(run, prompt, len(users)), media_type="text/event-stream")
+            events = self._run(run, prompt, len(users), decisions)
+            return StreamingResponse(events, media_type="text/event-stream")
 
     # -- turns ---------------------------------------------------------------------------------
 
-    async def _run(self, run: RunAgentInput, prompt: str, number: int) -> AsyncIterator[str]:
+    async def _run(
+        self, run: RunAgentInput, prompt: str, number: int, decisions: list[dict[str, Any]]
+    ) -> AsyncIterator[str]:
         try:
             with self._slot(), self._session(run.thread_id) as session:
-                async for text in run_events(run, session.astream(prompt, number)):
+                async for text in run_events(run, _taken(session, prompt, number, decisions)):
                     yield text
         except HTTPException as error:  # another turn has begun meanwhile
             yield refused(error.detail)
@@ -208,6 +215,43 @@ class _Slot:
 
     def __exit__(self, *raised: object) -> None:
         self._service.running -= 1
+
+
+async def _taken(
+    session: Any, prompt: str, number: int, decisions: list[dict[str, Any]]
+) -> AsyncIterator[dict[str, Any]]:
+    """What happens in a turn that begins, or that goes on by one decision after the other."""
+    if not decisions:
+        async with session.astream(prompt, number) as entries:
+            async for entry in entries:
+                yield entry
+    for left, decision in zip(range(len(decisions) - 1, -1, -1), decisions, strict=True):
+        async with session.aresume_stream(**decision) as entries:
+            try:
+                async for entry in entries:
+                    yield entry
+            except Paused:
+                if not left:
+                    raise
+
+
+def _decision(entry: Any) -> dict[str, Any]:
+    """The decision in an answer to an interrupt of AG-UI.
+
+    Raises:
+        HTTPException: there is none.
+    """
+    given = entry.payload
+    if entry.status == "cancelled":
+        return {"reject": "cancelled"}
+    if isinstance(given, str) and given.strip():
+        return {"answer": given}
+    if isinstance(given, bool):
+        given = {"approve": given}
+    known = {"approve", "reject", "answer"}
+    if not isinstance(given, dict) or len(given) != 1 or not set(given) <= known:
+        raise HTTPException(400, "an interrupt is answered with a text, true, false, or one of approve, reject, answer")
+    return {"reject": "rejected"} if given.get("approve") is False else given
 
 
 def _answer(key: str, outcome: dict[str, Any]) -> Response:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 from ag_ui.core import (
     BaseEvent,
-    CustomEvent,
+    Interrupt,
     RunAgentInput,
     RunErrorEvent,
     RunFinishedEvent,
+    RunFinishedInterruptOutcome,
     RunStartedEvent,
     TextMessageContentEvent,
     TextMessageEndEvent,
@@ -25,6 +27,13 @@ from ag_ui.core import (
 from ag_ui.encoder import EventEncoder
 
 from connectagent import Paused, SessionBusy, mask
+
+_ANSWER = {
+    "type": "object",
+    "properties": {"approve": {"type": "boolean"}, "reject": {"type": "string"}, "answer": {}},
+    "maxProperties": 1,
+    "minProperties": 1,
+}
 
 
 def data(value: Any) -> str:
@@ -49,18 +58,28 @@ async def run_events(run: RunAgentInput, entries: Any) -> AsyncIterator[str]:
     encode = EventEncoder().encode
     yield encode(RunStartedEvent(thread_id=run.thread_id, run_id=run.run_id))
     try:
-        async with entries:
+        async with aclosing(entries):
             async for entry in entries:
                 for event in _events(entry):
                     yield encode(event)
     except Paused as paused:
-        waiting = [{"id": one.id, "call": one.call, "reason": one.reason} for one in paused.waiting]
-        yield encode(CustomEvent(name="paused", value=mask(waiting)))
+        outcome = RunFinishedInterruptOutcome(interrupts=[_interrupt(one) for one in paused.waiting])
+        yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id, outcome=outcome))
+        return
     except Exception as error:
         code = "busy" if isinstance(error, SessionBusy) else type(error).__name__
         yield encode(RunErrorEvent(message=mask(str(error)) or code, code=code))
         return
     yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id))
+
+
+def _interrupt(wait: Any) -> Interrupt:
+    """What waits for a person, and what answers it."""
+    call = mask(wait.call) or {}
+    return Interrupt(
+        id=wait.id, reason="approval", message=mask(wait.reason), tool_call_id=call.get("id"),
+        response_schema=_ANSWER, metadata={"agent": wait.agent, "call": call},
+    )  # fmt: skip
 
 
 def refused(message: str) -> str:
@@ -70,7 +89,8 @@ def refused(message: str) -> str:
 
 def _events(entry: Any) -> list[BaseEvent]:
     one = uuid.uuid4().hex
-    if entry["type"] == "tool_execution":
+    if entry["type"] == "tool_execution" and entry["status"] != "skipped":  # a call that waits, or that was not made
+        one = entry.get("call_id") or one
         arguments, result = mask(entry.get("arguments") or {}), mask(str(entry.get("result", entry.get("error", ""))))
         return [
             ToolCallStartEvent(tool_call_id=one, tool_call_name=entry["tool_name"]),

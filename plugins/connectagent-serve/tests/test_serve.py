@@ -113,6 +113,47 @@ def test_a_pause_is_shown_and_decided(co_dir: Path) -> None:
     assert (done.status_code, PAID) == (200, [5])
 
 
+@pytest.mark.parametrize(
+    ("payloads", "paid", "results"),
+    [
+        ([True, {"approve": True}], [5, 6], ["paid 5", "paid 6"]),
+        ([{"reject": "too much"}, True], [6], ["too much", "paid 6"]),
+        ([False, "paid by hand"], [], ["rejected", "paid by hand"]),
+        ([None, None], [], ["cancelled", "cancelled"]),
+    ],
+)
+def test_agui_ends_a_run_where_a_person_decides_and_goes_on_with_the_answers(
+    payloads: list[Any], paid: list[int], results: list[str], co_dir: Path
+) -> None:
+    @before_each_tool
+    def ask_first(tool_call: Any) -> None:
+        raise Pause("a payment")
+
+    calls = [call("pay", amount=5), call("pay", amount=6)]
+    agent = agent_with(calls, "Done.", plugins=[ask_first], parallel_tools=4)
+    ask = Client(app_of(agent))
+    last = events(ask("POST", "/agui", run("Pay 5")))[-1]
+    assert last["type"] == "RUN_FINISHED" and last["outcome"]["type"] == "interrupt" and PAID == []
+    waiting = last["outcome"]["interrupts"]
+    assert [one["metadata"]["call"]["arguments"] for one in waiting] == [{"amount": 5}, {"amount": 6}]
+    answers = [
+        {"interruptId": one["id"], "status": "cancelled" if given is None else "resolved", "payload": given}
+        for one, given in zip(waiting, payloads, strict=True)
+    ]
+    for wrong in ({"pay": 1}, {}, 7, {"approve": True, "reject": "no"}, "", None):
+        body = {**run(), "resume": [{**answers[0], "status": "resolved", "payload": wrong}]}
+        assert ask("POST", "/agui", body).status_code == 400, wrong
+    found = events(ask("POST", "/agui", {**run(), "resume": answers}))
+    for one in found:
+        TypeAdapter(Event).validate_python(one)
+    assert found[-1]["type"] == "RUN_FINISHED" and "outcome" not in found[-1]
+    told = [one["content"] for one in found if one["type"] == "TOOL_CALL_RESULT"]
+    assert len(told) == 2 and all(part in text for part, text in zip(results, told, strict=True))
+    assert sorted(PAID) == paid and "Done." in [one.get("delta") for one in found]
+    again = events(ask("POST", "/agui", {**run(), "resume": answers}))
+    assert again[-1]["type"] == "RUN_ERROR" and sorted(PAID) == paid
+
+
 @pytest.mark.parametrize("path", ["/sessions/t1/turns", "/v1/chat/completions", "/agui"])
 def test_guards_act_in_each_served_turn(co_dir: Path, path: str) -> None:
     @before_each_tool
