@@ -42,7 +42,7 @@ IN_CODE = (CODE, USE)
 
 # The plugins that this project publishes.
 OFFICIAL = (
-    *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "local", "loopguard", "mcp", "memory"),
+    *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "dbos", "local", "loopguard", "mcp", "memory"),
     *("notify", "otel", "policy", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks", "verify"),
 )
 

@@ -1,0 +1,290 @@
+"""Turns of an agent's sessions as workflows of DBOS: queue, limits and recovery are its own, in SQLite or PostgreSQL.
+
+The records are in the same database, piece by piece, so that a worker with an empty disk goes on with a turn that
+another one began. A workflow may run several times; the record makes that exact.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from dbos import DBOS, DBOSClient, Serializer
+
+from connectagent import Agent, ConfigError, DivergenceError, Paused, SessionBusy, mask
+
+VERSION = "connectagent-1"  # of the workflows: what a script changes does not strand those that wait
+POLL_S = 0.1  # between looks at the database
+ATTEMPTS, WAIT_S = 5, 1.0  # at a turn, and before the second one; each further wait is twice as long
+_DECISIONS = {"approve", "reject", "answer"}
+_FOR_GOOD = (ConfigError, DivergenceError, TypeError, ValueError)
+
+
+class Records:
+    """Sessions in a table, as a `connectagent.Store`.
+
+    Args:
+        database: a URL, as `sqlite:///agents.db` or `postgresql://user@host/name`.
+    """
+
+    def __init__(self, database: str) -> None:
+        url = sa.make_url(database)
+        driver = "postgresql+psycopg" if url.get_backend_name() == "postgresql" else url.drivername
+        self._engine = sa.create_engine(url.set(drivername=driver), pool_pre_ping=True)
+        name, data = sa.Column("name", sa.String, primary_key=True), sa.Column("data", sa.LargeBinary, nullable=False)
+        position = sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False)
+        self._table = sa.Table("connectagent_records", sa.MetaData(), name, position, data)
+        self._table.create(self._engine, checkfirst=True)
+
+    def size(self, name: str) -> int:
+        """How many bytes a record has."""
+        table = self._table
+        length = sa.func.sum(sa.func.length(table.c.data))
+        return int(self._ask(sa.select(length).where(table.c.name == name))[0][0] or 0)
+
+    def read(self, name: str) -> bytes:
+        """All pieces of a record."""
+        table = self._table
+        rows = self._ask(sa.select(table.c.data).where(table.c.name == name).order_by(table.c.position))
+        return b"".join(row[0] for row in rows)
+
+    def append(self, name: str, position: int, data: bytes) -> None:
+        """Keep a piece of a record.
+
+        Raises:
+            SessionBusy: another worker has gone on with it.
+        """
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(self._table.insert().values(name=name, position=position, data=data))
+        except sa.exc.IntegrityError:
+            here = (self._table.c.name == name) & (self._table.c.position == position)
+            if [bytes(row[0]) for row in self._ask(sa.select(self._table.c.data).where(here))] != [data]:
+                raise SessionBusy(f"another worker has gone on with {name}") from None
+
+    def _ask(self, statement: Any) -> Any:
+        with self._engine.connect() as connection:
+            return connection.execute(statement).fetchall()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+
+class Turns:
+    """Asks workers for turns and decides what waits, from any process that reaches the database.
+
+    Args:
+        database: its URL. A worker must have used it before.
+        agent: the agent's name.
+    """
+
+    def __init__(self, database: str, agent: str) -> None:
+        self._agent, self._lock, self._last = agent, threading.Lock(), 0
+        self._client = DBOSClient(system_database_url=database, serializer=_Json(), application_name=agent)
+
+    def enqueue(self, key: str, prompt: str, number: int | None = None) -> str:
+        """Ask for a turn of the session with a key. Turns of one session are taken one by one, in this order.
+
+        Args:
+            key: names the session.
+            prompt: what the user says.
+            number: which turn it is, from 1: then it is taken once, however often it is asked for.
+
+        Returns:
+            an id, for `result()`.
+
+        Raises:
+            ConfigError: an argument cannot be used.
+        """
+        if not isinstance(key, str) or not key or not isinstance(prompt, str):
+            raise ConfigError(f"key and prompt are texts, and the key is not empty; not {key!r:.80} and {prompt!r:.80}")
+        if number is not None and (type(number) is not int or number < 1):
+            raise ConfigError(f"number is an integer of at least 1, not {number!r:.80}")
+        return self._ask("turn", key, [key, prompt, number])
+
+    def decide(self, key: str, **decision: Any) -> str:
+        """Decide what waits in a session: `approve=`, `reject=` or `answer=`, and `wait=`, as for `agent.resume()`.
+
+        Returns:
+            an id, for `result()`, which has the result of the turn.
+
+        Raises:
+            ConfigError: it is no decision.
+        """
+        if not decision.keys() & _DECISIONS or decision.keys() - _DECISIONS - {"wait"}:
+            raise ConfigError("a decision has approve, reject or answer, and perhaps wait")
+        return self._ask("decide", key, [key, decision])
+
+    def result(self, id: str) -> dict[str, Any]:
+        """What came of a turn, once there is something: waits for it.
+
+        Returns:
+            `status` is `done`, with `result` and `number`; `paused`, with `waiting`; or `error`, with `error`.
+        """
+        found: dict[str, Any] = self._client.retrieve_workflow(id).get_result(polling_interval_sec=POLL_S)
+        return found
+
+    def _ask(self, kind: str, key: str, given: list[Any]) -> str:
+        options: Any = {"workflow_name": f"connectagent_{kind}", "queue_name": _queue(self._agent)}
+        with self._lock:
+            self._last = max(time.time_ns(), self._last + 1)  # DBOS orders by the second (SQLite), then by the id
+            id = f"{self._last:020}-{uuid.uuid4().hex[:12]}"
+            options |= {"queue_partition_key": key, "app_version": VERSION, "workflow_id": id}
+            self._client.enqueue(options, *given)
+        return id
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.destroy()
+
+
+@contextmanager
+def worker(
+    agent: Agent,
+    database: str,
+    name: str = "local",
+    *,
+    concurrency: int | None = None,
+    worker_concurrency: int | None = 16,
+    rate: tuple[int, float] | None = None,
+    attempts: int = ATTEMPTS,
+) -> Iterator[Turns]:
+    """Take the turns that are asked for, in threads of this process, while the block runs.
+
+    A process has one worker at a time, as it has one DBOS.
+
+    Args:
+        agent: whose definition takes the turns; `plugins=` and guards act in each.
+        database: its URL; `sqlite:///agents.db` for workers on one machine.
+        name: of this worker, other than that of all that run. One that starts with the name of a dead one goes on
+            with what that one had begun.
+        concurrency: how many turns run at the same time, over all workers; None for any number.
+        worker_concurrency: how many of them in this process.
+        rate: how many turns begin in how many seconds, over all workers.
+        attempts: how often a turn is tried, with a wait between, before its error is the outcome.
+
+    Yields:
+        `Turns` of this agent.
+
+    Raises:
+        ConfigError: the agent is not recorded.
+    """
+    if not agent.log.recording:
+        raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); its turns go on from its records")
+    config: Any = {"name": agent.name, "system_database_url": database, "executor_id": name, "serializer": _Json()}
+    config |= {"application_version": VERSION, "log_level": "WARNING"}
+    limits: Any = {"global_concurrency": concurrency, "worker_concurrency": worker_concurrency}
+    limits["limiter"] = None if rate is None else {"limit": rate[0], "period": rate[1]}
+    records = Records(database)
+    DBOS(config=config)
+    try:
+        _Workflows(agent, records, attempts).register()
+        DBOS.launch()
+        DBOS.register_queue(_queue(agent.name), partition_concurrency=1, polling_interval_sec=POLL_S, **limits)
+        turns = Turns(database, agent.name)
+        try:
+            yield turns
+        finally:
+            turns.close()
+    finally:
+        DBOS.destroy(destroy_registry=True, workflow_completion_timeout_sec=30)
+        records.close()
+
+
+class _Workflows:
+    """The two workflows of a worker."""
+
+    def __init__(self, agent: Agent, records: Records, attempts: int) -> None:
+        self._agent, self._records, self._attempts = agent, records, attempts
+
+    def register(self) -> None:
+        def turn(key: str, prompt: str, number: int | None) -> dict[str, Any]:
+            return _outcome(lambda: step(self._take, key, prompt, number or step(self._next, key)))
+
+        def decide(key: str, decision: dict[str, Any]) -> dict[str, Any]:
+            return _outcome(lambda: step(self._resume, key, decision, step(self._wait, key, decision.get("wait"))))
+
+        options: Any = {"retries_allowed": True, "max_attempts": self._attempts, "interval_seconds": WAIT_S}
+        options["should_retry"] = lambda error: isinstance(error, SessionBusy) or not isinstance(error, _FOR_GOOD)
+        step = partial(DBOS.run_step, options)
+        DBOS.workflow(name="connectagent_turn")(turn)
+        DBOS.workflow(name="connectagent_decide")(decide)
+
+    # The steps. What one returns is kept, so that the next has the same arguments each time.
+
+    def _next(self, key: str) -> int:
+        """The number of the next turn."""
+        with self._session(key) as session:
+            ended = int(session.turns)  # brings the record up to date
+            if session.waiting:
+                raise ConfigError(f"session {key!r} waits for a decision: decide that first")
+            return ended + 1
+
+    def _wait(self, key: str, given: str | None) -> str:
+        """What is decided: the only wait, or the one that was named."""
+        with self._session(key) as session:
+            waits = [one.id for one in session.waiting] if session.turns >= 0 else []
+            if given is None and len(waits) == 1:
+                return str(waits[0])
+            if given is None or given not in waits:
+                known = ", ".join(waits) or "none"
+                raise ConfigError(f"name with wait= what is to be decided in session {key!r}; there is: {known}")
+            return given
+
+    def _take(self, key: str, prompt: str, number: int) -> dict[str, Any]:
+        with self._session(key) as session:
+            return _paused_or(lambda: {"status": "done", "result": session.turn(prompt, number), "number": number})
+
+    def _resume(self, key: str, decision: dict[str, Any], wait: str) -> dict[str, Any]:
+        with self._session(key) as session:
+            ended = session.turns
+            waits = any(one.id == wait for one in session.waiting)
+            decided = {**decision, "wait": wait} if waits else {}  # a worker that died had decided it: it goes on
+            return _paused_or(lambda: {"status": "done", "result": session.resume(**decided), "number": ended + waits})
+
+    def _session(self, key: str) -> Any:
+        return self._agent.for_session(key, store=self._records)
+
+
+def _paused_or(take: Any) -> dict[str, Any]:
+    try:
+        outcome: dict[str, Any] = take()
+        return outcome
+    except Paused as paused:
+        waiting = [{"id": one.id, "agent": one.agent, "call": one.call, "reason": one.reason} for one in paused.waiting]
+        return {"status": "paused", "waiting": mask(waiting)}
+
+
+def _outcome(take: Any) -> dict[str, Any]:
+    """What a workflow came to; an error is an outcome too."""
+    try:
+        outcome: dict[str, Any] = take()
+        return outcome
+    except Exception as error:
+        last = (getattr(error, "errors", None) or [error])[-1]  # what the last attempt raised
+        return {"status": "error", "error": {"type": type(last).__name__, "message": mask(str(last))}}
+
+
+def _queue(agent: str) -> str:
+    return f"connectagent:{agent}"
+
+
+class _Json(Serializer):
+    """What is in the database is data: reading it runs no code, as unpickling would."""
+
+    def serialize(self, data: Any) -> str:
+        return json.dumps(data, default=str)
+
+    def deserialize(cls, serialized_data: str) -> Any:
+        return json.loads(serialized_data)
+
+    def name(self) -> str:
+        return "connectagent_json"
