@@ -140,6 +140,11 @@ class Progress:
             record = "" if item.record is None else f"; see connectagent log show {short_path(item.record)}"
             self.failures.append(f"{item.id}: {type(item.error).__name__}: {item.error}{record}")
 
+    def add(self, cost: float | None) -> None:
+        """Count what was spent on an item afterwards; None where a price is not known."""
+        self.priced = self.priced and cost is not None
+        self.cost += cost or 0.0
+
     def text(self) -> str:
         """The line."""
         seconds, taken = time.monotonic() - self.began, self.done - self.known
