@@ -13,7 +13,7 @@ import click
 from connectagent.agents.batch import Limits
 from connectagent.cli import prompts, script
 from connectagent.cli.eval_table import show
-from connectagent.cli.eval_variants import Variant, state_name, variants_of
+from connectagent.cli.eval_variants import CHECKS, Variant, state_name, variants_of
 from connectagent.cli.failure import usage_error
 from connectagent.cli.map import Progress
 from connectagent.cli.plugin_options import AgentCommand
@@ -79,7 +79,7 @@ def eval(path: str, cases: str, files: tuple[str, ...], variants: tuple[str, ...
     evaluation.take(agent, names)
     head = {"name": stem, "script": path, "cases": cases, "complete": evaluation.progress.stopped is None}
     evaluation.write(**head)
-    show(evaluation.taken, before)
+    show(evaluation.taken, [check.name for check in evaluation.checks], before)
     if not evaluation.passed(options["min_score"]):
         raise SystemExit(1)
 
@@ -102,6 +102,9 @@ class Evaluation:
     def take(self, agent: Any, names: Any) -> None:
         """Take all cases with each variant; `names` gives the name of a variant's records."""
         options = self.options
+        for variant in self.variants:  # what is wrong with one is said before another one has cost something
+            with variant.agent(agent):
+                pass
         limits = Limits(options["max_failures"], options["max_usd"])
         with self.progress.shown(options["quiet"]):
             for variant in self.variants:
@@ -116,6 +119,7 @@ class Evaluation:
                     self._collect(taken, found)
                 if self.progress.stopped is not None:
                     break
+        self.taken = [one for one in self.taken if one.trials] or self.taken[:1]
 
     def _collect(self, taken: Iterator[evals.Trial], found: list[evals.Trial]) -> None:
         try:
@@ -190,7 +194,7 @@ def _checks(files: Sequence[str]) -> list[Check]:
             near = did_you_mean(file, BUILT_IN)
             raise usage_error(f"--check {file!r} is neither a Python file nor {' or '.join(BUILT_IN)}.{near}")
         else:
-            checks = checks_in(script.load_beside(file, f"connectagent_checks{number or ''}"), file)
+            checks = checks_in(script.load_beside(file, f"{CHECKS}{number or ''}"), file)
         for check in checks:
             if check.name in found:
                 raise usage_error(f"{file}: there is another check called {check.name!r}; name it otherwise")

@@ -18,16 +18,17 @@ MOST_LISTED = 10  # of a list, in lines
 _NOTHING = "-"
 
 
-def show(taken: Sequence[Taken], before: dict[str, Means] | None) -> None:
+def show(taken: Sequence[Taken], checks: Sequence[str], before: dict[str, Means] | None) -> None:
     """Print the end of an evaluation on standard output.
 
     Args:
         taken: the variants.
+        checks: the names of the checks.
         before: the mean scores of a saved evaluation, by variant; None where there is none.
     """
     terminal = Terminal(sys.stdout)
-    checks = sorted({name: None for one in taken for name in one.means}, key=lambda name: name == ALL)
-    terminal.show([_table(taken, checks, before), *_spent(taken), *_not_passed(taken)])
+    rows = [*checks, ALL] if len(checks) > 1 else checks
+    terminal.show([_table(taken, rows, before), *_spent(taken), *_not_passed(taken)])
     for one in taken:
         earlier = None if before is None else _of(before, one)
         terminal.show(_since(one, checks, earlier, "since the saved results") if earlier is not None else [])
@@ -124,7 +125,7 @@ def _see(command: str, trial: Trial) -> str:
 def _since(taken: Taken, checks: Sequence[str], before: Means, words: str) -> list[Row]:
     """What is worse and better than before; `words` says than what."""
     ids = [case.id for case, _ in taken.by_case()]
-    found = compared(before, taken.means, ids, [check for check in checks if check != ALL])
+    found = compared(before, taken.means, ids, checks)
     worse, same = [one for one in found if one.is_worse], [one for one in found if one.before == one.after]
     text = f"{len(worse)} worse, {sum(one.is_better for one in found)} better, {len(same)} the same"
     new = len({*ids} - {one.case for one in found})

@@ -21,6 +21,7 @@ from connectagent.cli.script import placed
 from connectagent.settings import overrides
 
 _NAMED = re.compile(r"([^\s=-][^=]*)=(.*)", re.DOTALL)
+CHECKS = "connectagent_checks"  # how the modules of checks begin
 _PACKAGE = Path(connectagent.__file__).resolve().parent
 _OPTIONS = AgentCommand(
     "--variant",
@@ -82,8 +83,8 @@ def _variant(text: str) -> Variant:
     try:
         context = _OPTIONS.make_context("--variant", shlex.split(options))
     except (click.UsageError, ValueError) as error:
-        said = error.format_message() if isinstance(error, click.UsageError) else error
-        raise usage_error(f"--variant {text!r}: {said}; it takes -p, --model and options of plugins") from None
+        said = error.format_message() if isinstance(error, click.UsageError) else str(error)
+        raise usage_error(f"--variant {text!r}: {said.rstrip('.')}; it takes -p, --model and options of plugins") from None
     return Variant(name, tuple(map(placed, context.params["plugins"])), context.params["model"])
 
 
@@ -124,7 +125,8 @@ def state_name(
 def _sources(module: ModuleType) -> set[Path]:
     """The script, and the modules of its folder that it has imported."""
     folder = Path(str(module.__file__)).resolve().parent
-    files = [getattr(one, "__file__", None) for one in list(sys.modules.values())]
+    modules = [one for name, one in list(sys.modules.items()) if not name.startswith(CHECKS)]
+    files = [getattr(one, "__file__", None) for one in modules]
     paths = {Path(file).resolve() for file in files if isinstance(file, str)}
     return {path for path in paths if folder in path.parents}
 

@@ -155,7 +155,10 @@ def judge(rubric: str, *, model: str | None = None, llm: LLM | None = None) -> C
         agent = Agent("judge", run=ask, plugins=["no:console", trial.gate])
         with agent.for_session(f"{key}.{digest}") as session:
             known = session.turns > 0
-            said = json.loads(session.turn(prompt, number=1))
+            try:
+                said = json.loads(session.turn(prompt, number=1))
+            except Exception as error:  # what it has spent counts all the same
+                said = {"passed": False, "reason": f"{type(error).__name__}: {error}"}
             cost = session.sums()[1]
         return Score(said["passed"], said["reason"], cost, 0.0 if known else cost or 0.0)
 
@@ -169,10 +172,10 @@ def _question(rubric: str, trial: Trial) -> str:
 
 
 def _wanted(trial: Trial, given: Any) -> Any:
-    wanted = trial.expected if given is None else given
+    wanted = trial.expected if given is None else current().value(given)
     if wanted is None:
         raise ConfigError(f"case {trial.case.id!r} has no field 'expected'; or give the check what it expects")
-    return current().value(wanted)  # as the result is
+    return wanted
 
 
 def _folded(value: Any, ignore_case: bool) -> str:

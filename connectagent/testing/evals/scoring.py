@@ -49,7 +49,11 @@ class Check:
         """
         if not callable(function) or inspect.isclass(function):
             raise ConfigError(f"{place}: {PREFIX}{name} is no function but {function!r:.80}")
-        parameters = inspect.signature(function).parameters.values()
+        try:
+            parameters = inspect.signature(function).parameters.values()
+        except ValueError:
+            text = f"{place}: the parameters of {PREFIX}{name} are not known; write a function that calls it"
+            raise ConfigError(text) from None
         for one in parameters:
             if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or one.name in PARAMETERS:
                 continue
@@ -121,6 +125,6 @@ def _said(error: BaseException, function: Callable[..., Any]) -> str:
         text = text or linecache.getline(frame.filename, frame.lineno or 0).strip()
     else:
         text = f"{type(error).__name__}: {text}".removesuffix(": ")
-    if function.__module__.startswith(__name__.partition(".")[0] + "."):  # a built-in check: its lines tell nothing
+    if str(getattr(function, "__module__", "")).startswith("connectagent."):  # a built-in check: its lines tell nothing
         return text
     return f"{text} ({short_path(frame.filename)}:{frame.lineno})"
