@@ -217,7 +217,8 @@ def test_checks_fail_with_their_message_and_place(capsys: pytest.CaptureFixture[
         "def check_number(result):\n    return 7\n"
         "def check_half(prompt):\n    return 0.5\n"
         "async def check_later(result):\n    return Score(0.25, 'a quarter')\n"
-        "def check_fine(trial, tools_called, cost):\n    assert trial.steps == 1 and not tools_called and cost == 0.01\n"
+        "def check_fine(trial, tools_called, cost):\n"
+        "    assert trial.steps == 1 and not tools_called and cost == 0.01\n"
         "def helper(x):\n    return x\n"
     )
     write(CASES[0])

@@ -24,6 +24,7 @@ from connectagent.testing.evals.report import Taken, as_data, junit, saved
 from connectagent.testing.evals.scoring import Check, checks_in
 from connectagent.testing.evals.sums import Means
 from connectagent.testing.evals.taking import digest_of, trials
+from connectagent.testing.evals.trial import total
 
 BUILT_IN = ("exact", "contains")  # checks that need no more than the field `expected`
 _LONGEST = 40  # of a prompt that is the id of its case
@@ -127,7 +128,7 @@ class Evaluation:
                 found.append(trial)
                 self.progress.count(trial.item)
                 self.progress.failures.clear()  # the table lists them
-                self.progress.add(trial.checks_cost)
+                self.progress.add(total(trial.checks_costs))
         except BatchStopped as stopped:
             self.progress.stopped = str(stopped)
         order = {case.id: number for number, case in enumerate(self.cases)}

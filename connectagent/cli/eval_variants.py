@@ -84,7 +84,8 @@ def _variant(text: str) -> Variant:
         context = _OPTIONS.make_context("--variant", shlex.split(options))
     except (click.UsageError, ValueError) as error:
         said = error.format_message() if isinstance(error, click.UsageError) else str(error)
-        raise usage_error(f"--variant {text!r}: {said.rstrip('.')}; it takes -p, --model and options of plugins") from None
+        wrong = f"--variant {text!r}: {said.rstrip('.')}; it takes -p, --model and options of plugins"
+        raise usage_error(wrong) from None
     return Variant(name, tuple(map(placed, context.params["plugins"])), context.params["model"])
 
 

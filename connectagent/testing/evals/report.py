@@ -147,20 +147,19 @@ def _test(
 
 
 def _problem(trials: Sequence[Trial], least: float) -> tuple[str | None, list[str]]:
-    failed = [f"{type(one.item.error).__name__}: {one.item.error}" for one in trials if one.status == "failed"]
-    low = {name for name, cases in means_of(trials).items() for score in cases.values() if score < least}
-    said = [
-        f"{name}: {score.reason or f'{score.value:g}'}"
-        for one in trials
-        for name, score in (one.scores or {}).items()
-        if name in low and not score.passed
-    ]
-    if failed:
-        return "error", failed
-    if said:
+    statuses = [one.status for one in trials]
+    if "failed" in statuses:
+        return "error", [f"{type(one.item.error).__name__}: {one.item.error}" for one in trials if one.status == "failed"]
+    if said := _too_low(trials, least):
         return "failure", said
-    waits = any(one.status == "waiting" for one in trials)
-    return ("skipped", ["it waits for a person"]) if waits else (None, [])
+    return ("skipped", ["it waits for a person"]) if "waiting" in statuses else (None, [])
+
+
+def _too_low(trials: Sequence[Trial], least: float) -> list[str]:
+    """What the checks say whose mean score for a case is too low."""
+    low = {name for name, cases in means_of(trials).items() for score in cases.values() if score < least}
+    scores = [pair for one in trials for pair in (one.scores or {}).items() if pair[0] in low]
+    return [f"{name}: {score.reason or f'{score.value:g}'}" for name, score in scores if not score.passed]
 
 
 def _seconds(trials: Iterable[Trial]) -> str:

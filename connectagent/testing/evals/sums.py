@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from connectagent.testing.evals.trial import Trial, total
+from connectagent.testing.evals.trial import Trial, known, total
 
 ALL = "all checks"
 _Z = 1.959964  # of the normal distribution: 95 % lie between -z and z
@@ -119,19 +119,18 @@ def compared(before: Means, after: Means, ids: Sequence[str], checks: Sequence[s
 
 def sums_of(trials: Sequence[Trial]) -> dict[str, Any]:
     """The sums of a variant's trials, as data for JSON."""
-    ended = [trial for trial in trials if trial.scores is not None]
-    tokens = [trial.tokens for trial in trials]
+    statuses = [trial.status for trial in trials]
+    costs, checks_costs = [trial.cost for trial in trials], [cost for trial in trials for cost in trial.checks_costs]
+    tokens = total(trial.tokens for trial in trials)
     return {
         "trials": len(trials),
-        "passed": sum(all(score.passed for score in (trial.scores or {}).values()) for trial in ended),
-        "failed": sum(trial.status == "failed" for trial in trials),
-        "waiting": sum(trial.status == "waiting" for trial in trials),
-        "cost": total([trial.cost for trial in trials]),
-        "known_cost": sum(trial.cost or 0.0 for trial in trials),
-        "checks_cost": total([trial.checks_cost for trial in trials]),
-        "known_checks_cost": sum(
-            score.cost or 0.0 for trial in ended for score in (trial.scores or {}).values()
-        ),
-        "tokens": None if None in tokens else sum(one or 0 for one in tokens),
+        "passed": sum(trial.passed for trial in trials),
+        "failed": statuses.count("failed"),
+        "waiting": statuses.count("waiting"),
+        "cost": total(costs),
+        "known_cost": known(costs),
+        "checks_cost": total(checks_costs),
+        "known_checks_cost": known(checks_costs),
+        "tokens": None if tokens is None else int(tokens),
         "checks": {name: mean_of(cases)._asdict() for name, cases in means_of(trials).items()},
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -135,12 +135,22 @@ class Trial:
         return "waiting" if self.item.status == "paused" else "failed"
 
     @property
-    def checks_cost(self) -> float | None:
-        """USD that the checks have spent; None where a price is not known."""
-        return total([score.cost for score in (self.scores or {}).values()])
+    def passed(self) -> bool:
+        """Whether the turn ended and each check passed."""
+        return self.scores is not None and all(score.passed for score in self.scores.values())
+
+    @property
+    def checks_costs(self) -> list[float | None]:
+        """USD that each check has spent; None where a price is not known."""
+        return [score.cost for score in (self.scores or {}).values()]
 
 
-def total(costs: Sequence[float | None]) -> float | None:
+def total(costs: Iterable[float | None]) -> float | None:
     """The sum; None where one is not known."""
-    known = [cost for cost in costs if cost is not None]
-    return sum(known, 0.0) if len(known) == len(costs) else None
+    found = list(costs)
+    return None if None in found else known(found)
+
+
+def known(costs: Iterable[float | None]) -> float:
+    """The sum of those that are known."""
+    return sum((cost or 0.0 for cost in costs), 0.0)
