@@ -273,6 +273,23 @@ def test_a_secret_in_a_result_scores_the_same_when_it_is_read_again() -> None:
     assert count() == 2
 
 
+def test_typed_results_are_data(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = (
+        "from dataclasses import dataclass\n\n@dataclass\nclass City:\n    name: str\n    people: int\n\n"
+        "from connectagent import Agent\nfrom connectagent.testing import ScriptedLLM\n"
+        "said = '{\"name\": \"Lima\", \"people\": 10}'\n"
+        "agent = Agent('typed', llm=ScriptedLLM(lambda messages, tools: said, said), output=City)\n"
+    )
+    Path("bot.py").write_text(typed)
+    Path("checks.py").write_text("def check_name(result):\n    assert result.name == 'Lima'\n")
+    write({"prompt": "Which?", "expected": {"name": "Lima", "people": 10}})
+    for _ in range(2):
+        assert co("--check", "checks.py", "--check", "exact", "-o", "out.json") == 0
+        [case] = results()["variants"][0]["cases"]
+        assert case["trials"][0]["result"] == {"name": "Lima", "people": 10}
+    assert "1 of 1 answer passed" in capsys.readouterr().out
+
+
 def test_a_judge_that_does_not_answer_in_the_form_has_no_verdict() -> None:
     Path("checks.py").write_text(JUDGE)
     write({"prompt": "PASSED"})

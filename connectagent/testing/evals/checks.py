@@ -16,7 +16,7 @@ from connectagent.errors import ConfigError
 from connectagent.loop.ask import verdict
 from connectagent.models.names import default_model
 from connectagent.output.masking import current
-from connectagent.testing.evals.trial import Score, Trial
+from connectagent.testing.evals.trial import Score, Trial, as_json
 
 Check = Callable[..., Any]
 
@@ -31,13 +31,14 @@ JUDGE = (
 def exact(expected: Any = None) -> Check:
     """A check: the result is what the case expects; spaces around a text do not count.
 
+    A typed result is compared as data: its fields by name.
+
     Args:
         expected: what every case expects, in place of the case's own.
     """
 
     def check(trial: Trial) -> Score:
-        wanted = _wanted(trial, expected)
-        given = trial.result
+        wanted, given = as_json(_wanted(trial, expected)), as_json(trial.result)
         if isinstance(given, str):
             wanted, given = str(wanted).strip(), given.strip()
         return Score(given == wanted, f"{given!r:.200} is not {wanted!r:.200}" if given != wanted else "")
@@ -166,7 +167,7 @@ def judge(rubric: str, *, model: str | None = None, llm: LLM | None = None) -> C
 
 
 def _question(rubric: str, trial: Trial) -> str:
-    asked = {"rubric": rubric, "prompt": trial.prompt, "expected": trial.expected, "answer": trial.result}
+    asked = {"rubric": rubric, "prompt": trial.prompt, "expected": trial.expected, "answer": as_json(trial.result)}
     asked = {key: value for key, value in asked.items() if value is not None}
     return json.dumps(asked, ensure_ascii=False, indent=1, default=str)
 

@@ -14,7 +14,7 @@ from connectagent.errors import ConfigError
 from connectagent.output.masking import current
 from connectagent.output.text import clean
 from connectagent.testing.evals.sums import Means, means, means_of, sums_of
-from connectagent.testing.evals.trial import Case, Trial
+from connectagent.testing.evals.trial import Case, Trial, as_json
 
 FORMAT = 1
 # What XML 1.0 cannot have, not even escaped: https://www.w3.org/TR/xml/#charsets
@@ -73,7 +73,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
     return {
         "status": trial.status,
         "outcome": trial.item.status,
-        "result": trial.result,
+        "result": as_json(trial.result),
         "error": error,
         "cost": trial.cost,
         "tokens": trial.tokens,
@@ -149,7 +149,8 @@ def _test(
 def _problem(trials: Sequence[Trial], least: float) -> tuple[str | None, list[str]]:
     statuses = [one.status for one in trials]
     if "failed" in statuses:
-        return "error", [f"{type(one.item.error).__name__}: {one.item.error}" for one in trials if one.status == "failed"]
+        errors = [one.item.error for one in trials if one.status == "failed"]
+        return "error", [f"{type(error).__name__}: {error}" for error in errors]
     if said := _too_low(trials, least):
         return "failure", said
     return ("skipped", ["it waits for a person"]) if "waiting" in statuses else (None, [])
