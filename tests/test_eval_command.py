@@ -290,6 +290,31 @@ def test_typed_results_are_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 of 1 answer passed" in capsys.readouterr().out
 
 
+INNER = """
+from connectagent import Agent
+from connectagent.testing import ScriptedLLM, call
+
+def look(x: str) -> str:
+    return "seen"
+
+inner = Agent("inner", [look], llm=ScriptedLLM(call("look", x="a"), "inner done"))
+agent = Agent("outer", [inner], llm=ScriptedLLM(call("inner", prompt="go"), "outer done"))
+"""
+
+
+def test_agents_inside_count_and_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bot.py").write_text(INNER)
+    Path("checks.py").write_text(
+        "from connectagent.testing.evals import calls_tools, max_steps\n"
+        "check_tools = calls_tools('look', 'inner', only=True)\ncheck_four = max_steps(4)\ncheck_three = max_steps(3)\n"
+    )
+    write({"id": "a", "prompt": "Look"})
+    assert co("--check", "checks.py") == 1
+    out, err = capsys.readouterr()
+    assert "a: three: 4 model calls" in out and "a: four" not in out and "a: tools" not in out
+    assert len(err.splitlines()) == 1
+
+
 def test_a_judge_that_does_not_answer_in_the_form_has_no_verdict() -> None:
     Path("checks.py").write_text(JUDGE)
     write({"prompt": "PASSED"})

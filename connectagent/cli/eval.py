@@ -70,7 +70,7 @@ def eval(path: str, cases: str, files: tuple[str, ...], variants: tuple[str, ...
     chosen = variants_of(variants)
     before = None if options["against"] is None else saved(options["against"])
     _check_written(options["output"], options["xml"])
-    script.apply(options["model"], options["quiet"], options["plugins"])
+    script.apply(options["model"], True, options["plugins"])  # agents show nothing; the line and the table do
     module = script.load(path, options["traceback"])
     if (agent := script.agent_of(module)) is None:
         raise usage_error(f"{script.shown(module)} has no 'agent'")

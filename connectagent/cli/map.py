@@ -54,7 +54,7 @@ def map(
     overrides.update({"trust": options["trust"]} if options["trust"] else {})
     lines = prompts_of.read(prompts, template, sample)
     taken = [line.prompt if line.id is None else (line.id, line.prompt) for line in lines]
-    script.apply(model, quiet, plugins)
+    script.apply(model, True, plugins)  # agents show nothing, those inside others too; the line does
     module = script.load(path, traceback)
     if (agent := script.agent_of(module)) is None:
         raise usage_error(f"{script.shown(module)} has no 'agent'")

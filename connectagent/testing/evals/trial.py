@@ -12,6 +12,7 @@ from typing import Any
 from connectagent.agents.batch import Gate, Item
 from connectagent.output.masking import current
 from connectagent.records.read import read_record
+from connectagent.session.journal import LINES
 
 _RAN = ("success", "error", "recovered")  # statuses of tool calls whose tool was called
 
@@ -89,7 +90,8 @@ class Trial:
         """The entries of the record, those of agents inside too."""
         if self.item.record is None:
             return []
-        return [entry for turn in read_record(self.item.record)["turns"] for entry in turn["trace"]]
+        lines = [line for turn in read_record(self.item.record)["turns"] for line in turn["lines"]]
+        return [line for line in lines if line.get("type") not in LINES]
 
     @property
     def prompt(self) -> str:
@@ -123,7 +125,7 @@ class Trial:
 
     @property
     def tools_called(self) -> list[str]:
-        """The names of the tools that ran, in order, those of agents inside too."""
+        """The names of the tools that ran, in the order in which they ended, those of agents inside too."""
         calls = (one for one in self.trace if one["type"] == "tool_execution" and one.get("status") in _RAN)
         return [str(call["tool_name"]) for call in calls]
 
