@@ -166,6 +166,15 @@ def test_a_changed_agent_is_taken_anew_and_changed_checks_are_not() -> None:
     assert co("--check", "exact", "--name", "mine") == 1 and count() == 10
 
 
+def test_a_changed_prompt_file_of_an_agent_inside_makes_a_changed_agent() -> None:
+    Path("prompts").mkdir()
+    Path("prompts/below.md").write_text("Be brief.")
+    Path("bot.py").write_text(SCRIPT.replace("[pay]", "[Agent('below', system_prompt='below', llm=Model())]"))
+    for text, taken in (("Be brief.", 3), ("Be brief.", 3), ("Be long.", 6)):
+        Path("prompts/below.md").write_text(text)
+        assert co("--check", "exact") == 1 and count() == taken
+
+
 def test_variants_are_taken_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     Path("checks.py").write_text(JUDGE)
     variants = ("--variant", "plain=", "--variant", "-p ./lima.py")

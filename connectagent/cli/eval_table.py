@@ -88,7 +88,7 @@ def _spent(taken: Sequence[Taken]) -> Iterator[Row]:
         parts += [_price(sums["cost"], sums["known_cost"])] if sums["trials"] else []
         judged = sums["known_checks_cost"] or sums["checks_cost"] is None
         parts += [f"judges {_price(sums['checks_cost'], sums['known_checks_cost'])}"] if judged else []
-        yield Row(0, ((f"{one.name}: " if one.name else "", "bold"), (" · ".join(parts), "")), wrap=True)
+        yield Row(0, ((f"{plain(one.name)}: " * bool(one.name) + " · ".join(parts), ""),), wrap=True)
 
 
 def _price(cost: float | None, known: float) -> str:
@@ -103,7 +103,7 @@ def _not_passed(taken: Sequence[Taken]) -> list[Row]:
     for name, trial, text in lines[:MOST_LISTED]:
         which = f"{name}: " if name else ""
         number = f" ({trial.number})" if trial.number > 1 else ""
-        rows.append(Row(2, ((f"{which}{plain(trial.case.id)}{number}: ", ""), (plain(text), "red")), wrap=True))
+        rows.append(Row(2, ((plain(f"{which}{trial.case.id}{number}: {text}"), ""),), wrap=True))
     return rows + _more(len(lines))
 
 
@@ -131,7 +131,7 @@ def _since(taken: Taken, checks: Sequence[str], before: Means, words: str) -> li
     new = len({*ids} - {one.case for one in found})
     text += f"; {many(new, 'case')} not in it" if new else ""
     name = f"{taken.name} " if taken.name else ""
-    rows = [Row(0, ()), Row(0, ((f"{name}{words}: ", "bold"), (text, "")), wrap=True)]
+    rows = [Row(0, ()), Row(0, ((plain(f"{name}{words}: {text}"), ""),), wrap=True)]
     rows += [Row(2, ((_change(one), "red"),), wrap=True) for one in worse[:MOST_LISTED]] + _more(len(worse))
     return rows
 

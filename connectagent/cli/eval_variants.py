@@ -108,19 +108,21 @@ def state_name(
     def name(variant: Variant, agent: Any) -> str:
         if given is not None:
             return f"eval.{given}.{variant.name}" if variant.name else f"eval.{given}"
-        handlers = [one for one in agent.hooks.loaded if not one.builtin]
-        told = [
-            *(agent.llm.model, agent.system_prompt, plugins, variant.plugins, variant.model, overrides.get("trust")),
-            sorted({(one.plugin, str(one.version)) for one in handlers}),
-            [(tool.name, tool.description) for tool in agent.tools],
-        ]
-        files = sources | {Path(str(one.by["file"])) for one in handlers}
+        told = [plugins, variant.plugins, variant.model, overrides.get("trust"), _described(agent)]
+        files = sources | {Path(str(one.by["file"])) for one in agent.hooks.loaded if not one.builtin}
         digest = sha256(repr(told).encode("utf-8", "surrogatepass"))
         for file in sorted(file for file in files if _is_own(file)):
             digest.update(file.read_bytes())
         return f"eval.{stem}.{digest.hexdigest()[:10]}"
 
     return name
+
+
+def _described(agent: Any) -> list[Any]:
+    """What makes an agent, and those below it, answer as they do."""
+    tools = [(tool.name, tool.description) for tool in agent.tools]
+    plugins = sorted({(one.plugin, str(one.version)) for one in agent.hooks.loaded if not one.builtin})
+    return [agent.llm.model, agent.system_prompt, tools, plugins, [_described(child) for child in agent.children]]
 
 
 def _sources(module: ModuleType) -> set[Path]:
