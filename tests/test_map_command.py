@@ -146,3 +146,14 @@ def test_ctrl_c_ends_it_with_130_and_the_rest_is_taken_later(folder: Path) -> No
     Path("p.txt").write_text("".join(f"slow {n}\n" for n in range(done + 1)))
     assert co("p.txt", "-o", "out.jsonl", "-j", "4") == 0
     assert len(results()) == done + 1 and calls() - before <= 2
+
+
+def test_agents_inside_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("bot.py").write_text(
+        "from connectagent import Agent\nfrom connectagent.testing import ScriptedLLM, call\n"
+        "inner = Agent('inner', llm=ScriptedLLM('inner done'))\n"
+        "agent = Agent('outer', [inner], llm=ScriptedLLM(call('inner', prompt='go'), 'outer done'))\n"
+    )
+    Path("p.txt").write_text("one\n")
+    assert co("p.txt", "-o", "out.jsonl") == 0
+    assert len(capsys.readouterr().err.splitlines()) == 1

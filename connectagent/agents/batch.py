@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -107,10 +107,10 @@ class Limits:
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
                 raise ConfigError(f"{name} is a number from 0 on, or None for no limit, not {value!r:.80}")
 
-    def count(self, item: Item) -> None:
-        """Count an item that has ended."""
+    def count(self, item: Item, more: float = 0.0) -> None:
+        """Count an item that has ended, and what was spent on it afterwards."""
         self.failures += item.status in FAILED
-        self.cost += 0.0 if item.known else item.cost or 0.0
+        self.cost += more + (0.0 if item.known else item.cost or 0.0)
 
     def reached(self) -> str | None:
         """Why no more prompts begin; None while they do."""
@@ -133,10 +133,18 @@ class Batch:
         run: the name under which the items are sessions with keys; None for new sessions.
         limits: when to begin no more.
         options: of each turn.
+        then: what is done with each item before it counts, in its thread; it returns what that has cost (USD).
     """
 
     def __init__(
-        self, agent: Any, prompts: Any, concurrency: int, run: str | None, limits: Limits, options: dict[str, Any]
+        self,
+        agent: Any,
+        prompts: Any,
+        concurrency: int,
+        run: str | None,
+        limits: Limits,
+        options: dict[str, Any],
+        then: Callable[[Item], float] | None = None,
     ) -> None:
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError(f"concurrency is a whole number of prompts, at least 1, not {concurrency!r:.80}")
@@ -144,7 +152,7 @@ class Batch:
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
         self.gate, self.limits = Gate(), limits
         self._agent = agent.again(plugins=["no:console", self.gate])
-        self._prompts, self._run, self._options = _numbered(prompts), run, options
+        self._prompts, self._run, self._options, self._then = _numbered(prompts), run, options, then
         self._concurrency = concurrency
         self._lock = threading.Lock()  # of the prompts
         self._done: SimpleQueue[Item | BaseException | None] = SimpleQueue()
@@ -186,9 +194,10 @@ class Batch:
         try:
             while (item := self._next()) is not None:
                 self._take(item)
+                more = 0.0 if self._then is None else self._then(item)
                 with self._lock:
                     self.running -= 1
-                    self.limits.count(item)
+                    self.limits.count(item, more)
                 self._done.put(item)
         except BaseException as error:  # of whoever yields the prompts
             ended = error

@@ -4,6 +4,7 @@ COMMANDS = {
     "demo": "connectagent.cli.demo",
     "run": "connectagent.cli.run",
     "map": "connectagent.cli.map",
+    "eval": "connectagent.cli.eval",
     "chat": "connectagent.cli.chat.command",
     "hooks": "connectagent.cli.hooks",
     "log": "connectagent.cli.log",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
-import random
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +12,7 @@ from typing import Any, TextIO
 
 import click
 
+from connectagent.cli import prompts as prompts_of
 from connectagent.cli import script
 from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.plugin_options import AgentCommand
@@ -23,20 +21,14 @@ from connectagent.output.rows import Row, duration, price, tokens
 from connectagent.settings import overrides
 
 MOST_FAILURES = 5  # that are listed at the end
-_FIELD = re.compile(r"\{(\w+)\}")
 
 
 @click.command("map", cls=AgentCommand, short_help="Run the agent of a script over many prompts.")
 @click.argument("path", metavar="SCRIPT")
 @click.argument("prompts", metavar="PROMPTS")
 @click.option("-o", "--output", metavar="FILE", help="Write the results there, a line of JSON each; else to stdout.")
-@click.option("-j", "--concurrency", metavar="N", type=click.IntRange(1), default=16, help="At the same time. [16]")
-@click.option("--prompt", "template", metavar="TEXT", help="The prompt, with {field} for the fields of each line.")
 @click.option("--name", metavar="NAME", help="Of this run, whose records are its state. [the name of PROMPTS]")
-@click.option("--sample", metavar="N", type=click.IntRange(min=1), help="Take N of the prompts, always the same ones.")
-@click.option("--max-failures", metavar="N", type=click.IntRange(min=0), help="Begin no more after more failures.")
-@click.option("--max-usd", metavar="USD", type=click.FloatRange(min=0), help="Begin no more once this is spent.")
-@click.option("--trust", metavar="POLICY", help="The policy for tool calls of agents that have none in the script.")
+@prompts_of.many_options
 @script.agent_options
 def map(
     path: str,
@@ -60,8 +52,9 @@ def map(
     reached, and with 130 after Ctrl-C.
     """
     overrides.update({"trust": options["trust"]} if options["trust"] else {})
-    taken = _sampled(_prompts(prompts, template), sample)
-    script.apply(model, quiet, plugins)
+    lines = prompts_of.read(prompts, template, sample)
+    taken = [line.prompt if line.id is None else (line.id, line.prompt) for line in lines]
+    script.apply(model, True, plugins)  # agents show nothing, those inside others too; the line does
     module = script.load(path, traceback)
     if (agent := script.agent_of(module)) is None:
         raise usage_error(f"{script.shown(module)} has no 'agent'")
@@ -100,69 +93,6 @@ def as_data(item: Any) -> dict[str, Any]:
         "tokens": item.tokens,
         "record": None if item.record is None else str(item.record),
     }
-
-
-# -- the prompts -----------------------------------------------------------------------------------
-
-
-def _prompts(path: str, template: str | None) -> list[tuple[str | None, str]]:
-    """The prompts of a file, each with its id, or None.
-
-    Raises:
-        click.UsageError: the file cannot be read, or a line has no prompt.
-    """
-    try:
-        with contextlib.ExitStack() as stack:
-            file = sys.stdin if path == "-" else stack.enter_context(open(path, encoding="utf-8-sig", newline=""))
-            found = [_prompt(fields, template, f"{path}:{line}") for line, fields in _lines(file, Path(path).suffix)]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise usage_error(f"{path!r} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    if not found:
-        raise usage_error(f"{path!r} has no prompts")
-    return found
-
-
-def _lines(file: TextIO, suffix: str) -> Iterator[tuple[int, Any]]:
-    """The lines of a file that are not empty, with their numbers: a text each, or a dict of fields."""
-    if suffix == ".csv":
-        reader = csv.DictReader(file)
-        yield from ((reader.line_num, fields) for fields in reader)
-        return
-    for number, line in enumerate(file, 1):
-        if not (line := line.strip()):
-            continue
-        if suffix not in (".jsonl", ".ndjson", ".json"):
-            yield number, line
-            continue
-        try:
-            yield number, json.loads(line)
-        except ValueError as error:
-            raise usage_error(f"{file.name}:{number} is not JSON: {error}") from None
-
-
-def _prompt(fields: Any, template: str | None, place: str) -> tuple[str | None, str]:
-    given = {"prompt": fields} if isinstance(fields, str) else fields
-    if not isinstance(given, dict):
-        raise usage_error(f"{place} is neither a text nor an object with fields: {json.dumps(fields)[:80]}")
-    known = ", ".join(str(name) for name in given) or "none"
-    if template is None:
-        text = given.get("prompt")
-        if not isinstance(text, str) or not text.strip():
-            raise usage_error(f"{place} has no field 'prompt', but {known}; --prompt 'Sort {{text}}' makes one of them")
-    else:
-        missing = [name for name in _FIELD.findall(template) if name not in given]
-        if missing:
-            raise usage_error(f"{place} has no field {missing[0]!r}, which --prompt uses; its fields: {known}")
-        text = _FIELD.sub(lambda found: str(given[found[1]]), template)
-    return (None if given.get("id") is None else str(given["id"])), text
-
-
-def _sampled(prompts: list[tuple[str | None, str]], count: int | None) -> list[Any]:
-    """The prompts to take: pairs of id and prompt where there is an id."""
-    if count is not None and count < len(prompts):
-        chosen = sorted(random.Random(0).sample(range(len(prompts)), count))
-        prompts = [prompts[number] for number in chosen]
-    return [text if id is None else (id, text) for id, text in prompts]
 
 
 @contextlib.contextmanager
@@ -209,6 +139,11 @@ class Progress:
             self.failed += 1
             record = "" if item.record is None else f"; see connectagent log show {short_path(item.record)}"
             self.failures.append(f"{item.id}: {type(item.error).__name__}: {item.error}{record}")
+
+    def add(self, cost: float | None) -> None:
+        """Count what was spent on an item afterwards; None where a price is not known."""
+        self.priced = self.priced and cost is not None
+        self.cost += cost or 0.0
 
     def text(self) -> str:
         """The line."""

@@ -55,10 +55,11 @@ def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...]) -> None:
         overrides["quiet"] = "1"
     if plugins:
         # Relative to the current folder, which the script may change.
-        overrides["plugins"] = [*overrides.get("plugins", []), *map(_placed, plugins)]
+        overrides["plugins"] = [*overrides.get("plugins", []), *map(placed, plugins)]
 
 
-def _placed(name: Any) -> Any:
+def placed(name: Any) -> Any:
+    """A plugin of the command line, a file by its whole path."""
     name = from_text(name) if isinstance(name, str) else name
     if not isinstance(name, str) or not name.endswith(".py"):
         return name
@@ -75,6 +76,30 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
     script_is(path, whole_traceback)
     if whole_traceback:
         overrides["traceback"] = "full"
+    module, code = _compiled(path, NAME)
+    sys.argv = [path]
+    overrides["program"] = module.__file__
+    exec(code, module.__dict__)
+    return module
+
+
+def load_beside(path: str, name: str) -> ModuleType:
+    """Run the top level of a file that belongs to the script, as a module of this name.
+
+    Raises:
+        click.UsageError: the file cannot be read, or is not Python.
+    """
+    module, code = _compiled(path, name)
+    exec(code, module.__dict__)
+    return module
+
+
+def _compiled(path: str, name: str) -> tuple[ModuleType, Any]:
+    """A file as a module whose code is not run yet; it finds the modules beside it.
+
+    Raises:
+        click.UsageError: the file cannot be read, or is not Python.
+    """
     file = Path(path)
     try:
         code = compile(file.read_bytes(), str(file.absolute()), "exec", dont_inherit=True)
@@ -87,14 +112,11 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
         raise _usage(f"{path!r} is not Python: {place}") from error
     except ValueError as error:  # null bytes, a text in no encoding
         raise _usage(f"{path!r} is not Python: {error}") from error
-    module = ModuleType(NAME)
+    module = ModuleType(name)
     module.__file__ = str(file.absolute())
-    sys.modules[NAME] = module  # dataclasses and type hints look up their module by name
+    sys.modules[name] = module  # dataclasses and type hints look up their module by name
     sys.path.insert(0, str(file.absolute().parent))
-    sys.argv = [path]
-    overrides["program"] = str(file.absolute())
-    exec(code, module.__dict__)
-    return module
+    return module, code
 
 
 def recorded(record: Path, head: dict[str, Any], command: str) -> str:
