@@ -179,6 +179,21 @@ def test_a_session_with_the_same_handlers_is_replayed_byte_for_byte(turns: list[
     assert played.same
 
 
+def test_a_tool_of_the_provider_that_a_handler_offers_for_one_call_is_no_difference(folder: Path) -> None:
+    @before_llm
+    def search(request: LLMRequest) -> None:
+        request.tools.append({"type": "web_search_20250305", "name": "web_search"})
+        request.tools.append({"type": "code_interpreter"})
+
+    agent = shop("Done.", plugins=[search])
+    agent.input("Go.")
+    assert agent.record is not None
+    played = replayed(agent.record, shop(plugins=[search]))
+    assert played.same, str(played.divergence)
+    less = replayed(agent.record, shop())
+    assert less.divergence is not None and less.divergence.what == "tools"
+
+
 # -- what is other --------------------------------------------------------------------------------
 
 

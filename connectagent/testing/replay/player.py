@@ -21,6 +21,7 @@ from connectagent.output.masking import current
 from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
 from connectagent.session.journal import is_aside
+from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.testing.replay.answers import model_answer, run_outcome
@@ -210,10 +211,9 @@ class Player:
         since = len(trace)
         while since and trace[since - 1].get("type") not in ("llm_call", "user_input"):
             since -= 1
-        names = [str(tool["function"]["name"]) for tool in tools if isinstance(tool.get("function"), dict)]
         lines = clone(session["messages"])
         nobody: list[By] = []
-        sent = Sent(session["turn"], session["iteration"], model, lines, nobody, names, request_changes(trace[since:]))
+        sent = Sent(session["turn"], session["iteration"], model, lines, nobody, names_of(tools), request_changes(trace[since:]))
         self.sent.append(sent)
         self.on_request(sent)
 
