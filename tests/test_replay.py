@@ -644,6 +644,26 @@ def test_handlers_know_that_a_record_is_played(co_dir: Path) -> None:
     assert told and all(told)
 
 
+@pytest.mark.parametrize("behind", [1, 2, 3, 5])
+def test_a_stream_that_was_left_ends_where_it_did(behind: int, folder: Path) -> None:
+    agent = shop(("find", {"order": 7}), ("find", {"order": 8}), "Done.")
+    events = agent.stream("Go.")
+    for _ in range(behind):
+        next(events)
+    events.close()
+    assert agent.record is not None
+    played = replayed(agent.record, shop())
+    assert played.same and played.ran_out is None, str(played.divergence)
+    assert len(played.requests) == len(agent.llm.requests)  # type: ignore[attr-defined]
+
+    @before_llm
+    def stop(agent: Agent) -> None:
+        agent.end_turn("Enough.")
+
+    other = replayed(agent.record, shop(plugins=[stop]))
+    assert behind == 1 or other.divergence is not None
+
+
 # -- turns that were interrupted -----------------------------------------------------------------------
 
 

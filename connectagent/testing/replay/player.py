@@ -17,6 +17,7 @@ from connectagent.data import LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
+from connectagent.loop.ending import Ending
 from connectagent.output.masking import current
 from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
@@ -25,7 +26,7 @@ from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.testing.replay.answers import model_answer, run_outcome
-from connectagent.testing.replay.recording import RecordedTurn, Run, Sent, request_changes
+from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Run, Sent, is_step, request_changes
 from connectagent.tools.registry import ToolRegistry, collect_tools
 from connectagent.tools.tool import Tool
 
@@ -172,6 +173,9 @@ class Player:
 
     def _note_entry(self, entry: TraceEntry) -> None:
         self.entries.append(clone(entry))
+        left = self._turn is not None and self._turn.end.get("stream_left")
+        if left and is_step(entry) and sum(map(is_step, self.entries)) == self._turn.steps:  # type: ignore[union-attr]
+            self.agent.turn.end(Ending(None, "ended", {"plugin": PROGRAM}))  # as the program did then
 
     # -- the model -----------------------------------------------------------------------------
 

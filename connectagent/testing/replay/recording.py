@@ -94,9 +94,20 @@ class RecordedTurn:
         return "status" not in self.end
 
     @property
+    def steps(self) -> int:
+        """How many steps of the agent itself it has: its input, answers of the model, and tools that were not skipped."""
+        return sum(map(is_step, self.entries))
+
+    @property
     def was_stopped(self) -> bool:
         """Whether something outside of it ended it: the end of its process, Ctrl-C or a cancelled task."""
         return self.is_cut or self.end["status"] in ("interrupted", "cancelled")
+
+
+def is_step(entry: TraceEntry) -> bool:
+    """Whether an entry is a turn's input, or a call of a model or tool that was made."""
+    kinds = ("user_input", "llm_call", "tool_execution")
+    return entry.get("type") in kinds and entry.get("status") != "skipped" and not is_aside(entry)
 
 
 class Recording:
@@ -201,7 +212,7 @@ class Recording:
                 continue
             turn = self.turns[-1]
             turn.entries.append(entry)
-            turn.end = {key: item[key] for key in ("status", "result", "error", "model") if key in item}
+            turn.end = {key: item[key] for key in ("status", "result", "error", "model", "stream_left") if key in item}
             if at in sends:
                 offered = entry.get("tools", offered)
                 turn.answers.append(entry)
