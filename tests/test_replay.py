@@ -615,7 +615,7 @@ def test_a_call_that_waited_and_was_approved_counts_as_the_success_that_it_becam
     assert (rejected.then, rejected.now) == ("success", "rejected")
 
 
-def test_a_session_with_a_handoff_is_refused_and_not_said_to_differ() -> None:
+def test_a_session_with_a_handoff_is_refused_without_its_agents() -> None:
     billing = Agent("billing", llm=ScriptedLLM("Billed."), description="Bills.", quiet=True)
     llm = ScriptedLLM(call("transfer_to_agent", agent_name="billing"))
     agent = Agent("front", llm=llm, sub_agents=[billing], quiet=True)
