@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tree_cases import CASES, MORE, PROMPT, Case, Diary, Model, World
+from tree_random import random_case
 
 from connectagent import Agent, Loop, Parallel, Sequential, ToolCall, ToolRejected, before_each_tool, before_llm
 from connectagent.errors import ConfigError, Pause, Paused
 from connectagent.testing import ScriptedLLM, call, replayed
+from connectagent.testing.replay.player import RecordMiss
+from connectagent.testing.replay.recording import Recording
+from connectagent.testing.replay.replay import Replaying
 
 RUNS: list[str] = []
 
@@ -201,3 +208,57 @@ def test_a_record_that_was_cut_off_anywhere_is_played_as_far_as_it_goes() -> Non
         path.write_text("".join(lines[:number]), "utf-8")
         played = replayed(path, desk())
         assert played.same, (number, played.divergence, played.changed, played.not_recorded)
+
+
+@pytest.mark.parametrize("text", ["", "Be long."])
+def test_turn_by_turn_a_miss_of_an_agent_inside_stops_the_test(text: str) -> None:
+    agent = desk(front=[transfer("billing")], billing=[call("pay", amount=3), "Paid.", "Still."])
+    agent.input("Bill me.")
+    agent.input("And now?")
+
+    @before_llm
+    def tell(agent: Agent) -> None:
+        if agent.name == "billing" and text:
+            agent.current_session["messages"].append({"role": "user", "content": text})  # type: ignore[index]
+
+    assert agent.record is not None
+    again = desk(plugins=[tell])
+    Replaying(Recording(agent.record), again).by_turns()
+    if text:
+        with pytest.raises(RecordMiss, match=r"1\.1 of billing: other messages"):
+            again.input("Bill me.")
+    else:
+        assert [again.input("Bill me."), again.input("And now?")] == ["Paid.", "Still."]
+
+
+TREES: dict[str, Case] = {
+    **CASES,
+    **{f"random{seed}": random_case(seed) for seed in range(int(os.environ.get("CONNECTAGENT_REPLAYED_TREES", "8")))},
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_trees_are_played_as_they_were(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    case, world = TREES[name], World(Diary(1, 0), "mixed", True)
+    sent: list[Any] = []
+    monkeypatch.setattr(Model, "complete", noting(Model.complete, sent))
+    agent = case.build(world)
+    results = [agent.input(PROMPT), agent.input(MORE)]
+    ran = Path("ledger").read_text()
+    record, before = agent.record, texts(sent)
+    assert record is not None and before
+    played = replayed(record, case.build(world))
+    assert played.same and played.ran_out is None, (played.divergence, played.changed, played.not_recorded)
+    assert played.results == results and set(texts(played.requests)) <= set(before)
+    assert texts(played.requests) == before or name == "via_in_round"  # in which a tool asks an agent
+    added = Path("ledger").read_text().removeprefix(ran)
+    assert "\tran\t" not in added and "\tanswered\t" not in added
+
+
+def noting(complete: Any, sent: list[Any]) -> Any:
+    def noted(self: Any, messages: Any, tools: Any = None) -> Any:
+        sent.append(copy.deepcopy((messages, tools)))
+        return complete(self, messages, tools)
+
+    return noted

@@ -149,6 +149,9 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
 def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -> TraceEntry:
     caller: Turn = asked.turn
     _check_depth(agent, caller)
+    related = agent.root is caller.agent.root
+    branch = agent.branch if related else f"{caller.branch or caller.agent.name}.{agent.name}"
+    caller.root.agent.runtime.on_inner(agent, branch)
     turn = Turn(agent, given, id, caller.log, asked, caller.past)
     turn.handoff = handoff
     with agent.turning:

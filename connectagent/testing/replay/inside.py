@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import groupby
 from typing import Any
 
@@ -15,6 +16,7 @@ from connectagent.testing.replay.recording import RecordedTurn, Recording, Watch
 from connectagent.testing.replay.runs import runs_of
 
 Turns = dict[str, RecordedTurn]
+_OF_TOOL = re.compile(r"/tool\d+/turn:")  # in an id: a tool asked for the turn, and tools do not run
 
 
 def turns_inside(recording: Recording) -> dict[str, Turns]:
@@ -68,7 +70,7 @@ def _turn_of(entry: TraceEntry) -> str:
 
 
 def _end(line: TraceEntry) -> dict[str, Any]:
-    return {"status": line["outcome"], "result": line.get("result")} if line else {}
+    return {"status": line["outcome"], "result": line.get("result"), "outward": line.get("outward")} if line else {}
 
 
 class InnerPlayer(Player):
@@ -76,7 +78,7 @@ class InnerPlayer(Player):
 
     Args:
         agent: the agent; it is changed.
-        recorded: its turns.
+        recorded: the turns of its branch, which are taken out when they are played.
         outer: the player of the record's agent.
         live_tools: whether its tools run.
 
@@ -89,7 +91,7 @@ class InnerPlayer(Player):
         super().__init__(agent, live_tools, outer.inside)
         self.requests, self.not_recorded, self.raised = outer.requests, outer.not_recorded, outer.raised
         self.played: list[tuple[RecordedTurn, list[TraceEntry], int]] = []
-        self._recorded, self._outer = dict(recorded), outer
+        self._recorded, self._outer = recorded, outer
         self._id, self._expected = "", ""
 
     def expects(self, place: str, prompt: str, is_known: bool) -> bool:
@@ -110,6 +112,11 @@ class InnerPlayer(Player):
         """The turns inside the root turn of a place that were not played yet."""
         root = f"{place.partition('/')[0]}/"
         return {id: turn for id, turn in self._recorded.items() if id.startswith(root)}
+
+    def missed(self, turn: int) -> list[RecordedTurn]:
+        """The turns with answers inside a root turn that were not played, though no recorded tool asked for them."""
+        left = self.open_in(f"T{turn}").items()
+        return [one for id, one in left if one.answers and not _OF_TOOL.search(id)]
 
     def take_played(self) -> list[tuple[RecordedTurn, list[TraceEntry], int]]:
         """The turns that were played, which are forgotten."""

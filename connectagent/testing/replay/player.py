@@ -290,7 +290,9 @@ class Player:
         for entry in run.changes:
             apply_change(session, entry)
         if "ended_turn" in run.outcome:
-            self.agent.end_turn(run.outcome["ended_turn"])
+            outward: Any = (self.turn.end if self.turn is not None else {}).get("outward") or {}
+            is_own = (outward.get("by") or {}).get("tool") == name
+            self.agent.end_turn(run.outcome["ended_turn"], scope=outward["scope"] if is_own else "agent")
         if run.outcome.get("status") == "paused":
             raise Pause(str(run.outcome.get("reason") or ""))
         with self._noting_interrupts():

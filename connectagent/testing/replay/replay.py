@@ -103,16 +103,14 @@ class Replaying:
         self.recording, self.agent, self.made = recording, agent, isinstance(agent.llm, _Named)
         if self.made:
             recording.refuse_handoffs()
-        below, inside = agent.below, turns_inside(recording)
-        self.player = Player(agent, live_tools)
-        agent.log = new_log(recording=False)
-        for one in below:
-            recorded = inside.get(one.branch.removeprefix(f"{agent.branch}."), {})
-            self.player.inside[id(one)] = InnerPlayer(one, recorded, self.player, live_tools)
-        self.players: list[Player] = [self.player, *self.player.inside.values()]
-        for player in self.players:
-            player.on_request = self._compare
         self.is_strict = False
+        below, self.inside, self.live_tools = agent.below, turns_inside(recording), live_tools
+        self.player = Player(agent, live_tools)
+        self.player.on_request = self._compare
+        agent.log = new_log(recording=False)
+        agent.runtime.on_inner = self._meet
+        for one in below:
+            self._meet(one, one.branch)
         self.last: tuple[str | None, BaseException | None] = (None, None)
         self.out = Replay(
             recording.path, agent, requests=self.player.requests, not_recorded=self.player.not_recorded
@@ -133,7 +131,7 @@ class Replaying:
         """
         turns = iter(self.recording.turns)
         self.is_strict = True
-        for player in self.players:
+        for player in (self.player, *self.player.inside.values()):
             player.is_strict, player.on_lack = True, self._miss
 
         def run(agent: Agent, what: str, action: Callable[[], Any]) -> Any:
@@ -150,6 +148,18 @@ class Replaying:
             return str(result)
 
         self.agent.runtime.run = run
+
+    def _meet(self, agent: Agent, branch: str) -> None:
+        """Let an agent inside the played one, and those below it, answer from the record too."""
+        for one in (agent, *agent.below):
+            if one is self.agent or id(one) in self.player.inside:
+                continue
+            place = f"{branch}{one.branch.removeprefix(agent.branch)}".partition(".")[2]
+            player = InnerPlayer(one, self.inside.setdefault(place, {}), self.player, self.live_tools)
+            player.on_request = self._compare
+            if self.is_strict:
+                player.is_strict, player.on_lack = True, self._miss
+            self.player.inside[id(one)] = player
 
     def _begin_session(self) -> None:
         first = self.recording.head.get("begins_with") or {}
@@ -209,7 +219,7 @@ class Replaying:
         for then, entries, left in player.take_played():
             self._take_changes(then, entries, ran_out, name)
             lacking += [(then, left)] if left else []
-        lacking += [(one, len(one.answers)) for one in player.open_in(f"T{turn.number}").values() if one.answers]
+        lacking += [(one, len(one.answers)) for one in player.missed(turn.number)]
         for then, count in lacking:
             if not (ran_out or turn.was_stopped or then.was_stopped):
                 lines = [f"- the model was asked {many(count, 'time')} more", "+ the turn ends"]
