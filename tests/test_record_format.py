@@ -417,6 +417,12 @@ def an_error_that_is_raised_again() -> None:
     agent("raised_again", [], error, error, plugins=[again]).input("Go")
 
 
+def a_stream_that_is_left() -> None:
+    events = Agent("left", llm=ScriptedLLM("Hello."), quiet=True).stream("Go")
+    next(events)
+    events.close()
+
+
 def a_turn_that_is_taken_back() -> None:
     back = agent("back", [], "Done.")
     back.input("Go")
@@ -442,6 +448,7 @@ SESSIONS: list[Callable[[], None]] = [
     an_agent_inside_that_waits,
     an_error_that_is_raised_again,
     a_turn_that_is_taken_back,
+    a_stream_that_is_left,
 ]
 
 

@@ -179,20 +179,19 @@ def test_a_session_with_the_same_handlers_is_replayed_byte_for_byte(turns: list[
     assert played.same
 
 
-@pytest.mark.parametrize("answer", ["Done.", ""])
-def test_a_providers_own_tool_that_a_handler_offers_for_one_call_is_replayed(answer: str, folder: Path) -> None:
+def test_a_tool_of_the_provider_that_a_handler_offers_for_one_call_is_no_difference(folder: Path) -> None:
     @before_llm
-    def offers(request: Any) -> None:
-        request.tools.append({"type": "web_search"})
+    def search(request: LLMRequest) -> None:
+        request.tools.append({"type": "web_search_20250305", "name": "web_search"})
+        request.tools.append({"type": "code_interpreter"})
 
-    agent = shop(call("find", order=7), answer, plugins=[offers])
-    agent.input("Where is it?")
+    agent = shop("Done.", plugins=[search])
+    agent.input("Go.")
     assert agent.record is not None
-    played = replay(agent.record, shop(plugins=[offers]))
-    assert played.divergence is None, str(played.divergence)
-    assert played.same
-    other = replay(agent.record, shop())
-    assert "web_search" in str(other.divergence)
+    played = replayed(agent.record, shop(plugins=[search]))
+    assert played.same, str(played.divergence)
+    less = replayed(agent.record, shop())
+    assert less.divergence is not None and less.divergence.what == "tools"
 
 
 # -- what is other --------------------------------------------------------------------------------
@@ -616,7 +615,7 @@ def test_a_call_that_waited_and_was_approved_counts_as_the_success_that_it_becam
     assert (rejected.then, rejected.now) == ("success", "rejected")
 
 
-def test_a_session_with_a_handoff_is_refused_and_not_said_to_differ() -> None:
+def test_a_session_with_a_handoff_is_refused_without_its_agents() -> None:
     billing = Agent("billing", llm=ScriptedLLM("Billed."), description="Bills.", quiet=True)
     llm = ScriptedLLM(call("transfer_to_agent", agent_name="billing"))
     agent = Agent("front", llm=llm, sub_agents=[billing], quiet=True)
@@ -643,6 +642,26 @@ def test_handlers_know_that_a_record_is_played(co_dir: Path) -> None:
     assert agent.record is not None
     assert replay(agent.record, made()).same
     assert told and all(told)
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3, 5])
+def test_a_stream_that_was_left_ends_where_it_did(behind: int, folder: Path) -> None:
+    agent = shop(("find", {"order": 7}), ("find", {"order": 8}), "Done.")
+    events = agent.stream("Go.")
+    for _ in range(behind):
+        next(events)
+    events.close()
+    assert agent.record is not None
+    played = replayed(agent.record, shop())
+    assert played.same and played.ran_out is None, str(played.divergence)
+    assert len(played.requests) == len(agent.llm.requests)  # type: ignore[attr-defined]
+
+    @before_llm
+    def stop(agent: Agent) -> None:
+        agent.end_turn("Enough.")
+
+    other = replayed(agent.record, shop(plugins=[stop]))
+    assert behind == 1 or other.divergence is not None
 
 
 # -- turns that were interrupted -----------------------------------------------------------------------

@@ -37,6 +37,7 @@ class Runtime:
         sleep: sleeps for seconds, before a call is made again.
         run: runs `action` for the agent's method `what`: `input`, `execute_tool` or `resume`.
         replays: whether the agent plays a record.
+        on_inner: of a root agent: is called with each agent that takes a turn inside its own, and with its branch.
     """
 
     create_model: Callable[[str], LLM] | None = None
@@ -44,6 +45,7 @@ class Runtime:
     sleep: Callable[[float], None] = _sleep
     run: Callable[[Any, str, Callable[[], Any]], Any] = _go
     replays: bool = False
+    on_inner: Callable[[Any, str], None] = lambda agent, branch: None
 
 
 _default = [Runtime()]

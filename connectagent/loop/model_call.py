@@ -19,7 +19,7 @@ from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.raised import model_error
-from connectagent.session.requests import name_of
+from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
 from connectagent.tools.awaiting import CALLER
@@ -266,7 +266,7 @@ class Attempt:
         schemas = own.schemas()
         tools = schemas if self.request.tools == schemas else self.request.tools  # adapters cache them by identity
         if self.conversation is not None:
-            self.tools = own.names() if tools is schemas else [name_of(tool) or "?" for tool in tools]
+            self.tools = own.names() if tools is schemas else names_of(tools)
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         self.provider = getattr(llm, "provider", None)

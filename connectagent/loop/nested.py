@@ -148,7 +148,7 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
 
 def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -> TraceEntry:
     caller: Turn = asked.turn
-    _check_depth(agent, caller)
+    _meet(agent, caller)
     turn = Turn(agent, given, id, caller.log, asked, caller.past)
     turn.handoff = handoff
     with agent.turning:
@@ -243,6 +243,14 @@ def _refuse_waiting(agent: Any) -> None:
         f"that is decided ({ids}): call resume() of {name!r} with a decision; or give the turn up, with input() or "
         f"reset_conversation() of {name!r}"
     )
+
+
+def _meet(agent: Any, caller: Turn) -> None:
+    """Refuse an agent that is too deep inside others; tell the root's runtime of any other."""
+    _check_depth(agent, caller)
+    related = agent.root is caller.agent.root
+    branch = agent.branch if related else f"{caller.branch or caller.agent.name}.{agent.name}"
+    caller.root.agent.runtime.on_inner(agent, branch)
 
 
 def _check_depth(agent: Any, caller: Turn) -> None:

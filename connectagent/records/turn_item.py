@@ -9,6 +9,7 @@ from connectagent.data import TraceEntry
 from connectagent.errors import Cancelled, Paused
 from connectagent.output.text import describe
 from connectagent.records.encode import Encoder
+from connectagent.session.conversation import PROGRAM
 from connectagent.session.journal import is_aside, only_says_stopped
 from connectagent.session.state import lasting, state_change
 from connectagent.session.usage import Totals
@@ -72,6 +73,7 @@ class TurnItem:
             "state": encoder.line(lasting(state_change(agent.conversation.state_before, session["state"]))),
             "messages": encoder.messages(self._own(session["messages"])),
             **({"handlers": encoder.line(long)} if long else {}),
+            **({"stream_left": "true"} if _is_left(turn) else {}),
             "session": encoder.line(totals.data()),  # after everything long: listing records reads the tail only
         }
         if error is not None:
@@ -89,6 +91,11 @@ class TurnItem:
             found = (index for index in range(len(messages) - 1, -1, -1) if messages[index] is self.anchor)
             first = next(found, first)
         return messages[first:]
+
+
+def _is_left(turn: Any) -> bool:
+    """Whether the program ended the turn: it left the stream."""
+    return turn.ended is not None and turn.ended.by.get("plugin") == PROGRAM["plugin"]
 
 
 def iterations_in(agent: Any, lines: list[TraceEntry]) -> set[str]:

@@ -42,6 +42,11 @@ def name_of(tool: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
+def names_of(tools: list[Any]) -> list[str]:
+    """The names of tools as a record lists them; "?" for one that has none."""
+    return [name_of(tool) or "?" for tool in tools]
+
+
 def json_problem(value: Any) -> str | None:
     """Why a value cannot be written as JSON, or None."""
     try:

@@ -30,6 +30,7 @@ class Divergence:
         lines: a small diff; `-` is then, `+` is now.
         then_by: who made or changed it then, or {}.
         now_by: who makes or changes it now, or {}.
+        agent: the agent inside whose turn it is; "" of the record's own.
     """
 
     turn: int
@@ -38,10 +39,11 @@ class Divergence:
     lines: list[str]
     then_by: By = field(default_factory=dict)
     now_by: By = field(default_factory=dict)
+    agent: str = ""
 
     @property
     def place(self) -> str:
-        return f"{self.turn}.{self.iteration}"
+        return f"{self.turn}.{self.iteration}" + (f" of {self.agent}" if self.agent else "")
 
     def __str__(self) -> str:
         whose = [f"{when}: {actor_with_place(by)}" for when, by in (("then", self.then_by), ("now", self.now_by)) if by]
@@ -58,6 +60,7 @@ class Call:
         now: its status now.
         then_result, now_result: what the model read.
         by: who causes it now, or {}.
+        agent: the agent inside that calls; "" for the record's own.
     """
 
     turn: int
@@ -70,6 +73,7 @@ class Call:
     then_result: Any
     now_result: Any
     by: By
+    agent: str = ""
 
     @property
     def had_succeeded(self) -> bool:
@@ -77,7 +81,9 @@ class Call:
 
     def __str__(self) -> str:
         then = self.then or "was not made"
-        text = f"{self.turn}.{self.iteration} {call_text(self.name, self.arguments)}: {then} then, {self.now} now"
+        whose = f" of {self.agent}" if self.agent else ""
+        called = call_text(self.name, self.arguments)
+        text = f"{self.turn}.{self.iteration}{whose} {called}: {then} then, {self.now} now"
         return f"{text}, by {actor_with_place(self.by)}" if self.by else text
 
 
@@ -194,7 +200,7 @@ def final_calls(entries: list[TraceEntry]) -> dict[tuple[str, int], TraceEntry]:
     return calls
 
 
-def changed_calls(turn: int, then: list[TraceEntry], now: list[TraceEntry]) -> Iterator[Call]:
+def changed_calls(turn: int, then: list[TraceEntry], now: list[TraceEntry], agent: str = "") -> Iterator[Call]:
     """The calls of a turn that have another status or result than then."""
     before = final_calls(then)
     for key, entry in final_calls(now).items():
@@ -204,7 +210,7 @@ def changed_calls(turn: int, then: list[TraceEntry], now: list[TraceEntry]) -> I
             continue
         yield Call(
             turn, int(entry.get("iteration") or 0), key[0], str(entry.get("tool_name")), entry.get("arguments"),
-            old.get("status"), status, old.get("result"), result, entry.get("by") or {},
+            old.get("status"), status, old.get("result"), result, entry.get("by") or {}, agent,
         )  # fmt: skip
 
 

@@ -12,20 +12,22 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.agents.agent import Agent
+from connectagent.agents.agent_tool import AskAgent, TransferTool
 from connectagent.agents.runtime import Runtime
 from connectagent.data import LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
+from connectagent.loop.ending import Ending
 from connectagent.output.masking import current
-from connectagent.records.write import new_log
 from connectagent.records.yaml_lines import json_line
 from connectagent.session.journal import is_aside
-from connectagent.session.requests import name_of
+from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.testing.replay.answers import model_answer, run_outcome
-from connectagent.testing.replay.recording import RecordedTurn, Run, Sent, request_changes
+from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
+from connectagent.testing.replay.runs import Run
 from connectagent.tools.registry import ToolRegistry, collect_tools
 from connectagent.tools.tool import Tool
 
@@ -90,14 +92,33 @@ class RecordedTools(ToolRegistry):
         return super().get(name) or self.gone.get(name, default)
 
 
+class PlayedAgent(AskAgent):
+    """The function of a tool that asks an agent: the agent takes a turn that the record has, or its result is taken.
+
+    Args:
+        agent: the agent.
+        player: of the agent that asks.
+    """
+
+    def __init__(self, agent: Agent, player: Player) -> None:
+        super().__init__(agent)
+        self._player = player
+
+    def __call__(self, prompt: str) -> str:
+        return super().__call__(prompt) if self._player.plays(self.agent, prompt) else self._player.run(self.agent.name)
+
+
 class Player:
     """Stands in for an agent's model and tools.
 
     Args:
         agent: the agent; it is changed.
         live_tools: whether its tools run.
+        inside: the players of the agents inside it, by Python's id of these.
 
     Attributes:
+        turn: the recorded turn that is played, or None.
+        asked: how often the model was asked in it.
         requests: what the model was sent, as it received it.
         sent: the same, as it is compared with the record.
         not_recorded: what was asked that the record has no answer for.
@@ -105,23 +126,23 @@ class Player:
         raised: the interrupts that were raised since they are in the record.
     """
 
-    def __init__(self, agent: Agent, live_tools: bool = False) -> None:
+    def __init__(self, agent: Agent, live_tools: bool = False, inside: dict[int, Any] | None = None) -> None:
         self.agent = agent
+        self.inside: dict[int, Any] = {} if inside is None else inside
         self.requests: list[tuple[list[Message], list[dict[str, Any]]]] = []
         self.sent: list[Sent] = []
         self.not_recorded: list[dict[str, Any]] = []
         self.raised: list[BaseException] = []
         self.entries: list[TraceEntry] = []
-        self.on_request: Callable[[Sent], None] = lambda sent: None
+        self.on_request: Callable[[Player, Sent], None] = lambda player, sent: None
         self.is_strict = False  # whether an answer is only for the very question of a handler or tool
         self.on_lack: Callable[[dict[str, Any]], None] = lambda lack: None
-        self._turn: RecordedTurn | None = None
-        self._answered = 0
+        self.turn: RecordedTurn | None = None
+        self._answered = self.asked = 0
         self._arguments: Any = {}
         agent.llm = RecordedLLM(self, agent.llm.model, getattr(agent.llm, "context_window", None))
         recorded = partial(RecordedLLM, self)
         agent.runtime = Runtime(recorded, recorded, lambda after_s: None, replays=True)
-        agent.log = new_log(recording=False)
         agent.hooks.without(one for one in agent.hooks.loaded if one.builtin and one.plugin in WRITERS)
         agent.hooks.add(Handler("on_trace", self._note_entry, dict(UNORDERED), "replay", builtin=True))
         if not live_tools:
@@ -134,7 +155,7 @@ class Player:
             turn: the turn.
             offered: whether the model is offered the tools that ran then and that the agent does not have.
         """
-        self._turn, self._answered, self.entries = turn, 0, []
+        self.turn, self._answered, self.asked, self.entries = turn, 0, 0, []
         tools, ran = self.agent.tools, [run.name for run in turn.runs]
         if not isinstance(tools, RecordedTools):
             return
@@ -151,7 +172,7 @@ class Player:
     @property
     def left(self) -> list[TraceEntry]:
         """The answers of the turn that were not used yet."""
-        return self._turn.answers[self._answered :] if self._turn is not None else []
+        return self.turn.answers[self._answered :] if self.turn is not None else []
 
     def lacks(self, what: str, reason: str, **more: Any) -> str:
         """Remember that the record has no answer, and say so."""
@@ -172,6 +193,9 @@ class Player:
 
     def _note_entry(self, entry: TraceEntry) -> None:
         self.entries.append(clone(entry))
+        left = self.turn is not None and self.turn.end.get("stream_left")
+        if left and is_step(entry) and sum(map(is_step, self.entries)) == self.turn.steps:  # type: ignore[union-attr]
+            self.agent.turn.end(Ending(None, "ended", {"plugin": PROGRAM}))  # as the program did then
 
     # -- the model -----------------------------------------------------------------------------
 
@@ -194,7 +218,7 @@ class Player:
 
     def _answer_aside(self, model: str, id: str) -> LLMResponse:
         """The recorded answer for a handler or tool that asks a model: of the same question, else the next there."""
-        asks = {} if self._turn is None else self._turn.asks
+        asks = {} if self.turn is None else self.turn.asks
         place, _, attempt = id.rpartition("/")
         same = f"{place.rpartition('/ask:')[0]}/ask:"
         near = (one for one in asks if one.startswith(same) and one.endswith(f"/{attempt}"))
@@ -211,17 +235,20 @@ class Player:
         since = len(trace)
         while since and trace[since - 1].get("type") not in ("llm_call", "user_input"):
             since -= 1
-        names = [name_of(tool) or "?" for tool in tools]
         lines = clone(session["messages"])
         nobody: list[By] = []
-        sent = Sent(session["turn"], session["iteration"], model, lines, nobody, names, request_changes(trace[since:]))
+        names, changes = names_of(tools), request_changes(trace[since:])
+        sent = Sent(session["turn"], session["iteration"], model, lines, nobody, names, changes)
         self.sent.append(sent)
-        self.on_request(sent)
+        self.asked += 1
+        self.on_request(self, sent)
 
     # -- the tools -----------------------------------------------------------------------------
 
     def _recorded_tool(self, tool: Tool) -> Tool:
         """A tool with the same name, schema, check and origin, whose function answers from the record."""
+        if isinstance(tool.function, TransferTool):
+            return tool
         made, check = copy.copy(tool), tool._check
 
         @functools.wraps(tool.function, assigned=(), updated=())
@@ -232,15 +259,29 @@ class Player:
             self._arguments = clone(arguments)  # what the model and the handlers gave, before defaults
             return check(name, arguments)
 
-        made.function, made._check, made.resources = recorded, checked, ()  # what does not run makes none
+        asked = tool.function
+        made.function = PlayedAgent(asked.agent, self) if isinstance(asked, AskAgent) else recorded
+        made._check, made.resources = checked, ()  # what does not run makes none
         return made
+
+    def plays(self, agent: Agent, prompt: str) -> bool:
+        """Whether an agent that is a tool is to take a recorded turn now."""
+        inside, here = self.inside.get(id(agent)), frame.current()
+        if inside is None or here is None:
+            return False
+        run, _ = self._find_call(agent.name)
+        if not inside.expects(here.id, prompt, run is not None):
+            return False
+        if run is not None:
+            run.used = True
+        return True
 
     def run(self, name: str) -> Any:
         """What a tool came to then."""
         session: Any = self.agent.conversation.session
         pending = session.get("pending_tool")
         id = pending.get("id") if isinstance(pending, dict) else None
-        run, reason = self._find(name, id, canonical(self._arguments))
+        run, reason = self._find_call(name)
         if run is None and self._ends():
             raise RecordEnds("the record ends while the tool runs")
         if run is None:
@@ -249,20 +290,28 @@ class Player:
         for entry in run.changes:
             apply_change(session, entry)
         if "ended_turn" in run.outcome:
-            self.agent.end_turn(run.outcome["ended_turn"])
+            outward: Any = (self.turn.end if self.turn is not None else {}).get("outward") or {}
+            is_own = (outward.get("by") or {}).get("tool") == name
+            self.agent.end_turn(run.outcome["ended_turn"], scope=outward["scope"] if is_own else "agent")
         if run.outcome.get("status") == "paused":
             raise Pause(str(run.outcome.get("reason") or ""))
         with self._noting_interrupts():
             return run_outcome(run)
 
+    def _find_call(self, name: str) -> tuple[Run | None, str]:
+        """The recorded run of the call that is made now."""
+        pending: Any = self.agent.conversation.session.get("pending_tool")
+        id = pending.get("id") if isinstance(pending, dict) else None
+        return self._find(name, id, canonical(self._arguments))
+
     def _ends(self) -> bool:
         """Whether nothing more is recorded of a turn that was stopped."""
-        turn = self._turn
+        turn = self.turn
         return turn is not None and turn.was_stopped and not self.left and all(run.used for run in turn.runs)
 
     def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
         """The run of the turn that this call is, the first that was not taken yet."""
-        runs = [run for run in self._turn.runs if run.name == name] if self._turn is not None else []
+        runs = [run for run in self.turn.runs if run.name == name] if self.turn is not None else []
         same = [run for run in runs if not run.used and canonical(run.arguments) == arguments]
         for run in same:
             if run.id == id:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,18 +9,18 @@ from typing import Any
 
 from connectagent.agents.resume import Decision
 from connectagent.data import Message, TraceEntry
-from connectagent.errors import ConfigError, ToolArgumentsError
+from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import read_record, require_agent
 from connectagent.session.history import History
-from connectagent.session.journal import LINES, is_aside
+from connectagent.session.journal import DECIDED, LINES, is_aside
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
+from connectagent.testing.replay.runs import CHANGES, RESUME, Run, repeated, runs_of
 
-PROGRAM, RESUME = "(program)", "(resume)"  # plugins, in `by`, of the code that uses the agent and of a decision
+PROGRAM = "(program)"  # the plugin, in `by`, of the code that uses the agent
 _ASIDE = tuple(LINES)  # lines that only the record has
 _BEGINS = ("user_input", "(turn)")  # the second is replay's own: see `_mark_begin`
-_CHANGES = ("message", "message_edited", "message_removed", "state_delta", "session_delta")
 
 
 @dataclass(slots=True)
@@ -48,18 +47,6 @@ class Sent:
     @property
     def place(self) -> str:
         return f"{self.turn}.{self.iteration}"
-
-
-@dataclass(slots=True)
-class Run:
-    """One time that a tool ran: the call, what came of it, and what it changed in the session."""
-
-    id: str
-    name: str
-    arguments: Any
-    outcome: TraceEntry
-    changes: list[TraceEntry] = field(default_factory=list)
-    used: bool = False
 
 
 @dataclass(slots=True)
@@ -94,9 +81,20 @@ class RecordedTurn:
         return "status" not in self.end
 
     @property
+    def steps(self) -> int:
+        """How many steps of the agent itself it has: see `is_step`."""
+        return sum(map(is_step, self.entries))
+
+    @property
     def was_stopped(self) -> bool:
         """Whether something outside of it ended it: the end of its process, Ctrl-C or a cancelled task."""
         return self.is_cut or self.end["status"] in ("interrupted", "cancelled")
+
+
+def is_step(entry: TraceEntry) -> bool:
+    """Whether an entry is a turn's input, or a call of a model or tool that was made."""
+    kinds = ("user_input", "llm_call", "tool_execution")
+    return entry.get("type") in kinds and entry.get("status") != "skipped" and not is_aside(entry)
 
 
 class Recording:
@@ -144,6 +142,8 @@ class Recording:
         since = turn.entries[pauses[nth] : pauses[nth + 1] if nth + 1 < len(pauses) else None]
         if not any(entry.get("type") == "resumed" for entry in since):
             return None
+        if pause.get("inner"):
+            return self._decision_inside(pause)
         id = (pause.get("call") or {}).get("id")
         for entry in since:
             if (entry.get("by") or {}).get("plugin") != RESUME or id not in (None, entry.get("call_id")):
@@ -152,8 +152,18 @@ class Recording:
                 return Decision(decided, None)
         return Decision({"approve": True}, None)
 
+    def _decision_inside(self, pause: TraceEntry) -> Decision:
+        """What was decided about a call of an agent inside."""
+        lines = (line for item in self.items for line in item["lines"])
+        nothing: TraceEntry = {}
+        decided = next((one for one in lines if one["type"] == DECIDED and one["id"] in pause["waits"]), nothing)
+        made = {key: decided[key] for key in ("reject", "answer") if key in decided} or {"approve": True}
+        if isinstance(made.get("answer"), dict):
+            made["answer"] = made["answer"].get("value")
+        return Decision(made, None)
+
     def refuse_handoffs(self) -> None:
-        """Refuse a session in which another agent answered in place of its own.
+        """Refuse a session in which another agent answered in place of its own, which a record alone does not make.
 
         Raises:
             ConfigError: there is a handoff in it.
@@ -163,7 +173,8 @@ class Recording:
                 if entry.get("type") == "tool_execution" and isinstance(entry.get("handoff"), dict):
                     raise ConfigError(
                         f"{self.path.name}: {self.head.get('agent')} handed over to {entry['handoff'].get('target')}, "
-                        "which cannot be played: replay plays the turns of one agent"
+                        "which cannot be played from the record alone: name the script that makes these agents, or "
+                        "pass agent="
                     )
 
     def tools(self) -> list[str]:
@@ -186,7 +197,7 @@ class Recording:
         return kept
 
     def _read(self) -> None:
-        sends = self._sends()
+        sends = sends_in([entry for _, entry in self._kept])
         history = self._watched(sends)
         waiting: list[TraceEntry] = []
         offered: list[str] = []
@@ -201,11 +212,12 @@ class Recording:
                 continue
             turn = self.turns[-1]
             turn.entries.append(entry)
-            turn.end = {key: item[key] for key in ("status", "result", "error", "model") if key in item}
+            turn.end = {key: item[key] for key in ("status", "result", "error", "model", "stream_left") if key in item}
             if at in sends:
                 offered = entry.get("tools", offered)
                 turn.answers.append(entry)
-                turn.sent.append(self._sent(history.seen[sends[at]], at - sends[at], turn, offered))
+                model = turn.end.get("model") or self.head.get("model")
+                turn.sent.append(sent_of(turn, history.seen[sends[at]], at - sends[at], offered, model))
         for turn in self.turns:
             turn.runs = list(runs_of(turn.entries))
             turn.asks = asks_in(turn.entries)
@@ -216,24 +228,9 @@ class Recording:
         before = [one for one in waiting if not _is_inside_turn(one)]
         self.turns.append(RecordedTurn(number, before, entry, inside))
 
-    def _sends(self) -> dict[int, int]:
-        """By the place of each `llm_call` whose model was asked, the place before which the request was sent."""
-        sends = {}
-        repeated = _repeated([entry for _, entry in self._kept], "llm_call")
-        for at, (_, entry) in enumerate(self._kept):
-            if at in repeated:
-                continue
-            if entry.get("type") == "llm_call" and entry.get("status") != "stand_in" and not is_aside(entry):
-                place, left = at, int(entry.get("entries_since_request") or 0)
-                while place and left:
-                    place -= 1
-                    left -= self._kept[place][1].get("type") not in _ASIDE
-                sends[at] = place
-        return sends
-
-    def _watched(self, sends: dict[int, int]) -> _Watched:
-        history = self.history(_Watched)
-        assert isinstance(history, _Watched)
+    def _watched(self, sends: dict[int, int]) -> Watched:
+        history = self.history(Watched)
+        assert isinstance(history, Watched)
         history.marks = set(sends.values())
         for number, item in enumerate(self.items):
             own = [entry for other, entry in self._kept if other == number]
@@ -241,22 +238,46 @@ class Recording:
             history.extend(own, closed="status" in item or not whole)
         return history
 
-    def _sent(self, lines: list[tuple[Message, By]], behind: int, turn: RecordedTurn, offered: Any) -> Sent:
-        entry = turn.entries[-1]
-        iteration = int(entry.get("iteration") or 0)
-        again = bool(turn.sent) and turn.sent[-1].iteration == iteration  # perhaps by Retry(model=...)
-        before = turn.entries[: max(0, len(turn.entries) - 1 - behind)]
-        since = len(before)
-        while since and before[since - 1].get("type") != "llm_call":
-            since -= 1
-        messages, makers = [message for message, _ in lines], [by for _, by in lines]
-        changes = request_changes(before[since:])
-        chosen = (changes[-1]["value"] or {}).get("model") if changes else None
-        model = None if again else chosen or turn.end.get("model") or self.head.get("model")
-        return Sent(turn.number, iteration, model, messages, makers, offered, changes)
+
+def sends_in(entries: list[TraceEntry]) -> dict[int, int]:
+    """By the place of each `llm_call` whose model was asked, the place before which the request was sent."""
+    sends = {}
+    again = repeated(entries, "llm_call")
+    for at, entry in enumerate(entries):
+        if at in again:
+            continue
+        if entry.get("type") == "llm_call" and entry.get("status") != "stand_in" and not is_aside(entry):
+            place, left = at, int(entry.get("entries_since_request") or 0)
+            while place and left:
+                place -= 1
+                left -= entries[place].get("type") not in _ASIDE
+            sends[at] = place
+    return sends
 
 
-class _Watched(History):
+def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, offered: Any, model: Any) -> Sent:
+    """What the model was sent that the newest entry of a turn is about.
+
+    Args:
+        turn: the turn, up to the `llm_call`.
+        lines: the conversation at the request, with who made each message.
+        behind: how many entries are between the request and the `llm_call`.
+        offered: the names of the tools.
+        model: the agent's model; None where it is not known.
+    """
+    iteration = int(turn.entries[-1].get("iteration") or 0)
+    again = bool(turn.sent) and turn.sent[-1].iteration == iteration  # perhaps by Retry(model=...)
+    before = turn.entries[: max(0, len(turn.entries) - 1 - behind)]
+    since = len(before)
+    while since and before[since - 1].get("type") != "llm_call":
+        since -= 1
+    messages, makers = [message for message, _ in lines], [by for _, by in lines]
+    changes = request_changes(before[since:])
+    chosen = (changes[-1]["value"] or {}).get("model") if changes else None
+    return Sent(turn.number, iteration, None if again else chosen or model, messages, makers, offered, changes)
+
+
+class Watched(History):
     """A history that remembers the conversation as it was before certain entries."""
 
     def __init__(self, *beginning: Any) -> None:
@@ -303,7 +324,7 @@ def _mark_begin(item: dict[str, Any]) -> None:
     trace = item["trace"]
     begun = any(entry.get("type") == "user_input" for entry in trace)
     if not begun and not item.get("resumed") and "input" in item and "status" in item:
-        own = (entry.get("type") in _CHANGES and (entry.get("by") or {}).get("plugin") == PROGRAM for entry in trace)
+        own = (entry.get("type") in CHANGES and (entry.get("by") or {}).get("plugin") == PROGRAM for entry in trace)
         trace.insert(next((at for at, is_own in enumerate(own) if not is_own), len(trace)), {
             "type": _BEGINS[1], "prompt": item["input"],
         })  # fmt: skip
@@ -312,65 +333,3 @@ def _mark_begin(item: dict[str, Any]) -> None:
 def asks_in(entries: list[TraceEntry]) -> dict[str, TraceEntry]:
     """What handlers and tools asked models themselves, by the place."""
     return {str(one.get("id")): one for one in entries if one.get("type") == "llm_call" and is_aside(one)}
-
-
-# -- the runs of tools ---------------------------------------------------------------------------
-
-
-def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:
-    """The times that tools ran in a turn; the entries of what each changed come before its own."""
-    changed: dict[str, list[TraceEntry]] = {}
-    calls: dict[str, tuple[str, Any]] = {}
-    for entry in _without_repeated(entries):
-        kind, tool, id = entry.get("type"), (entry.get("by") or {}).get("tool"), str(entry.get("call_id"))
-        if kind in _CHANGES and tool:
-            changed.setdefault(tool, []).append(entry)
-        elif kind == "paused" and (call := _paused_call(entry)):
-            outcome: TraceEntry = {"status": "paused", "reason": entry.get("reason")}
-            yield Run(call["id"], call["name"], call["arguments"], outcome, changed.pop(call["name"], []))
-        elif kind == "tool_execution":
-            calls[id] = (str(entry.get("tool_name")), entry.get("arguments"))
-            if _ran(entry):
-                yield Run(id, *calls[id], entry, changed.pop(calls[id][0], []))
-        elif kind == "change":
-            of = entry.get("of")
-            value: Any = entry.get("value")
-            if of == "tool_call" and isinstance(value, dict):
-                calls[str(value.get("id"))] = (str(value.get("name")), value.get("arguments"))
-            elif of == "tool_execution" and id in calls and ran_again(value):
-                yield Run(id, *calls[id], value, changed.pop(calls[id][0], []))
-
-
-def _repeated(entries: list[TraceEntry], kind: str) -> set[int]:
-    """The indexes of attempts at which a turn stopped, and which it made again when it was resumed."""
-    ids = {at: _attempt(entry) for at, entry in enumerate(entries) if entry.get("type") == kind}
-    last = {id: at for at, id in ids.items()}
-    stopped = ("interrupted", "error") if kind == "llm_call" else ("interrupted",)
-    return {at for at, id in ids.items() if last[id] != at and entries[at].get("status") in stopped}
-
-
-def _without_repeated(entries: list[TraceEntry]) -> list[TraceEntry]:
-    repeated = _repeated(entries, "tool_execution")
-    return [entry for at, entry in enumerate(entries) if at not in repeated]
-
-
-def _attempt(entry: TraceEntry) -> tuple[Any, ...]:
-    """Which attempt an entry is about; one of a tool that was stopped does not have its place."""
-    if entry.get("type") == "llm_call" and entry.get("id"):
-        return (entry["id"],)
-    return entry.get("turn"), entry.get("iteration"), entry.get("call_id") or id(entry)
-
-
-def _paused_call(entry: TraceEntry) -> Any:
-    """The call whose tool itself paused the turn; None where something else did."""
-    return entry.get("call") if entry.get("hook") == "tool" else None
-
-
-def _ran(entry: TraceEntry) -> bool:
-    """Whether the tool's function ran, or a resumed session decided in its place."""
-    return bool(entry.get("timing")) or (entry.get("by") or {}).get("plugin") == RESUME
-
-
-def ran_again(value: Any) -> bool:
-    status = value.get("status") if isinstance(value, dict) else None
-    return status in ("success", "error", "interrupted") and value.get("error_type") != ToolArgumentsError.__name__

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from connectagent.agents.agent import Agent
 from connectagent.agents.resume import is_record, resume
-from connectagent.data import Message, TraceEntry
+from connectagent.data import TraceEntry
 from connectagent.errors import Paused
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import describe
+from connectagent.records.write import new_log
 from connectagent.session.history import History
 from connectagent.session.state import clone
 from connectagent.testing.replay.compare import (
-    Call,
     Divergence,
     changed_calls,
     compared,
@@ -29,67 +27,12 @@ from connectagent.testing.replay.compare import (
     first_difference,
     new_errors,
 )
+from connectagent.testing.replay.inside import InnerPlayer, turns_inside
+from connectagent.testing.replay.outcome import Replay
 from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss, apply_change, canonical
 from connectagent.testing.replay.recorded_form import RecordedForm
-from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Run, Sent, conversation_of, runs_of
-
-
-@dataclass
-class Replay:
-    """What became of a record with today's handlers.
-
-    Attributes:
-        record: the record.
-        agent: the agent, as it is afterwards.
-        divergence: the first thing that is not as it was, or None.
-        rejected: the calls that would now be rejected and were not then; see `Call.had_succeeded`.
-        stand_ins: the calls for which a handler would now stand in.
-        errors: the calls that would now fail.
-        changed: the other calls that become of something else: another result, or run where they were not.
-        not_recorded: what was asked now and not then, one dict each: `what` (`model`, `tool`), `reason`, `turn` ...
-        hook_errors: `error` entries of handlers that raise now and did not then.
-        ran_out: where the record had no more answers of the model, as `TURN.ITERATION`; None where it had.
-        requests: what the model was sent, each as its messages and its tools.
-        results: what each turn returned, or `Type: text` of what it raised.
-        recorded_results: the same of the record; None of a turn that was cut off.
-    """
-
-    record: Path
-    agent: Agent
-    divergence: Divergence | None = None
-    rejected: list[Call] = field(default_factory=list)
-    stand_ins: list[Call] = field(default_factory=list)
-    errors: list[Call] = field(default_factory=list)
-    changed: list[Call] = field(default_factory=list)
-    not_recorded: list[dict[str, Any]] = field(default_factory=list)
-    hook_errors: list[TraceEntry] = field(default_factory=list)
-    ran_out: str | None = None
-    requests: list[tuple[list[Message], list[dict[str, Any]]]] = field(default_factory=list)
-    results: list[str | None] = field(default_factory=list)
-    recorded_results: list[str | None] = field(default_factory=list)
-
-    @property
-    def result(self) -> str | None:
-        """What the last turn returned, or `Type: text` of what it raised."""
-        return self.results[-1] if self.results else None
-
-    @property
-    def same(self) -> bool:
-        """Whether everything is as it was."""
-        lists = (self.rejected, self.stand_ins, self.errors, self.changed, self.not_recorded, self.hook_errors)
-        return self.divergence is None and not any(lists)
-
-    def diverged(self, divergence: Divergence) -> None:
-        """Keep the first divergence."""
-        self.divergence = self.divergence or divergence
-
-    def take(self, calls: list[Call]) -> None:
-        """Sort calls that differ into the lists, without those that the record cannot answer."""
-        unknown = {(one["turn"], one.get("call_id")) for one in self.not_recorded}
-        by_status = {"rejected": self.rejected, "stand_in": self.stand_ins, "error": self.errors}
-        for call in calls:
-            if (call.turn, call.call_id) not in unknown:
-                (self.changed if call.now == call.then else by_status.get(call.now, self.changed)).append(call)
+from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Sent, conversation_of
+from connectagent.testing.replay.runs import Run, runs_of
 
 
 def replay(
@@ -153,17 +96,21 @@ class Replaying:
         out: what became of it so far.
 
     Raises:
-        ConfigError: the conversation was handed over in it.
+        ConfigError: the conversation was handed over in it, and the agent is one of `agent_of`.
     """
 
     def __init__(self, recording: Recording, agent: Agent, live_tools: bool = False) -> None:
-        recording.refuse_handoffs()
         self.recording, self.agent, self.made = recording, agent, isinstance(agent.llm, _Named)
+        if self.made:
+            recording.refuse_handoffs()
+        self.is_strict = False
+        below, self.inside, self.live_tools = agent.below, turns_inside(recording), live_tools
         self.player = Player(agent, live_tools)
         self.player.on_request = self._compare
-        self.turn: RecordedTurn | None = None
-        self.asked = 0  # requests of this turn
-        self.is_strict = False
+        agent.log = new_log(recording=False)
+        agent.runtime.on_inner = self._meet
+        for one in below:
+            self._meet(one, one.branch)
         self.last: tuple[str | None, BaseException | None] = (None, None)
         self.out = Replay(
             recording.path, agent, requests=self.player.requests, not_recorded=self.player.not_recorded
@@ -183,8 +130,9 @@ class Replaying:
         Where a model or a tool is asked something else than then, `input()` raises a `RecordMiss` at once.
         """
         turns = iter(self.recording.turns)
-        self.is_strict = self.player.is_strict = True
-        self.player.on_lack = self._miss
+        self.is_strict = True
+        for player in (self.player, *self.player.inside.values()):
+            player.is_strict, player.on_lack = True, self._miss
 
         def run(agent: Agent, what: str, action: Callable[[], Any]) -> Any:
             if what != "input":
@@ -200,6 +148,18 @@ class Replaying:
             return str(result)
 
         self.agent.runtime.run = run
+
+    def _meet(self, agent: Agent, branch: str) -> None:
+        """Let an agent inside the played one, and those below it, answer from the record too."""
+        for one in (agent, *agent.below):
+            if one is self.agent or id(one) in self.player.inside:
+                continue
+            place = f"{branch}{one.branch.removeprefix(agent.branch)}".partition(".")[2]
+            player = InnerPlayer(one, self.inside.setdefault(place, {}), self.player, self.live_tools)
+            player.on_request = self._compare
+            if self.is_strict:
+                player.is_strict, player.on_lack = True, self._miss
+            self.player.inside[id(one)] = player
 
     def _begin_session(self) -> None:
         first = self.recording.head.get("begins_with") or {}
@@ -229,16 +189,13 @@ class Replaying:
 
     def _play(self, turn: RecordedTurn, play: Callable[[], str]) -> None:
         """Play one turn, and keep what is other than it was."""
-        self.turn, self.asked = turn, 0
         self.player.begin(turn, self.made)
         self.last = result, error = self._outcome(turn, play)
         session: Any = self.agent.current_session
         entries = self.player.entries
-        calls = list(changed_calls(turn.number, turn.entries, entries))
-        if isinstance(error, RecordEnds):  # whether these changed is not known
-            calls = [call for call in calls if call.then not in (None, "interrupted", "skipped")]
-        self.out.take(calls)
-        self.out.hook_errors += new_errors(turn.entries, entries)
+        self._take_changes(turn, entries, isinstance(error, RecordEnds))
+        for player in self.player.inside.values():
+            self._end_inside(turn, player, isinstance(error, RecordEnds))
         iteration = int(session["iteration"]) if session else 0
         self.out.results.append(_outcome_text(result, error))
         then = _outcome_text(turn.end.get("result"), turn.end.get("error"))
@@ -247,6 +204,27 @@ class Replaying:
             self.out.ran_out = self.out.ran_out or f"{turn.number}.{iteration}"
         else:
             self._compare_ends(turn, iteration, result, error)
+
+    def _take_changes(self, then: RecordedTurn, now: list[TraceEntry], ran_out: bool, agent: str = "") -> None:
+        """Keep the calls and errors of handlers of one agent's turn that are other than they were."""
+        calls = list(changed_calls(then.number, then.entries, now, agent))
+        if ran_out:  # whether these changed is not known
+            calls = [call for call in calls if call.then not in (None, "interrupted", "skipped")]
+        self.out.take(calls)
+        self.out.hook_errors += new_errors(then.entries, now)
+
+    def _end_inside(self, turn: RecordedTurn, player: Any, ran_out: bool) -> None:
+        """Keep what is other in the turns of an agent inside."""
+        name, lacking = player.agent.name, []
+        for then, entries, left in player.take_played():
+            self._take_changes(then, entries, ran_out, name)
+            lacking += [(then, left)] if left else []
+        lacking += [(one, len(one.answers)) for one in player.missed(turn.number)]
+        for then, count in lacking:
+            if not (ran_out or turn.was_stopped or then.was_stopped):
+                lines = [f"- the model was asked {many(count, 'time')} more", "+ the turn ends"]
+                at = then.sent[-1].iteration
+                self.out.diverged(Divergence(then.number, at, "calls", lines, agent=name))
 
     def _compare_ends(self, turn: RecordedTurn, iteration: int, result: Any, error: BaseException | None) -> None:
         if self.player.left:
@@ -307,31 +285,32 @@ class Replaying:
             self.agent.output_retries = len(form.sent_back)
         return form
 
-    def _history(self, entries: list[TraceEntry]) -> History:
-        """The conversation by this session's trace."""
-        first = self.recording.head.get("begins_with") or {}
-        history = History(self.agent.system_prompt, clone(first.get("messages")), clone(first.get("state")))
+    def _history(self, agent: Agent, entries: list[TraceEntry]) -> History:
+        """The conversation of an agent by its session's trace."""
+        first = (self.recording.head.get("begins_with") or {}) if agent is self.agent else {}
+        history = History(agent.system_prompt, clone(first.get("messages")), clone(first.get("state")))
         history.turn = int(first.get("turn") or 0)
         history.extend(entries, closed=False)
         return history
 
     # -- one request ---------------------------------------------------------------------------
 
-    def _compare(self, now: Sent) -> None:
-        turn, number = self.turn, self.asked
-        self.asked += 1
+    def _compare(self, player: Player, now: Sent) -> None:
+        turn, number = player.turn, player.asked - 1
+        name = "" if player is self.player else player.agent.name
         if turn is None or self.out.divergence is not None:
             return
         if number < len(turn.sent):
             divergence = compared(turn.sent[number], now)
             if divergence is not None and divergence.what == "messages":
-                now.makers = self._makers(turn.sent[number], now)
+                now.makers = self._makers(player.agent, turn.sent[number], now)
                 divergence = compared(turn.sent[number], now)
             if divergence is not None:
+                divergence.agent = name
                 self.out.diverged(divergence)
         elif not turn.was_stopped:
             lines = ["- the turn ended", "+ the model is asked once more"]
-            self.out.diverged(Divergence(now.turn, now.iteration, "calls", lines))
+            self.out.diverged(Divergence(now.turn, now.iteration, "calls", lines, agent=name))
         if self.is_strict and self.out.divergence is not None:
             raise RecordMiss(self._differs(str(self.out.divergence)))
 
@@ -348,11 +327,11 @@ class Replaying:
     def _differs(self, how: str) -> str:
         return f"{self.recording.path.name} is not replayed as it was; if it is meant: pytest --record\n{how}"
 
-    def _makers(self, then: Sent, now: Sent) -> list[dict[str, Any]]:
+    def _makers(self, agent: Agent, then: Sent, now: Sent) -> list[dict[str, Any]]:
         """Who made each message now; for one that is gone, who removed it."""
-        session: Any = self.agent.current_session
+        session: Any = agent.current_session
         try:
-            history = self._history(list(session["trace"]))
+            history = self._history(agent, list(session["trace"]))
         except Exception:  # a handler has changed the trace
             return []
         makers = [by for _, by in conversation_of(history)]
