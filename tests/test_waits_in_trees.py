@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, Pause, Paused, xray
+from connectagent import Agent, Pause, Paused, ToolCall, after_tools, before_each_tool, xray
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 
@@ -142,3 +142,37 @@ def test_a_turn_that_is_not_recorded_goes_on_with_each_message_once() -> None:
 def said(message: Any) -> tuple[Any, ...]:
     calls = [one["function"]["arguments"] for one in message.get("tool_calls") or ()]
     return (message["role"], message["content"], calls)
+
+
+@pytest.mark.parametrize("log", [None, False], ids=["recorded", "not recorded"])
+def test_handlers_whose_agents_wait_go_on(log: bool | None) -> None:
+    def ask_first(tool_call: ToolCall) -> None:
+        raise Pause(f"{tool_call.name}?")
+
+    def look(place: str) -> str:
+        """Look."""
+        looked.append(place)
+        return f"seen {place}"
+
+    def asking(key: str) -> Any:
+        @after_tools
+        def ask(agent: Agent) -> None:
+            agent.state[key] = critic.input("Judge it.")
+
+        return ask
+
+    looked: list[str] = []
+    critic_script = [call("look", place="a"), "Good.", call("look", place="b"), "Fine."]
+    critic = Agent("critic", [look], llm=ScriptedLLM(*critic_script), on_events=[before_each_tool(ask_first)], log=log)
+    lead = Agent("lead", [look], llm=ScriptedLLM(call("look", place="it"), "Done."), log=log, quiet=True,
+                 on_events=[asking("first"), asking("second")])  # fmt: skip
+    with pytest.raises(Paused):
+        lead.input("Go.")
+    assert looked == ["it"]
+    with pytest.raises(Paused):
+        lead.resume(approve=True)
+    assert looked == ["it", "a"]
+    assert lead.resume(approve=True) == "Done."
+    assert looked == ["it", "a", "b"]
+    assert (lead.state["first"], lead.state["second"]) == ("Good.", "Fine.")
+    assert [entry["type"] for entry in lead.session["trace"]].count("tool_execution") == 1

@@ -370,9 +370,9 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
         line for line in journal.lines if line.get("type") == "user_input" and line.get("at", "/").count("/") == 0
     )
     place = begun["at"]
-    agent.rewind([place])
     trace = agent.conversation.session["trace"]
     trace[:] = _with_lines(trace, journal)
+    agent.rewind([place])
     for child in walk(agent):
         if child is not agent:
             child.rewind(journal.unfinished(child.branch))
