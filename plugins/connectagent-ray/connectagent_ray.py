@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
-import ray
+import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 from connectagent import Agent, before_llm, on_trace
 
@@ -35,9 +35,10 @@ class Throttle:
 class Shard:
     """The actor: it takes the turns of its share of the keys."""
 
-    def __init__(self, agent: Agent, folder: str, store: Callable[[], Any] | None) -> None:
+    def __init__(self, agent: list[Any], folder: str, store: Callable[[], Any] | None) -> None:
         os.chdir(folder)
-        self._agent = agent.again(plugins=["no:console", Throttle()])
+        definition: Agent = ray.get(agent[0])  # in a list: Ray keeps no argument of an actor for its restart
+        self._agent = definition.again(plugins=["no:console", Throttle()])
         self._store = None if store is None else store()
 
     def take(self, run: str, id: str, prompt: Any) -> Any:
@@ -81,11 +82,12 @@ class Cluster:
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False)
         count = actors or max(1, int(ray.cluster_resources().get("CPU", 1)))
-        kind = ray.remote(max_restarts=-1, max_task_retries=-1, max_concurrency=concurrency)(Shard)
-        definition = ray.put(agent)
+        remote: Any = ray.remote  # its types know no options of actors
+        kind = remote(max_restarts=-1, max_task_retries=-1, max_concurrency=concurrency)(Shard)
+        self._definition = ray.put(agent)  # kept here: an actor that is restarted reads it again
         where = os.path.abspath(folder or ".")
         self._room = count * concurrency
-        self.actors = [kind.remote(definition, where, store) for _ in range(count)]
+        self.actors = [kind.remote([self._definition], where, store) for _ in range(count)]
 
     def actor(self, key: str) -> Any:
         """The actor that has this key."""
