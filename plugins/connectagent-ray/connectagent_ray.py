@@ -81,7 +81,8 @@ class Cluster:
     ) -> None:
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False)
-        count = actors or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        there: Any = ray
+        count = actors or max(1, int(there.cluster_resources().get("CPU", 1)))
         remote: Any = ray.remote  # its types know no options of actors
         kind = remote(max_restarts=-1, max_task_retries=-1, max_concurrency=concurrency)(Shard)
         self._definition = ray.put(agent)  # kept here: an actor that is restarted reads it again
