@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import time
@@ -80,7 +81,7 @@ class Cluster:
         folder: str | None = None,
     ) -> None:
         if not ray.is_initialized():
-            ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
+            ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
         there: Any = ray
         count = actors or max(1, int(there.cluster_resources().get("CPU", 1)))
         remote: Any = ray.remote  # its types know no options of actors
