@@ -43,6 +43,7 @@ MADE: dict[str, Callable[[Any], Any] | None] = {
     "approve": lambda module: module.Approve(risky=()),  # there is nobody to ask
     "budget": lambda module: module.Budget(model_calls=100),
     "policy": lambda module: module.Policy(text="rules:\n  - allow: '*'\n"),
+    "ray": None,  # no plugin of an agent, and its library is large
     "reflect": None,  # it makes model calls of its own, which were not recorded
     "verify": lambda module: module.Verify(lambda agent: None),
 }
@@ -133,10 +134,11 @@ def test_a_model_of_a_plugin_is_found_by_its_name(installed: Environment) -> Non
 def plugin_of(folder: Path) -> Any:
     """A plugin as it is made for an agent with all of them; None where it does not go with the others."""
     name = folder.name.removeprefix("connectagent-")
+    if name in MADE and MADE[name] is None:
+        return None
     module = importlib.import_module(modules_of(folder)[0])
-    if name in MADE:
-        make = MADE[name]
-        return make(module) if make else None
+    if make := MADE.get(name):
+        return make(module)
     entries = PROJECTS[folder.name]["project"].get("entry-points", {}).get("connectagent", {})
     names = [value.partition(":")[2] for value in entries.values()]
     try:

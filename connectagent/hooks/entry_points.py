@@ -43,7 +43,7 @@ IN_CODE = (CODE, USE)
 # The plugins that this project publishes.
 OFFICIAL = (
     *("adk", "approve", "artifacts", "budget", "checkpoint", "compact", "dbos", "local", "loopguard", "mcp", "memory"),
-    *("notify", "otel", "policy", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks", "verify"),
+    *("notify", "otel", "policy", "ray", "redact", "reflect", "retry", "sandbox", "serve", "shellhooks", "verify"),
 )
 
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import sqlalchemy as sa
-from dbos import DBOS, DBOSClient, Serializer
+import sqlalchemy as sa  # type: ignore[import-not-found, unused-ignore]
+from dbos import DBOS, DBOSClient, Serializer  # type: ignore[import-not-found, unused-ignore]
 
 from connectagent import Agent, ConfigError, DivergenceError, Paused, SessionBusy, mask
 
@@ -277,7 +277,7 @@ def _queue(agent: str) -> str:
     return f"connectagent:{agent}"
 
 
-class _Json(Serializer):
+class _Json(Serializer):  # type: ignore[misc, unused-ignore]
     """What is in the database is data: reading it runs no code, as unpickling would."""
 
     def serialize(self, data: Any) -> str:

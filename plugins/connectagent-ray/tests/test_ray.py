@@ -1,0 +1,101 @@
+"""Prompts and sessions over a Ray cluster, whose workers are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ray = pytest.importorskip("ray", reason="ray is not installed")
+from connectagent_ray import Cluster  # noqa: E402
+
+from connectagent import Agent, ToolRejected, before_each_tool  # noqa: E402
+
+ITEMS, KILLS = int(os.environ.get("RAY_ITEMS", "30")), int(os.environ.get("RAY_KILLS", "1"))
+pytestmark = pytest.mark.filterwarnings("ignore")  # of ray itself
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    root = Path(__file__).parents[3]
+    paths = [root, root / "plugins/connectagent-ray", os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, paths))
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+def helper(folder: Path, **options: Any) -> Agent:
+    ran = str(folder / "ran")
+
+    def search(query: str) -> str:
+        """Search the docs."""
+        import os
+        import time
+
+        file = os.open(ran, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(file, f"{query}\n".encode())
+        os.close(file)
+        time.sleep(0.02)
+        return "found"
+
+    return Agent("helper", tools=[search], model="offline", quiet=True, **options)
+
+
+def ran(folder: Path) -> Counter[str]:
+    file = folder / "ran"
+    return Counter(file.read_text().splitlines() if file.exists() else [])
+
+
+def test_items_are_taken_once_though_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prompts = [f"Search for page {number}" for number in range(ITEMS)]
+    when = {(number + 1) * ITEMS // (KILLS + 2) for number in range(KILLS)}
+    killed, items = 0, []
+    with Cluster(helper(tmp_path), actors=2, concurrency=4) as cluster:
+        for done, item in enumerate(cluster.map(prompts, run="nightly")):
+            items.append(item)
+            if done in when:
+                actor = random.Random(done).choice(cluster.actors)
+                os.kill(ray.get(actor.process.remote()), signal.SIGKILL)
+                killed += 1
+        assert killed == KILLS
+        assert Counter(item.status for item in items) == {"answered": ITEMS}, [i.error for i in items if i.error]
+        assert sorted(item.number for item in items) == list(range(ITEMS))
+        before = ran(tmp_path)
+        assert set(before.values()) == {1} and len(before) >= ITEMS - 4 * KILLS  # the rest was in doubt
+        assert all(item.known for item in cluster.map(prompts, run="nightly"))
+    here = list(helper(tmp_path).map(prompts, run="nightly"))
+    assert all(item.known for item in here) and ran(tmp_path) == before
+
+
+def test_a_chat_goes_on_though_its_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Cluster(helper(tmp_path), actors=2) as cluster:
+        cluster.turn("a", "Search for one", 1)
+        killer = os.kill, ray.get(cluster.actor("a").process.remote())
+        timer = threading.Timer(0.01, killer[0], (killer[1], signal.SIGKILL))
+        timer.start()
+        assert cluster.turn("a", "Search for two", 2) == cluster.turn("a", "Search for two", 2)
+        timer.join()
+    assert helper(tmp_path).for_session("a").turns == 2 and set(ran(tmp_path).values()) == {1}
+
+
+def test_a_guard_acts_in_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @before_each_tool
+    def guard() -> None:
+        raise ToolRejected("never")
+
+    with Cluster(helper(tmp_path, plugins=[guard]), actors=2) as cluster:
+        items = list(cluster.map([f"Search for {n}" for n in range(8)], run="guarded"))
+        cluster.turn("a", "Search for x", 1)
+    assert len(items) == 8 and all("never" in item.result for item in items) and not ran(tmp_path)
