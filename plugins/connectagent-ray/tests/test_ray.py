@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from connectagent_ray import Cluster  # noqa: E402
 from connectagent import Agent, ToolRejected, before_each_tool  # noqa: E402
 
 ITEMS, KILLS = int(os.environ.get("RAY_ITEMS", "30")), int(os.environ.get("RAY_KILLS", "1"))
+CHATS, TURNS = int(os.environ.get("RAY_CHATS", "3")), 5
 pytestmark = pytest.mark.filterwarnings("ignore")  # of ray itself
 
 
@@ -76,16 +78,24 @@ def test_items_are_taken_once_though_workers_are_killed(tmp_path: Path, monkeypa
     assert all(item.known for item in here) and ran(tmp_path) == before
 
 
-def test_a_chat_goes_on_though_its_worker_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chats_go_on_though_workers_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Cluster(helper(tmp_path), actors=2) as cluster:
-        cluster.turn("a", "Search for one", 1)
-        killer = os.kill, ray.get(cluster.actor("a").process.remote())
-        timer = threading.Timer(0.01, killer[0], (killer[1], signal.SIGKILL))
-        timer.start()
-        assert cluster.turn("a", "Search for two", 2) == cluster.turn("a", "Search for two", 2)
-        timer.join()
-    assert helper(tmp_path).for_session("a").turns == 2 and set(ran(tmp_path).values()) == {1}
+
+    def chat(number: int) -> None:
+        for turn in range(TURNS):
+            cluster.turn(f"c{number}", f"Search for c{number}.{turn}", turn + 1)
+
+    with Cluster(helper(tmp_path), actors=2, concurrency=4) as cluster, ThreadPoolExecutor(8) as threads:
+        chats = [threads.submit(chat, number) for number in range(CHATS)]
+        for kill in range(KILLS):
+            while len(ran(tmp_path)) < (kill + 1) * CHATS * TURNS // (KILLS + 1):
+                time.sleep(0.005)
+            os.kill(ray.get(cluster.actors[kill % 2].process.remote()), signal.SIGKILL)
+        for one in chats:
+            one.result()
+    assert all(helper(tmp_path).for_session(f"c{number}").turns == TURNS for number in range(CHATS))
+    assert set(ran(tmp_path).values()) == {1}
+    assert len(ran(tmp_path)) >= CHATS * TURNS - 4 * KILLS  # the rest was in doubt
 
 
 def test_a_guard_acts_in_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
