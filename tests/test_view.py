@@ -302,7 +302,7 @@ def test_the_exported_page_asks_for_nothing_and_no_text_ends_its_data() -> None:
     assert not re.search(r"(src|href)=\"(?!data:|#)", text)
     assert scripts == len(blocks_of(text)) + 2 and "<img" not in text
     blocks = blocks_of(text)
-    assert list(blocks) == ["shown", "details", "conversation", "changes", "requests", "ends"]
+    assert list(blocks) == ["shown", "details", "conversation", "changes", "requests", "raw", "images", "ends"]
     assert any(HOSTILE in field["text"] for entry in json.loads(blocks["details"]) for field in entry)
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import view_browser
 from view_agents import Page, big, busy, failing
-from view_browser import CONTRAST, NEEDS_CHROMIUM, SHOWN, Tab
+from view_browser import CONTRAST, NEEDS_CHROMIUM, PNG, SHOWN, Tab
 
-from connectagent import Agent
+from connectagent import Agent, Image
 from connectagent.cli.view.command import in_browser
 from connectagent.cli.view.page import page_of
 from connectagent.records.read import read_record
@@ -236,6 +236,25 @@ def test_the_exported_page_works_from_a_file_and_asks_for_nothing(tab: Tab, fold
     page.wait_for_selector("#conversation .message.foreign:has-text('edited by shorten')")
     assert tab.requests == [file.as_uri()]
     assert page.evaluate("window.pwned") is None
+
+
+def test_the_exported_page_shows_raw_requests_and_images(tab: Tab, folder: Path) -> None:
+    agent = Agent("seer", llm=ScriptedLLM("A dot."), quiet=True)
+    images = [Image(data=data, media_type="image/png") for data in (PNG, bytes(90_000))]  # the second is kept apart
+    agent.input(["What is it?", *images])
+    file = folder / "page.html"
+    file.write_text(page_of(read_record(agent.record or "")), "utf-8")
+    page = tab.open(file.as_uri())
+    page.click(".row.model > summary")
+    page.click(".request .raw > summary")
+    page.wait_for_selector(".request .raw .json")
+    assert page.inner_text(".request .raw .json").startswith("{2}")
+    page.click("#show-conversation")
+    for button in page.query_selector_all("#conversation button:text-is('Show image')"):
+        button.click()
+    page.wait_for_selector("#conversation img[alt='image 1 of this message']")
+    page.wait_for_selector("#conversation .picture:has-text('too large for this page')")
+    assert tab.requests == [file.as_uri()]
 
 
 def test_the_end_of_the_server_is_told(tab: Tab) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -14,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from view_agents import Page, busy, company, failing, killed
 
-from connectagent import Agent, before_each_tool
+from connectagent import Agent, Image, before_each_tool
 from connectagent.cli.view.address import kept_secret
 from connectagent.cli.view.editor import check_editor, editor_link
 from connectagent.cli.view.listing import listing_of
@@ -197,6 +199,29 @@ def test_the_exported_page_has_requests_changes_and_whole_results() -> None:
     text = page_of(read_record(company().record or ""))
     assert '"state": "new"' in text and '["-", "some day"]' in text and "vscode:" not in text
     assert '"id=\\"data-ends' not in text and "a trap](javascript:" in text
+
+
+def test_the_exported_page_has_the_first_raw_requests_and_images_of_a_large_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = [Image(data=bytes(size), media_type="image/png") for size in (3_000, 300, 200, 90_000)]
+    agent = Agent("seer", llm=ScriptedLLM("A dot.", "Two."), quiet=True)
+    agent.input(["What is it?", *images])
+    agent.input("And now?")
+
+    def blocks() -> list[Any]:
+        text = page_of(read_record(agent.record or ""))
+        found = re.findall(r'id="data-(?:raw|images)">(.*?)</script>', text)
+        return [json.loads(one) for one in found]
+
+    raw, shown = blocks()
+    first = min(raw, key=int)
+    assert len(raw) == 2 and json.loads(raw[first])["messages"][0]["content"][0]["text"] == "What is it?"
+    assert list(shown) == ["/0/0/0", "/0/0/1", "/0/0/2"] and shown["/0/0/1"].startswith("data:image/png;base64,AAAA")
+    monkeypatch.setattr("connectagent.cli.view.page._MOST_RAW", len(raw[first]))
+    monkeypatch.setattr("connectagent.cli.view.page._MOST_IMAGES", 800)
+    raw, shown = blocks()
+    assert list(raw) == [first] and list(shown) == ["/0/0/1", "/0/0/2"]
 
 
 # -- the editor ----------------------------------------------------------------------------------

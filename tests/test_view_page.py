@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import view_browser
 from view_agents import HOSTILE, Page, big, busy, company, failing, killed
-from view_browser import NEEDS_CHROMIUM, NODE, SHOWN, Tab
+from view_browser import NEEDS_CHROMIUM, NODE, PNG, SHOWN, Tab
 
 from connectagent import Agent, LLMRequest, before_llm
 from connectagent.testing import ScriptedLLM
@@ -234,11 +234,7 @@ def test_json_is_a_tree_and_thinking_is_folded(tab: Tab, served: Page) -> None:
 def test_an_image_is_shown_when_it_is_asked_for(tab: Tab, served: Page) -> None:
     from connectagent import Image
 
-    data = bytes.fromhex(
-        "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f00050001ff"
-        "56c72f0d0000000049454e44ae426082"
-    )
-    image = Image(data=data, media_type="image/png")
+    image = Image(data=PNG, media_type="image/png")
     Agent("seer", llm=ScriptedLLM("A dot."), quiet=True).input(["What is it?", image])
     page = tab.open(served.server.url)
     page.keyboard.press("c")

@@ -35,6 +35,11 @@ def browser() -> Iterator[Any]:
         yield browser
         browser.close()
 
+PNG = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f00050001ff"
+    "56c72f0d0000000049454e44ae426082"
+)
+
 
 class Tab:
     """A page of the browser, which must have nothing to complain about."""

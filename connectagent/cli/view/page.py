@@ -13,11 +13,12 @@ from typing import Any
 
 from connectagent.cli.log.reading import data_text
 from connectagent.cli.view.changes import changes_of, request_data
-from connectagent.cli.view.conversation import conversation_of
+from connectagent.cli.view.conversation import conversation_of, images_of
 from connectagent.cli.view.listing import listing_of, number_lines
 from connectagent.cli.view.rows import fields_of
+from connectagent.records.blobs import REFERENCE
 from connectagent.records.file import BETWEEN_TURNS
-from connectagent.records.watched import watched_agents
+from connectagent.records.watched import WatchedAgent, watched_agents
 from connectagent.session.usage import spent_in
 
 # Modules, each behind those that it imports. The page gets them as one script: an exported page is one file, in which
@@ -29,6 +30,7 @@ SCRIPTS = (
 )
 LIBRARY = "vendor/marked.umd.js"
 _WHOLE = ("result", "error", "input")  # the texts of a turn that the page shows whole
+_MOST_RAW, _MOST_IMAGES = 8_000_000, 32_000_000  # characters
 _SCRIPT = '<script src="{}" defer></script>'
 _LINKS = f'<link rel="stylesheet" href="page.css">{_SCRIPT.format("library.js")}{_SCRIPT.format("page.js")}'
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"[^\"]*\";\n", re.MULTILINE)
@@ -59,7 +61,8 @@ def page_of(record: dict[str, Any]) -> str:
     """A record as a page in one file that loads nothing else.
 
     Args:
-        record: as `read_record` returns it. Its long texts stay head and tail.
+        record: as `read_record` returns it. Its long texts stay head and tail. Of very large ones the raw JSON of later
+            requests and some images are left out, and the page says so.
     """
     listing = listing_of(record)
     number_lines(record)
@@ -75,6 +78,8 @@ def page_of(record: dict[str, Any]) -> str:
             for agent in agents
             for request in agent.requests()
         },
+        "raw": _raw_requests(agents),
+        "images": _images(agents),
         "ends": [{key: data_text(item[key]) for key in _WHOLE if item.get(key)} for item in listing.ends],
     }
     form = '<script type="application/json" id="data-{}">{}</script>'
@@ -85,6 +90,34 @@ def page_of(record: dict[str, Any]) -> str:
     whole = _file("page.html").replace("<!-- head -->", head)
     scripts = f"<script>{library()}</script>\n<script>{script()}</script>"
     return whole.replace("</body>", f"{data}\n{scripts}\n</body>")
+
+
+def _raw_requests(agents: list[WatchedAgent]) -> dict[str, str]:
+    """Requests as JSON, by the number of their entry; the first ones, as each has all messages before it."""
+    found: dict[str, str] = {}
+    room = _MOST_RAW
+    for agent in agents:
+        for request in agent.requests():
+            text = data_text(request.data(), 2)
+            room -= len(text)
+            if room < 0:
+                return found
+            found[str(request.entry["number"])] = text
+    return found
+
+
+def _images(agents: list[WatchedAgent]) -> dict[str, str]:
+    """The images of messages, by the place that the page asks for."""
+    found: dict[str, str] = {}
+    room = _MOST_IMAGES
+    for agent in agents:
+        for line, shown in enumerate([*agent.history.lines, *agent.history.removed]):
+            for change, one in enumerate(shown.changes):
+                for number, url in enumerate(images_of(one.message)):
+                    if REFERENCE.search(url) is None and len(url) <= room:
+                        room -= len(url)
+                        found[f"{agent.branch or ''}/{line}/{change}/{number}"] = url
+    return found
 
 
 def _summary(record: dict[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,11 @@ function keyed(lines) {
   });
 }
 
+/** @param {string} what @returns {never} */
+function leftOut(what) {
+  throw new Error(`${what} is too large for this page; --whole may bring it, and connectagent view shows it`);
+}
+
 /** @type {Record<string, (...given: any[]) => Promise<any>>} */
 const inFile = {
   sessions: async () => ({sessions: [block("shown").summary], count: 1, all: 1}),
@@ -85,17 +90,14 @@ const inFile = {
     return {keys, lines: Object.fromEntries(short)};
   },
   message: async (record, branch, message, change) => block("conversation")[branch ?? ""][message].changes[change].text,
-  image: async () => {
-    throw new Error("images are not in an exported page; connectagent view shows them");
-  },
+  image: async (record, branch, message, change, image) =>
+    block("images")[[branch ?? "", message, change, image].join("/")] ?? leftOut("this image"),
   changes: async (record, entry) => {
     const changes = block("changes").filter((/** @type {any} */ change) => entry === undefined || change.n === entry);
     return {changes, count: changes.length};
   },
   request: async (record, entry) => block("requests")[entry] ?? null,
-  raw: async () => {
-    throw new Error("the raw JSON is not in an exported page; connectagent view shows it");
-  },
+  raw: async (record, request) => block("raw")[request] ?? leftOut("the raw JSON of this request"),
   sent: async (record, request, place) =>
     block("requests")[request].messages.find((/** @type {any} */ one) => one.place === place).text,
   find: async (record, text) => {
