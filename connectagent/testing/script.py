@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 from connectagent.data import LLMResponse, Message, ToolCall, WordByWord
+from connectagent.session.state import clone
 
 _numbers = itertools.count(1)
 
@@ -53,7 +53,7 @@ class ScriptedLLM(WordByWord):
             ScriptEnded: there is none left.
             BaseException: the next response, if it is an exception.
         """
-        self.requests.append(Request(copy.deepcopy(messages), copy.deepcopy(tools or [])))
+        self.requests.append(Request(clone(messages), clone(tools or [])))
         number = len(self.requests)
         if number > len(self.responses):
             last = messages[-1] if messages else None

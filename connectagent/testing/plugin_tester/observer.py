@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,8 @@ from connectagent.testing.plugin_tester.paths import OTHERS, RAN, PathError, Pat
 from connectagent.testing.plugin_tester.shared_state import Keeping
 from connectagent.testing.rules import conversation_problems
 
+_CALL_ID = re.compile(r"\bcall_do_\w+?_\d+\b")  # as `call()` makes them
+_fine: set[str] = set()  # conversations without problems
 _MESSAGES = {"message": "added", "message_edited": "edited", "message_removed": "removed"}
 _EDITED = {"tool_call": "arguments", "tool_calls": "arguments", "request": "request", "response": "response"}
 _VALUES = {  # what a value that a hook takes changes
@@ -129,7 +132,7 @@ class Observer:
         self._judged = requests
         sessions = [agent.current_session for agent in agents if agent.current_session]
         for messages in [*asked, *(session["messages"] for session in sessions)]:
-            problems = conversation_problems(messages) if messages else []
+            problems = _problems(messages) if messages else []
             if problems and not any(fault.rule == "order" for fault in self.faults):
                 self.fault("order", self._changed_by, f"left a conversation that no provider takes: {problems[0]}")
 
@@ -347,6 +350,18 @@ class _Generator:
             if what != "swallowed":
                 problem = f"{type(error).__name__} was {what}"
             self.watch.fault("interrupts", self.handler.by, f"{problem}: catch Exception, never BaseException")
+
+
+def _problems(messages: list[Message]) -> list[str]:
+    """What providers would refuse. Most conversations of a check are alike but for the ids of their calls."""
+    numbers: dict[str, str] = {}
+    text = _CALL_ID.sub(lambda id: numbers.setdefault(id[0], f"call_{len(numbers)}"), repr(messages))
+    if text in _fine:
+        return []
+    problems = conversation_problems(messages)
+    if not problems:
+        _fine.add(text)
+    return problems
 
 
 def _named(llm: PathModel, model: str) -> PathModel:
