@@ -6,8 +6,8 @@ that waits goes on or another one does, and where processes die by SIGKILL: nowh
 more while the killed turn goes on (`twice`).
 
 Without CONNECTAGENT_MATRIX every tree runs with every decision and is killed at a few points, each feature runs in a
-few of the trees, and over half of the pairs of features in one. CONNECTAGENT_MATRIX=5 runs all cells, each killed at 5 points;
-CONNECTAGENT_MATRIX=all kills each at every point.
+few of the trees, and over half of the pairs of features in one. CONNECTAGENT_MATRIX=5 runs all cells, each killed at
+5 points; CONNECTAGENT_MATRIX=all kills each at every point.
 """
 
 from __future__ import annotations
