@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -84,7 +83,8 @@ def test_the_version_takes_at_most_five_times_as_long_as_python_itself(tmp_path)
 
     took("-m", "connectagent", "--version")
     pairs = [(took("-m", "connectagent", "--version"), took("-c", "pass")) for _ in range(7)]
-    assert statistics.median(ours / python for ours, python in pairs) <= 5
+    ours, python = (min(column) for column in zip(*pairs, strict=True))  # the machine may be busy
+    assert ours <= 5 * python
 
 
 @pytest.mark.parametrize(

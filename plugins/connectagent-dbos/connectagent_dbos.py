@@ -135,10 +135,11 @@ class Turns:
     def _ask(self, kind: str, key: str, given: list[Any]) -> str:
         options: Any = {"workflow_name": f"connectagent_{kind}", "queue_name": _queue(self._agent)}
         with self._lock:
-            self._last = max(time.time_ns(), self._last + 1)  # DBOS orders by the second (SQLite), then by the id
+            self._last = max(time.time_ns(), self._last + 1)  # DBOS orders by the id what came in one second
             id = f"{self._last:020}-{uuid.uuid4().hex[:12]}"
             options |= {"queue_partition_key": key, "app_version": VERSION, "workflow_id": id}
             self._client.enqueue(options, *given)
+            time.sleep(0.002)  # with limits it orders by milliseconds only
         return id
 
     def close(self) -> None:
@@ -153,7 +154,7 @@ def worker(
     name: str = "local",
     *,
     concurrency: int | None = None,
-    worker_concurrency: int | None = 16,
+    worker_concurrency: int = 16,
     rate: tuple[int, float] | None = None,
     attempts: int = ATTEMPTS,
 ) -> Iterator[Turns]:
@@ -163,7 +164,7 @@ def worker(
 
     Args:
         agent: whose definition takes the turns; `plugins=` and guards act in each.
-        database: its URL; `sqlite:///agents.db` for workers on one machine.
+        database: its URL; `sqlite:///agents.db` for workers on one machine, without `concurrency` and `rate`.
         name: of this worker, other than that of all that run. One that starts with the name of a dead one goes on
             with what that one had begun.
         concurrency: how many turns run at the same time, over all workers; None for any number.
@@ -175,13 +176,17 @@ def worker(
         `Turns` of this agent.
 
     Raises:
-        ConfigError: the agent is not recorded.
+        ConfigError: the agent is not recorded, or limits over all workers are given for SQLite, where DBOS counts
+            without a lock.
     """
+    if (concurrency is not None or rate is not None) and sa.make_url(database).get_backend_name() == "sqlite":
+        raise ConfigError("concurrency= and rate= need PostgreSQL; for SQLite there is worker_concurrency=")
     if not agent.log.recording:
         raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); its turns go on from its records")
     config: Any = {"name": agent.name, "system_database_url": database, "executor_id": name, "serializer": _Json()}
     config |= {"application_version": VERSION, "log_level": "WARNING"}
-    limits: Any = {"global_concurrency": concurrency, "worker_concurrency": worker_concurrency}
+    limits: Any = {"global_concurrency": concurrency}
+    limits["worker_concurrency"] = worker_concurrency if concurrency is None else min(worker_concurrency, concurrency)
     limits["limiter"] = None if rate is None else {"limit": rate[0], "period": rate[1]}
     records = Records(database)
     DBOS(config=config)

@@ -1,4 +1,4 @@
-"""A worker of the tests: `python dbos_worker.py URL NAME FOLDER EFFECTS`, until it is killed."""
+"""A worker of the tests: `python dbos_worker.py URL NAME FOLDER EFFECTS [CONCURRENCY]`, until it is killed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ EFFECTS = sys.argv[4]
 @tool
 def note(text: str) -> str:
     """Note a text."""
+    began = time.time()
     with open(EFFECTS, "a") as file:
         file.write(f"{text}\n")
     time.sleep(0.02)
+    with open(f"{EFFECTS}.times", "a") as file:
+        file.write(f"{text} {began} {time.time()}\n")
     return f"noted {text}"
 
 
@@ -41,6 +44,7 @@ class Model:
 if __name__ == "__main__":
     os.makedirs(sys.argv[3], exist_ok=True)
     os.chdir(sys.argv[3])
-    with worker(Agent("notes", tools=[note], llm=Model(), quiet=True), sys.argv[1], sys.argv[2], worker_concurrency=4):
+    limits: dict[str, Any] = {"concurrency": int(sys.argv[5])} if len(sys.argv) > 5 else {"worker_concurrency": 4}
+    with worker(Agent("notes", tools=[note], llm=Model(), quiet=True), sys.argv[1], sys.argv[2], **limits):
         print("ready", flush=True)
         time.sleep(600)

@@ -24,6 +24,7 @@ from connectagent.testing import ScriptedLLM, call
 
 PAID: list[int] = []
 KILLS = int(os.environ.get("DBOS_KILLS", "1"))  # set it for a longer run
+TURNS, NOTES = 6, 2  # that are asked for between two kills; the notes that each takes
 WORKER = Path(__file__).with_name("dbos_worker.py")
 
 
@@ -119,6 +120,12 @@ def test_an_agent_without_a_record_is_refused(database: str) -> None:
         pass
 
 
+def test_limits_over_all_workers_are_refused_where_nothing_locks_the_count(database: str) -> None:
+    for limits in ({"concurrency": 2}, {"rate": (6, 2.0)}):
+        with pytest.raises(ConfigError, match="need PostgreSQL"), worker(agent_with(), database, **limits):  # type: ignore[arg-type]
+            pass
+
+
 def test_a_piece_has_one_writer(database: str) -> None:
     one, two = Records(database), Records(database)
     one.append("a", 0, b"first")
@@ -134,35 +141,35 @@ def test_a_piece_has_one_writer(database: str) -> None:
 # -- workers that die --------------------------------------------------------------------------------
 
 
+def start(database: str, name: str, place: Path, *more: Any) -> subprocess.Popen[str]:
+    """A worker in a process of its own, which writes its notes beside its folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", WORKER, database, name, place, place.parent / "effects.txt", *map(str, more)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    with process.stdout as told:
+        assert told.readline() == "ready\n"
+    return process
+
+
 def killed(database: str, folder: Path, kills: int) -> Counter[str]:
     """Let workers die with their folder until all turns are taken; how often each note was taken."""
     effects, chance = folder / "effects.txt", random.Random(7)
     effects.touch()
 
-    def start(number: int) -> subprocess.Popen[str]:
-        here = folder / f"disk{number}"
-        path = os.pathsep.join(sys.path)
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", WORKER, database, "w", here, effects],
-            env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert process.stdout is not None
-        with process.stdout as told:
-            assert told.readline() == "ready\n"
-        return process
-
-    process = start(0)
+    process = start(database, "w", folder / "disk0")
     turns = Turns(database, "notes")
     ids, count = [], 0
     try:
         for number in range(kills):
-            ids += [turns.enqueue(f"s{count % 7}", f"p{count + one}") for one in range(2)]
-            count += 2
+            ids += [turns.enqueue(f"s{(count + one) % 7}", f"p{count + one}") for one in range(TURNS)]
+            count += TURNS
             time.sleep(chance.uniform(0.05, 0.6))
             process.kill()
             process.wait()
             shutil.rmtree(folder / f"disk{number}")
-            process = start(number + 1)
+            process = start(database, "w", folder / f"disk{number + 1}")
         told = [turns.result(id) for id in ids]
     finally:
         turns.close()
@@ -175,7 +182,7 @@ def killed(database: str, folder: Path, kills: int) -> Counter[str]:
 def in_doubt_at_most(notes: Counter[str], kills: int) -> None:
     """No note twice; one whose worker died in it may be left to the model, as `docs/pause-and-resume.md` says."""
     assert max(notes.values()) == 1
-    assert 2 * 2 * kills - len(notes) <= 4 * kills
+    assert NOTES * TURNS * kills - len(notes) <= 4 * kills
 
 
 def test_nothing_is_done_twice_where_workers_die_with_their_disk(database: str, folder: Path) -> None:
@@ -209,3 +216,26 @@ def postgres(tmp_path: Path) -> Iterator[Callable[[], str]]:
 
 def test_so_it_is_with_postgresql(postgres: Callable[[], str], folder: Path) -> None:
     in_doubt_at_most(killed(postgres(), folder, KILLS), KILLS)
+
+
+def test_two_workers_keep_limits_and_order(postgres: Callable[[], str], folder: Path) -> None:
+    database = postgres()
+    first = start(database, "w1", folder / "one", 2)
+    second = start(database, "w2", folder / "two", 2)
+    turns = Turns(database, "notes")
+    try:
+        ids = [turns.enqueue(f"s{number % 4}", f"p{number}") for number in range(24)]
+        assert [turns.result(id)["result"] for id in ids] == [f"done p{number}" for number in range(24)]
+    finally:
+        turns.close()
+        for process in (first, second):
+            process.kill()
+            process.wait()
+    lines = [line.split() for line in (folder / "effects.txt.times").read_text().splitlines()]
+    spans = [(float(began), float(ended), text) for text, began, ended in lines]
+    assert len(spans) == 48
+    assert max(sum(began <= at < ended for began, ended, _ in spans) for at, _, _ in spans) <= 2
+    for session in range(4):
+        taken = [int(text[1:].partition(".")[0]) for _, _, text in sorted(spans)]
+        own = [number for number in taken if number % 4 == session]
+        assert own == sorted(own)
