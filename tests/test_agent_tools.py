@@ -451,11 +451,13 @@ def press():
         time.sleep(0.001)
     pressed.set()
 
-threading.Thread(target=press).start()
+presser = threading.Thread(target=press)
+presser.start()
 try:
     root.input("Hi")
 except KeyboardInterrupt:
     print("interrupted")
+presser.join()
 results = [m["content"] for m in root.current_session["messages"] if m["role"] == "tool"]
 print(results)
 print([agent.current_session["outcome"] for agent in (a, b, inner, c)])
