@@ -179,15 +179,11 @@ def worker(
         ConfigError: the agent is not recorded, or limits over all workers are given for SQLite, where DBOS counts
             without a lock.
     """
-    if (concurrency is not None or rate is not None) and sa.make_url(database).get_backend_name() == "sqlite":
-        raise ConfigError("concurrency= and rate= need PostgreSQL; for SQLite there is worker_concurrency=")
     if not agent.log.recording:
         raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); its turns go on from its records")
+    limits = _limits(database, concurrency, worker_concurrency, rate)
     config: Any = {"name": agent.name, "system_database_url": database, "executor_id": name, "serializer": _Json()}
     config |= {"application_version": VERSION, "log_level": "WARNING"}
-    limits: Any = {"global_concurrency": concurrency}
-    limits["worker_concurrency"] = worker_concurrency if concurrency is None else min(worker_concurrency, concurrency)
-    limits["limiter"] = None if rate is None else {"limit": rate[0], "period": rate[1]}
     records = Records(database)
     DBOS(config=config)
     try:
@@ -202,6 +198,17 @@ def worker(
     finally:
         DBOS.destroy(destroy_registry=True, workflow_completion_timeout_sec=30)
         records.close()
+
+
+def _limits(database: str, concurrency: int | None, in_process: int, rate: tuple[int, float] | None) -> dict[str, Any]:
+    """The limits of a queue, as DBOS takes them."""
+    if (concurrency is not None or rate is not None) and sa.make_url(database).get_backend_name() == "sqlite":
+        raise ConfigError("concurrency= and rate= need PostgreSQL; for SQLite there is worker_concurrency=")
+    return {
+        "global_concurrency": concurrency,
+        "worker_concurrency": in_process if concurrency is None else min(in_process, concurrency),
+        "limiter": None if rate is None else {"limit": rate[0], "period": rate[1]},
+    }
 
 
 class _Workflows:
