@@ -166,14 +166,16 @@ def test_ctrl_c_ends_the_turn_and_twice_within_a_second_the_chat(chat: Chat, tmp
     at.press("and now", "Enter")
     at.until("2: 'and now'")
     at.until_prompt()
-    at.press("stuck", "Enter")
-    at.until("I am think", times=2)
-    before = time.monotonic()
-    at.press("C-c")
-    time.sleep(0.1)  # two signals at once are one
-    at.press("C-c")
-    if time.monotonic() - before > 0.9:  # on a slow machine
-        pytest.skip("the keys were not pressed within a second")
+    for number in range(2, 5):  # on a slow machine, until two keys are pressed within a second
+        at.press("stuck", "Enter")
+        at.until("I am think", times=number)
+        before = time.monotonic()
+        at.press("C-c")
+        time.sleep(0.1)  # two signals at once are one
+        at.press("C-c")
+        if time.monotonic() - before < 0.9:
+            break
+        at.until_prompt()
     assert at.ended() == 130
 
 

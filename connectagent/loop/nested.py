@@ -181,8 +181,8 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
 def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     """Begin an inner turn; a copy of the caller's state, which is the tree's, or None outside of the caller's tree."""
     agent, handoff = turn.agent, turn.handoff
-    related = agent.root is caller.agent.root
-    labels = agent.enter_session(turn, None if related else f"{caller.branch or caller.agent.name}.{agent.name}")
+    branch = _branch_outside(agent, caller)
+    related, labels = branch is None, agent.enter_session(turn, branch)
     state = copy_of(caller.state) if related else None
     caller.opens(turn.id)
     if not turn.has_begun(turn.id):
@@ -248,9 +248,12 @@ def _refuse_waiting(agent: Any) -> None:
 def _meet(agent: Any, caller: Turn) -> None:
     """Refuse an agent that is too deep inside others; tell the root's runtime of any other."""
     _check_depth(agent, caller)
-    related = agent.root is caller.agent.root
-    branch = agent.branch if related else f"{caller.branch or caller.agent.name}.{agent.name}"
-    caller.root.agent.runtime.on_inner(agent, branch)
+    caller.root.agent.runtime.on_inner(agent, _branch_outside(agent, caller) or agent.branch)
+
+
+def _branch_outside(agent: Any, caller: Turn) -> str | None:
+    """The branch of an agent of another tree; None for one of the caller's own."""
+    return None if agent.root is caller.agent.root else f"{caller.branch or caller.agent.name}.{agent.name}"
 
 
 def _check_depth(agent: Any, caller: Turn) -> None:

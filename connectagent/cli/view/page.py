@@ -93,15 +93,15 @@ def page_of(record: dict[str, Any]) -> str:
 
 
 def _raw_requests(agents: list[WatchedAgent]) -> dict[str, str]:
-    """Requests as JSON, by the number of their entry; the first ones, as each has all messages before it."""
+    """Requests as JSON, by the number of their entry; of each agent the first ones, as later ones repeat them."""
     found: dict[str, str] = {}
     room = _MOST_RAW
     for agent in agents:
         for request in agent.requests():
             text = data_text(request.data(), 2)
+            if len(text) > room:
+                break
             room -= len(text)
-            if room < 0:
-                return found
             found[str(request.entry["number"])] = text
     return found
 

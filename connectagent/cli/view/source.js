@@ -64,9 +64,9 @@ function keyed(lines) {
   });
 }
 
-/** @param {string} what @returns {never} */
-function leftOut(what) {
-  throw new Error(`${what} is too large for this page; --whole may bring it, and connectagent view shows it`);
+/** @param {string} what @param {string} [more] @returns {never} */
+function leftOut(what, more = "") {
+  throw new Error(`${what} is too large for this page; ${more}connectagent view shows it`);
 }
 
 /** @type {Record<string, (...given: any[]) => Promise<any>>} */
@@ -91,7 +91,7 @@ const inFile = {
   },
   message: async (record, branch, message, change) => block("conversation")[branch ?? ""][message].changes[change].text,
   image: async (record, branch, message, change, image) =>
-    block("images")[[branch ?? "", message, change, image].join("/")] ?? leftOut("this image"),
+    block("images")[[branch ?? "", message, change, image].join("/")] ?? leftOut("this image", "export it with --whole; "),
   changes: async (record, entry) => {
     const changes = block("changes").filter((/** @type {any} */ change) => entry === undefined || change.n === entry);
     return {changes, count: changes.length};

@@ -60,7 +60,7 @@ class Check:
             if one.default is one.empty or one.kind is one.POSITIONAL_ONLY:
                 raise ConfigError(
                     f"{place}: {PREFIX}{name}() has the parameter {one.name!r}, which no check gets."
-                    f"{did_you_mean(one.name, PARAMETERS)} A check may have {', '.join(PARAMETERS)}"
+                    f"{did_you_mean(one.name, PARAMETERS, 0.7)} A check may have {', '.join(PARAMETERS)}"
                 )
         return cls(name, function, tuple(one.name for one in parameters if one.name in PARAMETERS))
 

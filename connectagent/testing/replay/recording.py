@@ -256,7 +256,7 @@ def sends_in(entries: list[TraceEntry]) -> dict[int, int]:
 
 
 def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, offered: Any, model: Any) -> Sent:
-    """What the model was sent that the newest entry of a turn is about.
+    """The request that the newest entry of a turn is about.
 
     Args:
         turn: the turn, up to the `llm_call`.

@@ -206,7 +206,7 @@ class Replaying:
             self._compare_ends(turn, iteration, result, error)
 
     def _take_changes(self, then: RecordedTurn, now: list[TraceEntry], ran_out: bool, agent: str = "") -> None:
-        """Keep the calls and errors of handlers of one agent's turn that are other than they were."""
+        """Keep the calls and errors of handlers of one agent's turn that differ from then."""
         calls = list(changed_calls(then.number, then.entries, now, agent))
         if ran_out:  # whether these changed is not known
             calls = [call for call in calls if call.then not in (None, "interrupted", "skipped")]
@@ -214,7 +214,7 @@ class Replaying:
         self.out.hook_errors += new_errors(then.entries, now)
 
     def _end_inside(self, turn: RecordedTurn, player: Any, ran_out: bool) -> None:
-        """Keep what is other in the turns of an agent inside."""
+        """Keep the differences in the turns of an agent inside."""
         name, lacking = player.agent.name, []
         for then, entries, left in player.take_played():
             self._take_changes(then, entries, ran_out, name)
