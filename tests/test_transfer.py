@@ -211,16 +211,16 @@ def test_a_guard_of_the_root_acts_before_another_agent_hears_of_the_turn() -> No
         message = agent.current_session["messages"][-1]
         agent.current_session["messages"][-1] = {
             "role": "user",
-            "content": str(message["content"]).replace("1234", "*"),
+            "content": str(message["content"]).replace("tulip", "*"),
         }
         return "Refused." if "bomb" in prompt else None
 
     root, billing, _ = team([to("billing")], ["One.", "Two."], on_events=[guard])
     billing.hooks.load([one for one in billing.hooks.loaded if one.plugin != "guard"])  # the root's alone
-    root.input("Pin 1234")
+    root.input("Word tulip")
     assert root.input("A bomb") == "Refused."
-    assert root.input("Again 1234") == "Two."
-    assert "1234" not in str(requests(billing)) and "bomb" not in str(session(billing)["user_prompt"])
+    assert root.input("Again tulip") == "Two."
+    assert "tulip" not in str(requests(billing)) and "bomb" not in str(session(billing)["user_prompt"])
     assert "user: A bomb" in str(requests(billing)[1])
     check(root, billing)
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from connectagent.output.typed import _QUIET_S as QUIET_S
+
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / "plugins" / "connectagent-approve"
 HEAD = """
@@ -108,22 +110,37 @@ def test_lines_that_were_there_before_the_question_answer_nothing(who: str, answ
 @pytest.mark.parametrize("who", ASKING)
 def test_a_paste_that_is_still_arriving_answers_nothing(who: str, tmp_path: Path) -> None:
     code, question = ASKING[who]
-    dialogue = Dialogue(code, tmp_path)
-    dialogue.wait_for("READY")
+    for attempt in range(5):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        dialogue = Dialogue(code, folder)
+        dialogue.wait_for("READY")
+        gaps: list[float] = []
+        pasting = threading.Thread(target=paste, args=(dialogue, gaps))
+        pasting.start()
+        dialogue.wait_for(question)
+        pasting.join()
+        if max(gaps) > QUIET_S / 2:  # a busy machine: the paste was no longer one
+            dialogue.process.kill()
+            dialogue.end()
+            continue
+        time.sleep(0.2)
+        assert dialogue.process.poll() is None
+        dialogue.say(who, "n")
+        assert dialogue.end() == "['rejected']"
+        return
+    pytest.skip("the machine is too busy to paste without a gap")
 
-    def paste() -> None:
-        for _ in range(80):  # 0.8 s: the agent comes to its question after 0.4 s
-            dialogue.type("y\n")
-            time.sleep(0.01)
 
-    pasting = threading.Thread(target=paste)
-    pasting.start()
-    dialogue.wait_for(question)
-    pasting.join()
-    time.sleep(0.2)
-    assert dialogue.process.poll() is None
-    dialogue.say(who, "n")
-    assert dialogue.end() == "['rejected']"
+def paste(dialogue: Dialogue, gaps: list[float]) -> None:
+    """Type for 0.8 s without a pause: the agent comes to its question after 0.4 s."""
+    last = time.monotonic()
+    for _ in range(160):
+        dialogue.type("y\n")
+        time.sleep(0.005)
+        now = time.monotonic()
+        gaps.append(now - last)
+        last = now
 
 
 def test_without_a_terminal_nothing_is_forgotten(tmp_path: Path) -> None:

@@ -173,15 +173,15 @@ def test_a_replay_tells_nobody(service: Service, co_dir: Path) -> None:
 
 
 def test_a_slow_service_delays_no_turn_and_closing_only_within_its_limit(service: Service) -> None:
-    service.slow_s = 1.5
+    service.slow_s = 3
     agent = agent_with(Notify(service.url, close_s=0.2), *["Done."] * 5)
     started = time.monotonic()
     for _ in range(5):
         agent.input("Go.")
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 2.5
     with pytest.warns(PluginWarning, match=r"not delivered to json://127\.0\.0\.1"):
         agent.close()
-    assert time.monotonic() - started < 1.4
+    assert time.monotonic() - started < 2.9
 
 
 def test_of_too_many_messages_the_oldest_are_dropped(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

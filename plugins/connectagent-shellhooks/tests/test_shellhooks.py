@@ -164,10 +164,10 @@ def test_example_of_an_approval(project: Path) -> None:
 def test_example_of_context_and_refused_prompts(project: Path) -> None:
     agent, _ = turn(project, EXAMPLES["add the time to a prompt, and refuse secrets"], "Done.", "Again.")
     assert [message["content"] for message in agent.session["messages"]] == ["Work", "It is noon.", "Done."]
-    assert agent.input("My password: 1234") == "The prompt may have a secret in it. Leave it out."
-    assert "1234" not in read_by_model(agent)
+    assert agent.input("My password: tulip") == "The prompt may have a secret in it. Leave it out."
+    assert "tulip" not in read_by_model(agent)
     assert agent.input("Go on") == "Again."
-    assert "1234" not in str(agent.llm.requests)  # type: ignore[attr-defined]
+    assert "tulip" not in str(agent.llm.requests)  # type: ignore[attr-defined]
 
 
 def test_example_of_a_servers_tools(project: Path) -> None:
