@@ -115,7 +115,7 @@ def _offline(live_tools: bool) -> Iterator[None]:
 
 
 def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool) -> Any:
-    from connectagent.testing.replay.replay import agent_of
+    from connectagent.testing.replay.playing import agent_of
     from connectagent.testing.replay.replay import replay as play
 
     if program is None:
