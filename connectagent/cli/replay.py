@@ -96,7 +96,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
             return path, error
         raise usage_error(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
     try:
-        program = program or _script_of(path, recording.head)
+        program = program or script_of(path, recording.head)
         with _offline(live_tools), contextlib.redirect_stdout(sys.stderr):
             return path, _played(recording, program, live_tools, traceback)
     except (Exception, SystemExit) as error:
@@ -120,14 +120,14 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
 
     if program is None:
         return play(recording, live_tools=live_tools)
-    agent = _agent(program, str(recording.head.get("agent")), traceback)
+    agent = agent_in(program, str(recording.head.get("agent")), traceback)
     if agent is None:
         click.echo(f"{visible(program)} makes no agent at its top level; the agent is made from the record", err=True)
         agent = agent_of(recording)
     return play(recording, agent, live_tools=live_tools)
 
 
-def _script_of(record: Path, head: dict[str, Any]) -> str | None:
+def script_of(record: Path, head: dict[str, Any]) -> str | None:
     """The script that a record names; None without one, or where it is gone.
 
     Raises:
@@ -146,7 +146,7 @@ def _script_of(record: Path, head: dict[str, Any]) -> str | None:
         raise usage_error(str(error)) from error
 
 
-def _agent(program: str, name: str, traceback: bool) -> Any:
+def agent_in(program: str, name: str, traceback: bool) -> Any:
     """The script's agent with the record's name, else the agent that `run` would take; None where it makes none."""
     from connectagent.agents.agent import Agent
     from connectagent.testing.replay.sandbox import WouldRun, only_made
