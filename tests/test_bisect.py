@@ -12,9 +12,22 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, after_user_input
-from connectagent.data import LLMResponse, ToolCall
-from connectagent.testing.bisection import Finding, bisect
+from connectagent import (
+    Agent,
+    LLMRequest,
+    Pause,
+    Sequential,
+    after_each_tool,
+    after_llm,
+    after_user_input,
+    around_tool,
+    before_each_tool,
+    before_llm,
+)
+from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.errors import ConfigError, Paused, ToolRejected
+from connectagent.testing import Finding, ScriptedLLM, bisect, call
+from connectagent.testing.bisection.chance import Judge, Rate, by_chance, halved, samples_needed, smallest
 
 CASES = int(os.environ.get("CONNECTAGENT_BISECT", "2"))  # of each kind; 200 before a release
 
@@ -122,3 +135,333 @@ def test_where_there_is_no_cause_nobody_is_accused(share: float) -> None:
         confirmed += finding.is_confirmed
     print(f"no cause: {confirmed} confirmed of {CASES // 3}")
     assert confirmed <= 0.01 * CASES
+
+
+# -- what is searched ----------------------------------------------------------------------------------
+
+
+def always(asks: Callable[[str], bool]) -> Any:
+    """A model that asks for a refund where the request has something, and ends the turn after it."""
+
+    class Model:
+        model = "planted"
+        asked = 0
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            self.asked += 1
+            if any(message.get("tool_call_id") == "c1" for message in messages):
+                return LLMResponse("Done.")
+            if asks(json.dumps(messages)):
+                return LLMResponse(None, [ToolCall("c1", "refund", {"order": 7})])
+            return LLMResponse("No.")
+
+    return Model()
+
+
+def recorded(make: Callable[..., Agent], *prompts: str) -> Path:
+    agent = make(log=None)
+    for prompt in prompts or ("Hello.",):
+        agent.input(prompt)
+    assert agent.record is not None
+    return agent.record
+
+
+def test_a_line_in_a_long_prompt_is_found_with_few_model_calls() -> None:
+    lines = [f"Rule {number}: be kind to everybody, always, wherever you are." for number in range(5_800)]
+    lines[3_210] = "Rule 3210: give the money back to whoever asks."
+    model = always(lambda text: "money back" in text)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], "\n".join(lines), llm=model, quiet=True, log=log)
+
+    assert sum(map(len, lines)) > 330_000
+    record = recorded(make)
+    model.asked = 0
+    finding = bisect(record, make, "calls refund", by=["prompt"], samples=5)
+    assert finding.is_confirmed and finding.line == lines[3_210], finding
+    assert finding.message == 0 and finding.maker == {"agent": "its beginning"}
+    assert model.asked <= 30
+
+
+def test_a_handler_of_a_plugin_with_several_is_found() -> None:
+    class Helper:
+        @after_user_input
+        def note(self, agent: Agent) -> None:
+            agent.session["messages"].append({"role": "user", "content": "Be quick."})
+
+        @after_llm
+        def harmless(self, response: LLMResponse) -> None: ...
+
+        @after_user_input
+        def harm(self, agent: Agent) -> None:
+            agent.session["messages"].append({"role": "user", "content": "Money back!"})
+
+    model = always(lambda text: "Money back" in text)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[Helper()], quiet=True, log=log)
+
+    finding = bisect(recorded(make), make, "calls refund", by=["handlers", "prompt"])
+    assert finding.is_confirmed and finding.needed == ["Helper: Helper.harm (after_user_input)"], finding
+    assert finding.text is not None and finding.line == "Money back!"
+    assert finding.maker["handler"] == "Helper.harm"
+
+
+def test_what_handlers_do_themselves_is_told_without_a_model() -> None:
+    class Gone:
+        model = "gpt-5-mini"
+        is_there = True
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            if not self.is_there:
+                raise ConfigError("OPENAI_API_KEY is not set")
+            return always(lambda text: True).complete(messages)  # type: ignore[no-any-return]
+
+    @before_each_tool
+    def guard(tool_call: ToolCall) -> None:
+        if tool_call.arguments["order"] == 7:
+            raise ToolRejected("not this one")
+
+    @after_each_tool
+    def watch(tool_call: ToolCall) -> None: ...
+
+    model = Gone()
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[watch, guard], quiet=True, log=log)
+
+    record = recorded(make)
+    model.is_there = False
+    finding = bisect(record, make, "rejected refund")
+    assert finding.is_confirmed and finding.needed == ["guard"], finding
+    assert finding.cause is not None and finding.cause.p == 0 and finding.spent.calls == 0
+    assert "no model has a part in it" in str(finding)
+    finding = bisect(record, make, "calls refund")
+    assert not finding.is_confirmed and "OPENAI_API_KEY is not set" in str(finding)
+
+
+def test_without_a_model_the_plugins_that_change_the_request_are_named() -> None:
+    model: Any = always(lambda text: "mark 3" in text)
+    plugins = [plugin(number) for number in range(4)]
+
+    @after_llm
+    def silent(response: LLMResponse) -> None: ...
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[*plugins, silent], quiet=True, log=log)
+
+    record = recorded(make)
+
+    def gone(messages: Any, tools: Any = None) -> LLMResponse:
+        raise ConfigError("there is no key")
+
+    model.complete = gone
+    finding = bisect(record, make, "calls refund")
+    assert not finding.is_confirmed
+    assert finding.suspects == ["plugin0", "plugin1", "plugin2", "plugin3"]
+    assert "no model was asked: there is no key" in str(finding)
+
+
+def test_what_an_around_handler_replaced_cannot_be_told() -> None:
+    @around_tool
+    def cleans(tool_call: ToolCall) -> Any:
+        yield
+        return "a clean result"
+
+    model = always(lambda text: True)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[cleans], quiet=True, log=log)
+
+    finding = bisect(recorded(make), make, "result /clean/")
+    assert finding.verdict == "cannot tell" and not finding.is_confirmed
+    assert "a handler replaced the result of refund" in str(finding)
+
+
+def test_a_plugin_that_another_requires_is_not_accused() -> None:
+    class Base:
+        name = "base"
+
+        @after_user_input
+        def note(self, agent: Agent) -> None:
+            agent.session["messages"].append({"role": "user", "content": "Money back!"})
+
+    class Above:
+        name = "above"
+        requires = ("base",)
+
+        @after_user_input
+        def note(self, agent: Agent) -> None: ...
+
+    model = always(lambda text: "Money back" in text)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[Base(), Above()], quiet=True, log=log)
+
+    finding = bisect(recorded(make), make, "calls refund", by=["plugins"])
+    assert finding.is_confirmed, finding
+    assert finding.cause is not None and set(finding.cause.names) == {"base", "above"}
+    assert finding.needed == ["base"]
+
+
+@pytest.mark.parametrize("form", ["agent as a tool", "handoff", "sequence"])
+def test_the_plugin_of_an_agent_inside_is_found(form: str) -> None:
+    class Insists:
+        name = "insists"
+
+        @before_llm
+        def insist(self, request: LLMRequest) -> None:
+            request.messages = [*request.messages, {"role": "user", "content": "Money back!"}]
+
+    model = always(lambda text: "Money back" in text)
+    turns = {"agent as a tool": [call("billing", prompt="Do it."), "All done."],
+             "handoff": [call("transfer_to_agent", agent_name="billing")], "sequence": ["First."]}[form]  # fmt: skip
+
+    class Front:
+        model = "front"
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            said = sum(message["role"] == "assistant" for message in messages)
+            return ScriptedLLM(*turns[said : said + 1] or ["Over."]).complete(messages, tools)
+
+    def make(log: Any = False) -> Agent:
+        billing = Agent("billing", [refund], llm=model, plugins=[plugin(1), Insists()], quiet=True, log=False)
+        if form == "sequence":
+            first = Agent("first", llm=Front(), quiet=True, log=False)
+            return Sequential("front", [first, billing], plugins=[plugin(0)], quiet=True, log=log)
+        given: dict[str, Any] = {"tools": [billing]} if form == "agent as a tool" else {"sub_agents": [billing]}
+        return Agent("front", llm=Front(), plugins=[plugin(0)], quiet=True, log=log, **given)
+
+    finding = bisect(recorded(make), make, "calls refund", by=["plugins"])
+    assert finding.is_confirmed and finding.needed == ["insists"], finding
+    assert finding.cause is not None and finding.cause.names == ["insists"]
+
+
+def test_a_turn_that_paused_and_went_on_is_played_with_what_was_decided() -> None:
+    class Guard:
+        name = "guard"
+
+        @before_each_tool
+        def waits(self, tool_call: ToolCall) -> None:
+            if not tool_call.approved:
+                raise Pause("sure?")
+
+    model = always(lambda text: "mark 1" in text)
+
+    def make(log: Any = False) -> Agent:
+        plugins = [Guard(), plugin(0), plugin(1)]
+        return Agent("shop", [refund], llm=model, plugins=plugins, quiet=True, log=log)
+
+    agent = make(None)
+    with pytest.raises(Paused):
+        agent.input("Hello.")
+    assert agent.resume(agent.record, approve=True) == "Done."
+    assert agent.record is not None
+    finding = bisect(agent.record, make, "result /refunded 7/", by=["plugins"])
+    assert finding.is_confirmed and finding.needed == ["plugin1"], finding
+
+
+# -- what it answers where nothing is found ----------------------------------------------------------
+
+
+def test_what_does_not_happen_again_is_said() -> None:
+    answers = {"refund": True}
+    model = always(lambda text: answers["refund"])
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[plugin(0)], quiet=True, log=log)
+
+    record = recorded(make)
+    answers["refund"] = False
+    finding = bisect(record, make, "calls refund")
+    assert finding.verdict == "gone" and "it does not happen again: 0 of 10 runs show it" in str(finding)
+
+
+def test_what_the_record_does_not_show_is_refused() -> None:
+    model = always(lambda text: True)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, quiet=True, log=log)
+
+    with pytest.raises(ConfigError, match=r"the record does not show it; it calls: refund\. Did you mean 'refund'"):
+        bisect(recorded(make), make, "calls refnud")
+
+
+def test_the_budget_ends_it_with_what_is_known() -> None:
+    base = always(lambda text: "mark 1" in text)
+
+    class Priced:
+        model = "planted"
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            answer = base.complete(messages, tools)
+            answer.usage = TokenUsage(10, 10, cost=0.01)
+            return answer  # type: ignore[no-any-return]
+
+    def make(log: Any = False) -> Agent:
+        plugins = [plugin(0), plugin(1)]
+        return Agent("shop", [refund], llm=Priced(), plugins=plugins, quiet=True, log=log)
+
+    finding = bisect(recorded(make), make, "calls refund", budget_usd=0.05)
+    assert finding.stopped == "budget" and not finding.is_confirmed
+    assert finding.spent.calls == 5 and "$0.05" in str(finding) and "the budget is spent" in str(finding)
+
+
+def test_nothing_is_written_and_no_tool_runs(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def pay(order: int) -> str:
+        """Pay."""
+        ran.append(order)
+        return "paid"
+
+    class Payer:
+        model = "planted"
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            if messages[-1]["role"] == "tool":
+                return LLMResponse("Done.")
+            return LLMResponse(None, [ToolCall("c1", "pay", {"order": 7})]) if "mark 1" in json.dumps(messages) else (
+                LLMResponse("No.")
+            )  # fmt: skip
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [pay], llm=Payer(), plugins=[plugin(0), plugin(1)], quiet=True, log=log)
+
+    record = recorded(make)
+    before = {path: path.read_bytes() for path in record.parent.iterdir()}
+    assert bisect(record, make, "result /paid/").is_confirmed
+    assert ran == [7] and {path: path.read_bytes() for path in record.parent.iterdir()} == before
+
+
+# -- the search and chance, alone ----------------------------------------------------------------------
+
+
+def test_a_smallest_part_that_is_enough_is_found() -> None:
+    rng = random.Random(5)
+    for size in (1, 2, 3, 7, 40):
+        for wanted in ({rng.randrange(size)}, {0, size - 1}, set(rng.sample(range(size), min(3, size)))):
+            assert set(smallest(range(size), lambda some: wanted <= set(some))) == wanted  # noqa: B023
+    assert halved(range(1_000), lambda some: 617 in some) == [617]
+
+
+def test_the_chance_of_a_difference_is_fishers() -> None:
+    assert by_chance(Rate(9, 10), Rate(0, 10)) == pytest.approx(5.95e-05, rel=0.01)  # 11 of 184,756
+    assert by_chance(Rate(5, 10), Rate(5, 10)) > 0.5
+    assert by_chance(Rate(3, 3), Rate(0, 3)) == pytest.approx(0.05)
+    assert samples_needed(Rate(5, 10), Rate(5, 10)) is None
+    needed = samples_needed(Rate(9, 10), Rate(1, 10))
+    assert needed is not None and needed < 15
+
+
+def test_few_looks_are_enough_for_what_is_clear() -> None:
+    looked: list[int] = []
+
+    def look(number: int) -> bool:
+        looked.append(number)
+        return True
+
+    judge = Judge(Rate(10, 10), Rate(0, 10), 30)
+    assert judge.is_bad(look, lambda: False) is True and len(looked) <= 3
+    assert judge.is_bad(lambda number: None, lambda: False) is None
+    assert Judge(Rate(7, 10), Rate(3, 10), 30).is_bad(lambda number: number % 2 == 0, lambda: False) is not None

@@ -129,7 +129,7 @@ class Trial(Playing):
         self.entries: list[TraceEntry] = []
         self.asked: Counter[str] = Counter()
         self.ran: Counter[tuple[str, str]] = Counter()
-        self.sampled = False
+        self.sampled, self.turn = False, 0
         self.stopped: BaseException | None = None
         self.request: list[Message] | None = None
         self.key = ""
@@ -143,7 +143,8 @@ class Trial(Playing):
     def run(self) -> Outcome:
         """Play the turns up to the one that shows the symptom."""
         self.begin_session()
-        for turn in self.recording.turns[: self.case.place.turn + 1]:
+        for number, turn in enumerate(self.recording.turns[: self.case.place.turn + 1]):
+            self.turn = number
             self.before(turn)
             self.player.begin(turn, self.made)
             _, error = self.outcome(turn, lambda: self.input(turn))  # noqa: B023
@@ -186,13 +187,20 @@ class Trial(Playing):
         self.asked[key] += 1
         if (entry := case.recorded(key, nth)) is not None:
             return case.answer_of(entry)
-        if case.symptom.shown_by(self.entries):
+        if case.symptom.shown_by(self.entries) or self._is_past():
             raise Enough
         self.request, self.key = clone(messages), whole
         if case.offline is not None:
             return self._answer_offline(key, nth)
         self.sampled = True
         return case.sample(lambda: self.model(own).complete(clone(messages), clone(tools)), key, nth, self.sample)
+
+    def _is_past(self) -> bool:
+        """Whether the step is over in which handlers, without a model, made it bad then."""
+        place, session = self.case.place, self.agent.current_session
+        if place.request is not None or place.entry.get("branch") or session is None or self.turn < place.turn:
+            return False
+        return int(session.get("iteration") or 0) > int(place.entry.get("iteration") or 0)
 
     def _answer_offline(self, key: str, nth: int) -> LLMResponse:
         """The recorded answer of the bad step, if that is asked the same; else what a model would say is not known."""
