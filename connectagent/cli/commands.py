@@ -13,6 +13,7 @@ COMMANDS = {
     "resume": "connectagent.cli.resume",
     "replay": "connectagent.cli.replay",
     "bisect": "connectagent.cli.bisect",
+    "compare": "connectagent.cli.compare",
     "plugins": "connectagent.cli.plugins",
     "allow": "connectagent.cli.allow",
 }

@@ -54,7 +54,7 @@ def replay(
     """
     program = records[-1] if records and records[-1].endswith(".py") else None
     named = records[:-1] if program else records
-    paths = _paths(named, every, agent)
+    paths = paths_of(named, every, agent)
     if program is not None and not Path(program).is_file():
         raise usage_error(f"{program!r}: no such script")
     script.apply(None, True, plugins)
@@ -68,7 +68,7 @@ def replay(
         raise click.exceptions.Exit(1)
 
 
-def _paths(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]:
+def paths_of(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]:
     from connectagent.records.paths import safe_name
 
     try:
@@ -139,7 +139,8 @@ def script_of(record: Path, head: dict[str, Any]) -> str | None:
     if not os.path.isfile(named):
         click.echo(f"{visible(named)} is not there any more; the agent is made from the record", err=True)
         return None
-    command = f"connectagent replay {shlex.quote(short_path(record))} {shlex.quote(short_path(Path(named)))}"
+    name = click.get_current_context().info_name
+    command = f"connectagent {name} {shlex.quote(short_path(record))} {shlex.quote(short_path(Path(named)))}"
     try:
         return script.recorded(record, head, command)
     except ConfigError as error:

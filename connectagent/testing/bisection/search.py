@@ -15,6 +15,7 @@ from connectagent.testing.bisection.prompt import Piece, joined, line_around, li
 from connectagent.testing.bisection.trial import Arm, Outcome, Verdict, made, outcome_of, unit_of
 
 PLUGINS, HANDLERS, PROMPT = "plugins", "handlers", "prompt"
+_TEXTS = 20  # how many texts are left out one by one at most, the newest first
 _FRESH = 1_000  # samples from this number on confirm what was found with others
 
 
@@ -211,12 +212,13 @@ class Bisection:
         if run is None or run.request is None:
             return
         self._messages, self._key = run.request, run.key
-        if not self._seems_good(whole_texts(self._messages)):
-            return  # it is not in the texts
         often, seldom = self.finding.with_, Rate(0, self.finding.with_.of)
         careful: Callable[[list[Piece]], bool] = lambda some: self._is_bad(self._left_out(some), often, seldom) is False  # noqa: E731
-        for is_good, search in ((self._seems_good, halved), (careful, smallest)):
-            pieces = self._narrowed(is_good, search)
+        texts = whole_texts(self._messages)
+        if not self._seems_good(texts):  # without any text it may do anything
+            texts = next(([one] for one in texts[:_TEXTS] if careful([one])), [])
+        for is_good, search in ((self._seems_good, halved), (careful, smallest)) if texts else ():
+            pieces = self._narrowed(texts, is_good, search)
             if not is_good(pieces):
                 continue
             text = joined(pieces, self._messages)
@@ -230,8 +232,10 @@ class Bisection:
         finding.text, finding.message, finding.verdict = cause, pieces[0].message, found.CONFIRMED
         finding.line, finding.maker = line_around(pieces, self._messages), self.case.maker_of(cause.names[0])
 
-    def _narrowed(self, is_good: Callable[[list[Piece]], bool], search: Callable[..., list[Piece]]) -> list[Piece]:
-        pieces = search(whole_texts(self._messages), is_good)
+    def _narrowed(
+        self, texts: list[Piece], is_good: Callable[[list[Piece]], bool], search: Callable[..., list[Piece]]
+    ) -> list[Piece]:
+        pieces = search(texts, is_good)
         for split in (lines_of, words_of):
             pieces = search(split(pieces, self._messages), is_good) if pieces else []
         return pieces
