@@ -6,6 +6,10 @@ import json
 import os
 import random
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +33,7 @@ from connectagent.errors import ConfigError, Paused, ToolRejected
 from connectagent.testing import Finding, ScriptedLLM, bisect, call
 from connectagent.testing.bisection.chance import Judge, Rate, by_chance, halved, samples_needed, smallest
 
+ROOT = Path(__file__).parents[1]
 CASES = int(os.environ.get("CONNECTAGENT_BISECT", "2"))  # of each kind; 200 before a release
 
 
@@ -465,3 +470,157 @@ def test_few_looks_are_enough_for_what_is_clear() -> None:
     assert judge.is_bad(look, lambda: False) is True and len(looked) <= 3
     assert judge.is_bad(lambda number: None, lambda: False) is None
     assert Judge(Rate(7, 10), Rate(3, 10), 30).is_bad(lambda number: number % 2 == 0, lambda: False) is not None
+
+
+# -- the command line ----------------------------------------------------------------------------------
+
+SCRIPT = """
+import json
+import guard
+from connectagent import Agent, LLMResponse, ToolCall, after_user_input
+
+def refund(order: int) -> str:
+    "Refund."
+    return "refunded"
+
+class Model:
+    model = "planted"
+    def complete(self, messages, tools=None):
+        if messages[-1]["role"] == "tool":
+            return LLMResponse("Done.")
+        if "Give it back" in json.dumps(messages):
+            return LLMResponse(None, [ToolCall("c1", "refund", {"order": 7})])
+        return LLMResponse("No.")
+
+@after_user_input
+def polite(agent):
+    print("a handler prints")
+    agent.session["messages"].append({"role": "user", "content": "Thanks."})
+
+agent = Agent("shop", [refund], llm=Model(), plugins=[polite, guard.tone], quiet=True)
+
+if __name__ == "__main__":
+    agent.input("Order 7 is late.")
+"""
+GUARD = """
+from connectagent import after_user_input
+
+@after_user_input
+def tone(agent):
+    agent.session["messages"].append({"role": "user", "content": "TEXT"})
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in git whose guard.py has five versions; from the fourth on the agent refunds."""
+
+    tmp_path = tmp_path_factory.mktemp("project")
+
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "script.py").write_text(SCRIPT)
+    git("init", "-q")
+    texts = ["Be kind.", "Be quick.", "Be both.", "Give it back.", "Give it back, quickly."]
+    for number, text in enumerate(texts):
+        broken = "this is no Python" if number == 2 else GUARD.replace("TEXT", text)
+        (tmp_path / "guard.py").write_text(broken)
+        git("add", "-A")
+        git("commit", "-qm", f"Version {number}")
+        git("tag", f"v{number}")
+    run_in(tmp_path, sys.executable, "script.py")
+    return tmp_path
+
+
+def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "CONNECTAGENT_DIR"}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), "COLUMNS": "80"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def bisected(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_in(folder, sys.executable, "-m", "connectagent", "bisect", *arguments)
+
+
+def test_the_command_names_the_plugin_and_the_text(project: Path) -> None:
+    done = bisected(project, "last", "--bad", "calls refund")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(": calls refund in turn 1, iteration 1; 2 plugins")
+    assert lines[1] == "needed:    tone (after_user_input, guard.py:4)"
+    assert lines[2] == "turn off:  tone         with it 10 of 10, without it 0 of 10 (fresh samples), p < 0.001"
+    assert lines[3].endswith(' in "Give it back, quickly.", message 2, added by tone')
+    assert re.fullmatch(r"\d+ runs, \d+ model calls, \d+ answers? from the record, \$\?", lines[4])
+    as_json = bisected(project, "last", "--bad", "calls refund", "--json", "--by", "plugins")
+    assert json.loads(as_json.stdout)["needed"] == ["tone"] and json.loads(as_json.stdout)["confirmed"] is True
+
+
+def test_the_first_bad_version_of_a_file_is_found_and_a_broken_one_skipped(project: Path) -> None:
+    done = bisected(project, "last", "--bad", "calls refund", "--versions", "./guard.py@v0..HEAD", "--samples", "5")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert re.search(r"last good: \./guard\.py \w+ Version 1\n", done.stdout)
+    assert re.search(r"first bad: \./guard\.py \w+ Version 3  5 of 5, before it 0 of 5 \(fresh samples\)", done.stdout)
+    assert re.search(r"cannot tell of \./guard\.py \w+ Version 2: ", done.stdout)
+    assert (project / "guard.py").read_text() == GUARD.replace("TEXT", "Give it back, quickly.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["last"], "Missing option '--bad'"),
+        (["last", "--bad", "calls"], "is not whole: it is written as calls NAME"),
+        (["last", "--bad", "cals refund"], "Did you mean 'calls'?"),
+        (["last", "--bad", "calls refnd"], "it calls: refund. Did you mean 'refund'?"),
+        (["last", "--bad", "says /(/"], "is no regular expression"),
+        (["last", "--bad", "./check.py:f"], "check.py"),
+        (["last", "--bad", "calls refund", "--by", "plugin"], "Did you mean 'plugins'?"),
+        (["last", "--bad", "calls refund", "--keep", "tona"], "Did you mean 'tone'?"),
+        (["last", "--bad", "calls refund", "--samples", "0"], "--samples"),
+        (["last", "--bad", "calls refund", "--versions", "guard"], "is not NAME=1.0..2.0"),
+        (["last", "--bad", "calls refund", "--versions", "./guard.py@v9..HEAD"], "v9"),
+        (["last", "--bad", "calls refund", "--versions", "./gard.py@v0..HEAD"], "gard.py"),
+        (["last", "--bad", "calls refund", "--versions", "tona=1..2"], "tona"),
+        (["lost", "--bad", "calls refund"], "lost"),
+        (["last", "scrpt.py", "--bad", "calls refund"], "scrpt.py"),
+    ],
+)
+def test_a_mistake_gets_one_message(project: Path, arguments: list[str], said: str) -> None:
+    done = bisected(project, *arguments)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) <= 6 and not done.stdout
+
+
+def test_a_record_of_a_stranger_does_not_run_its_script(project: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path
+    (record,) = (project / ".co" / "evals").glob("*.yaml")
+    (elsewhere / "bug.yaml").write_bytes(record.read_bytes())
+    done = bisected(elsewhere, "bug.yaml", "--bad", "calls refund")
+    assert done.returncode == 2 and "is not run by itself" in done.stderr
+    assert "connectagent bisect bug.yaml" in done.stderr
+
+
+def test_ctrl_c_ends_it_with_what_is_known(project: Path) -> None:
+    slow = SCRIPT.replace("    def complete(self, messages, tools=None):\n", SLOW)
+    (project / "slow.py").write_text(slow)
+    environment = {key: value for key, value in os.environ.items() if key != "CONNECTAGENT_DIR"}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(project)}
+    command = [sys.executable, "-m", "connectagent", "bisect", "last", "slow.py", "--bad", "calls refund"]
+    with subprocess.Popen(
+        command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as running:  # fmt: skip
+        until = time.monotonic() + 60
+        while not (project / "asked.txt").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=30)
+    assert running.returncode == 130 and "interrupted" in said, said
+
+
+SLOW = """    def complete(self, messages, tools=None):
+        import pathlib, time
+        pathlib.Path("asked.txt").write_text("x")
+        time.sleep(0.3)
+"""
