@@ -79,12 +79,18 @@ def symptom(text: str) -> Symptom:
     """
     text = text.strip()
     kind, _, rest = text.partition(" ")
-    if kind not in _SIGHTS and text.rpartition(":")[0].endswith(".py"):
+    if is_function(text):
         return Symptom(text, "function", _of_function(text))
     if kind not in _SIGHTS:
         near = did_you_mean(kind, _SIGHTS)
         raise ConfigError(f"{visible(text, 80)!r} says no failure that can be looked for.{near} It is one of: {_FORMS}")
     return Symptom(text, kind, _KINDS[kind](text, rest.strip()))
+
+
+def is_function(text: str) -> bool:
+    """Whether a symptom, as a person writes it, is a function in a file of theirs."""
+    text = text.strip()
+    return text.partition(" ")[0] not in _SIGHTS and text.rpartition(":")[0].endswith(".py")
 
 
 # -- the forms -----------------------------------------------------------------------------------

@@ -1,0 +1,122 @@
+"""Plays a session that may have been cut down, and looks for the failure in it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from typing import Any
+
+import connectagent
+from connectagent.data import TraceEntry
+from connectagent.errors import ConfigError
+from connectagent.output.text import describe
+from connectagent.testing.replay.player import Player, RecordEnds
+from connectagent.testing.replay.recording import RecordedTurn, Recording, Sent
+from connectagent.testing.replay.replay import Replaying, agent_of
+from connectagent.testing.symptoms import Symptom
+
+_PACKAGE = os.path.dirname(os.path.abspath(connectagent.__file__)) + os.sep
+
+
+@dataclass(slots=True)
+class Shown:
+    """A failure that a session shows.
+
+    Attributes:
+        entry: the trace entry that shows it.
+        raised_in: where the exception that ended the turn was raised, `file.py:12`, outside this package; "" where
+            none did.
+    """
+
+    entry: TraceEntry
+    raised_in: str = ""
+
+    @property
+    def text(self) -> str:
+        """What the error says, or why the call was rejected."""
+        return str(self.entry.get("error") or self.entry.get("result") or "")
+
+    @property
+    def who(self) -> tuple[Any, ...]:
+        """Who did it where, for errors and rejections."""
+        by = self.entry.get("by") or {}
+        keys = ("plugin", "hook", "handler")
+        return (self.entry.get("type"), self.entry.get("error_type"), *(by.get(key) for key in keys))
+
+
+@dataclass(slots=True)
+class Setup:
+    """How the agent is made that plays a report.
+
+    Attributes:
+        plugins: makes its plugins, fresh ones for each agent.
+        options: what else `Agent` takes: `stream`, `plugin_errors`.
+    """
+
+    plugins: Callable[[], list[Any]]
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class Trying(Replaying):
+    """A session on its way through an agent until it shows a failure; its requests are not compared.
+
+    Attributes:
+        shown: the failure, or None.
+        seen: the entries of all turns so far.
+    """
+
+    def __init__(self, recording: Recording, setup: Setup, symptom: Symptom) -> None:
+        agent = agent_of(recording, setup.plugins(), **setup.options)
+        super().__init__(recording, agent)
+        self._symptom, self._now = symptom, list[TraceEntry]()
+        self.shown: Shown | None = None
+        self.seen: list[TraceEntry] = []
+
+    def look(self) -> Shown | None:
+        """Play until the failure shows."""
+        self._begin_session()
+        for turn in self.recording.turns:
+            self._before(turn)
+            self._now = []
+            self._play(turn, lambda: self._input(turn))  # noqa: B023
+            self.seen += self._now
+            entry = self._symptom.found(self._now)
+            if entry is not None:
+                return Shown(entry, _raised_in(self.last[1]))
+        return None
+
+    def _take_changes(self, then: RecordedTurn, now: list[TraceEntry], ran_out: bool, agent: str = "") -> None:
+        if not agent:
+            self._now = now
+
+    def _compare(self, player: Player, now: Sent) -> None:
+        player.requests.clear()
+
+
+def look(recording: Recording, setup: Setup, symptom: Symptom) -> tuple[Shown | None, str]:
+    """Whether a session shows a failure, and else what it shows in its place, or why that cannot be told.
+
+    Raises:
+        PluginError: a plugin cannot be loaded.
+    """
+    with redirect_stdout(sys.stderr):
+        try:
+            trying = Trying(recording, setup, symptom)
+        except ConfigError as error:
+            return None, str(error)
+        try:
+            shown = trying.look()
+        except (Exception, RecordEnds) as error:  # before a turn, where a program called a tool
+            return None, f"it cannot be played: {type(error).__name__}: {describe(str, error)}"
+    return shown, "" if shown else symptom.why_not(trying.seen)
+
+
+def _raised_in(error: BaseException | None) -> str:
+    """The last place outside this package where an exception passed."""
+    frames = [] if error is None else traceback.extract_tb(error.__traceback__)
+    places = [f"{frame.filename}:{frame.lineno}" for frame in frames if not frame.filename.startswith(_PACKAGE)]
+    return places[-1] if places else ""
