@@ -117,7 +117,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
 
 
 def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool) -> Any:
-    from connectagent.testing.replay.replay import agent_of
+    from connectagent.testing.replay.playing import agent_of
     from connectagent.testing.replay.replay import replay as play
 
     if program is None:

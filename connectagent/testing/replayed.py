@@ -25,8 +25,9 @@ from connectagent.settings.allowed import OFF
 from connectagent.testing.network import no_network
 from connectagent.testing.recorder import HookRecorder
 from connectagent.testing.replay.outcome import Replay
+from connectagent.testing.replay.playing import agent_of
 from connectagent.testing.replay.recording import Recording
-from connectagent.testing.replay.replay import Replaying, agent_of, replay
+from connectagent.testing.replay.replay import Replaying, replay
 from connectagent.testing.replay.sandbox import sandboxed
 
 

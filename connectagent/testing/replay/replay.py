@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from connectagent.agents.agent import Agent
-from connectagent.agents.resume import is_record, resume
+from connectagent.agents.resume import is_record
 from connectagent.data import TraceEntry
 from connectagent.errors import Paused
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import describe
-from connectagent.records.write import new_log
 from connectagent.session.history import History
 from connectagent.session.state import clone
 from connectagent.testing.replay.compare import (
@@ -29,10 +28,9 @@ from connectagent.testing.replay.compare import (
 )
 from connectagent.testing.replay.inside import InnerPlayer, turns_inside
 from connectagent.testing.replay.outcome import Replay
-from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss, apply_change, canonical
-from connectagent.testing.replay.recorded_form import RecordedForm
-from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Sent, conversation_of
-from connectagent.testing.replay.runs import Run, runs_of
+from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss, canonical
+from connectagent.testing.replay.playing import Playing, agent_of
+from connectagent.testing.replay.recording import RecordedTurn, Recording, Sent, conversation_of
 
 
 def replay(
@@ -55,36 +53,7 @@ def replay(
     return Replaying(recording, agent_of(recording) if agent is None else agent, live_tools).run()
 
 
-def agent_of(recording: Recording, plugins: Any = None, **options: Any) -> Agent:
-    """An agent from a record alone: its name, its model's name, its system prompt and limit.
-
-    Args:
-        recording: the record.
-        plugins: the agent's plugins.
-        options: what else `Agent` takes.
-    """
-    head = recording.head
-    named: Any = _Named(str(head.get("model") or "?"))
-    limit = int(head.get("max_iterations") or 10)
-    given = {"log": False, "quiet": True, "max_iterations": limit, "llm": named, **options}
-    agent = Agent(str(head.get("agent") or "replayed"), plugins=plugins, **given)
-    if "system_prompt" not in options:
-        prompt, extended = str(head.get("system_prompt") or ""), agent.system_prompt  # by `on_agent_ready`
-        agent.system_prompt = prompt if prompt.endswith(extended) else prompt + extended
-    return agent
-
-
-class _Named:
-    """A model that is known by its name only."""
-
-    def __init__(self, model: str) -> None:
-        self.model = model
-
-    def complete(self, messages: Any, tools: Any = None) -> Any:
-        raise RecordEnds("the agent of a record has no model of its own")
-
-
-class Replaying:
+class Replaying(Playing):
     """One record on its way through an agent.
 
     Args:
@@ -100,17 +69,9 @@ class Replaying:
     """
 
     def __init__(self, recording: Recording, agent: Agent, live_tools: bool = False) -> None:
-        self.recording, self.agent, self.made = recording, agent, isinstance(agent.llm, _Named)
-        if self.made:
-            recording.refuse_handoffs()
-        self.is_strict = False
-        below, self.inside, self.live_tools = agent.below, turns_inside(recording), live_tools
-        self.player = Player(agent, live_tools)
+        self.is_strict, self.inside, self.live_tools = False, turns_inside(recording), live_tools
+        super().__init__(recording, agent, lambda one: Player(one, live_tools))
         self.player.on_request = self._compare
-        agent.log = new_log(recording=False)
-        agent.runtime.on_inner = self._meet
-        for one in below:
-            self._meet(one, one.branch)
         self.last: tuple[str | None, BaseException | None] = (None, None)
         self.out = Replay(
             recording.path, agent, requests=self.player.requests, not_recorded=self.player.not_recorded
@@ -118,10 +79,10 @@ class Replaying:
 
     def run(self) -> Replay:
         """Play the whole record."""
-        self._begin_session()
+        self.begin_session()
         for turn in self.recording.turns:
-            self._before(turn)
-            self._play(turn, lambda: self._input(turn))  # noqa: B023
+            self.before(turn)
+            self._play(turn, lambda: self.input(turn))  # noqa: B023
         return self.out
 
     def by_turns(self) -> None:
@@ -161,36 +122,12 @@ class Replaying:
                 player.is_strict, player.on_lack = True, self._miss
             self.player.inside[id(one)] = player
 
-    def _begin_session(self) -> None:
-        first = self.recording.head.get("begins_with") or {}
-        self.agent.log.id = str(self.recording.head.get("id") or self.agent.log.id)  # handlers may send it
-        self.agent.current_session = None
-        if first:
-            prompt = self.agent.system_prompt
-            system = [{"role": "system", "content": prompt}] if prompt else []
-            session: Any = {"messages": clone(first.get("messages", system)), "state": clone(first.get("state") or {})}
-            session["turn"] = int(first.get("turn") or 0)
-            self.agent.current_session = session
-
-    def _before(self, turn: RecordedTurn) -> None:
-        """Do again what the program did before a turn: changes of the session, and calls of tools."""
-        self.player.begin(_of_program(turn), self.made)
-        if turn.before and self.agent.current_session is None:
-            _ = self.agent.conversation.session
-        for entry in turn.before:
-            if (entry.get("by") or {}).get("plugin") == PROGRAM:
-                apply_change(self.agent.current_session, entry)  # type: ignore[arg-type]
-            elif entry.get("type") == "tool_execution" and str(entry.get("id")).startswith("B"):  # noqa: SIM102
-                if "/exec:" not in entry["id"]:  # a tool or handler of that call made it
-                    arguments = entry.get("original_arguments", entry.get("arguments"))
-                    self.agent.execute_tool(str(entry.get("tool_name")), clone(arguments))
-
     # -- one turn ------------------------------------------------------------------------------
 
     def _play(self, turn: RecordedTurn, play: Callable[[], str]) -> None:
         """Play one turn, and keep what is other than it was."""
         self.player.begin(turn, self.made)
-        self.last = result, error = self._outcome(turn, play)
+        self.last = result, error = self.outcome(turn, play)
         session: Any = self.agent.current_session
         entries = self.player.entries
         self._take_changes(turn, entries, isinstance(error, RecordEnds))
@@ -249,42 +186,6 @@ class Replaying:
         last = trace[-1] if error is not None and isinstance(trace[-1], dict) else {}
         return (last.get("by") or {}) if last.get("type") == "error" else {}
 
-    def _outcome(self, turn: RecordedTurn, play: Callable[[], str]) -> tuple[str | None, BaseException | None]:
-        """What the turn returns, or raises."""
-        try:
-            return play(), None
-        except KeyboardInterrupt as error:
-            if not any(error is known for known in self.player.raised) and not _expected(turn):
-                raise
-            return None, error
-        except BaseException as error:
-            return None, error
-
-    def _input(self, turn: RecordedTurn) -> str:
-        """Give the agent the turn's input; where it was paused then and decided, go on."""
-        content, limit = turn.input.get("content", turn.input.get("prompt", "")), turn.input.get("max_iterations")
-        paused, decided, form = 0, None, self._form(turn)
-        while True:
-            try:
-                if decided is None:
-                    return self.agent.answer(clone(content), limit, form=form)
-                return str(resume(self.agent, None, None, False, decided._replace(form=form)))
-            except Paused:
-                decided = self.recording.decision(turn, paused)
-                if decided is None:
-                    raise
-                paused += 1
-
-    def _form(self, turn: RecordedTurn) -> Any:
-        """The form of a turn's result: the agent's own, else what the record has of the one given to `input()`."""
-        own = self.agent.form
-        if not turn.input.get("output") or (own is not None and own.name == turn.input["output"]):
-            return own
-        form = RecordedForm(turn, self.agent)
-        if self.made:
-            self.agent.output_retries = len(form.sent_back)
-        return form
-
     def _history(self, agent: Agent, entries: list[TraceEntry]) -> History:
         """The conversation of an agent by its session's trace."""
         first = (self.recording.head.get("begins_with") or {}) if agent is self.agent else {}
@@ -341,17 +242,6 @@ class Replaying:
             removed = [line for line in history.removed if line.changes[0].message is not None]
             makers[at:] = [line.changes[-1].by for line in removed if line.message.get("content") == gone][-1:]
         return makers
-
-
-def _of_program(turn: RecordedTurn) -> RecordedTurn:
-    """What the program did between two turns, with the runs of its tools."""
-    runs: list[Run] = list(runs_of(turn.before))
-    return RecordedTurn(turn.number, [], {}, turn.before, runs=runs, end={"status": "between_turns"})
-
-
-def _expected(turn: RecordedTurn) -> bool:
-    """Whether the turn ended by Ctrl-C then, which a handler may raise again."""
-    return str(turn.end.get("error") or "").startswith("KeyboardInterrupt")
 
 
 def _outcome_text(result: Any, error: Any) -> str | None:

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import connectagent
+from connectagent.agents.agent import Agent
 from connectagent.data import TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.output.text import describe
 from connectagent.testing.replay.player import Player, RecordEnds
-from connectagent.testing.replay.recording import RecordedTurn, Recording, Sent
-from connectagent.testing.replay.replay import Replaying, agent_of
+from connectagent.testing.replay.playing import Playing, agent_of
+from connectagent.testing.replay.recording import Recording
 from connectagent.testing.symptoms import Symptom
 
 _PACKAGE = os.path.dirname(os.path.abspath(connectagent.__file__)) + os.sep
@@ -61,40 +62,36 @@ class Setup:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-class Trying(Replaying):
+class Trying(Playing):
     """A session on its way through an agent until it shows a failure; its requests are not compared.
 
     Attributes:
-        shown: the failure, or None.
         seen: the entries of all turns so far.
     """
 
     def __init__(self, recording: Recording, setup: Setup, symptom: Symptom) -> None:
-        agent = agent_of(recording, setup.plugins(), **setup.options)
-        super().__init__(recording, agent)
-        self._symptom, self._now = symptom, list[TraceEntry]()
-        self.shown: Shown | None = None
+        super().__init__(recording, agent_of(recording, setup.plugins(), **setup.options), Player)
+        self._symptom = symptom
+        self.player.on_request = lambda player, sent: player.requests.clear()
         self.seen: list[TraceEntry] = []
 
     def look(self) -> Shown | None:
         """Play until the failure shows."""
-        self._begin_session()
+        self.begin_session()
         for turn in self.recording.turns:
-            self._before(turn)
-            self._now = []
-            self._play(turn, lambda: self._input(turn))  # noqa: B023
-            self.seen += self._now
-            entry = self._symptom.found(self._now)
+            self.before(turn)
+            self.player.begin(turn, self.made)
+            _, error = self.outcome(turn, lambda: self.input(turn))  # noqa: B023
+            self.seen += self.player.entries
+            entry = self._symptom.found(self.player.entries)
             if entry is not None:
-                return Shown(entry, _raised_in(self.last[1]))
+                return Shown(entry, _raised_in(error))
         return None
 
-    def _take_changes(self, then: RecordedTurn, now: list[TraceEntry], ran_out: bool, agent: str = "") -> None:
-        if not agent:
-            self._now = now
-
-    def _compare(self, player: Player, now: Sent) -> None:
-        player.requests.clear()
+    def _meet(self, agent: Agent, branch: str) -> None:
+        """Let an agent that a plugin asks have no answers: it is not in the session."""
+        for one in (agent, *agent.below):
+            Player(one)
 
 
 def look(recording: Recording, setup: Setup, symptom: Symptom) -> tuple[Shown | None, str]:
