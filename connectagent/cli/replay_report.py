@@ -77,11 +77,12 @@ def _played(path: Path, plugins: Sequence[str], bad: str | None) -> dict[str, An
         click.UsageError: it cannot be played.
     """
     from connectagent.testing.reports.session import from_report
+    from connectagent.testing.reports.trying import CannotTell
 
     try:
         head, recording = from_report(path)
         return _looked(path, head, recording, [_given(text) for text in plugins], bad)
-    except (PluginError, HandlerError, ConfigError) as error:
+    except (PluginError, HandlerError, ConfigError, CannotTell) as error:
         raise usage_error(str(error)) from error
     except (OSError, *ODD) as error:
         raise usage_error(f"{short_path(path)} cannot be played: {type(error).__name__}: {error}") from error
@@ -98,7 +99,7 @@ def _looked(path: Path, head: dict[str, Any], recording: Any, given: list[Any], 
     asked = head.get("agent_options") if isinstance(head.get("agent_options"), dict) else {}
     options = {key: value for key, value in asked.items() if isinstance(value, _OPTIONS.get(key, ()))}
     with offline():
-        sources, differing = for_report(_needed(head), given)
+        sources, differing = for_report(_needed(head), map(str, head.get("plugins") or ()), given)
         shown, problem = look(recording, Setup(lambda: listed(sources), options), wanted)
     by = shown.entry.get("by") if shown is not None else None
     facts = [fact for source in sources for fact in source.facts]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.agents.again import definition_of
-from connectagent.errors import PluginError
+from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import handlers_of, process_wide, shadow
 from connectagent.hooks.entry_points import named, normalized, options_of
 from connectagent.hooks.handler import Handler
@@ -172,11 +172,14 @@ def listed(sources: Iterable[Source]) -> list[Any]:
 # -- the maintainer's ----------------------------------------------------------------------------
 
 
-def for_report(needed: list[dict[str, Any]], given: Iterable[Any]) -> tuple[list[Source], list[str]]:
+def for_report(
+    needed: list[dict[str, Any]], others: Iterable[str], given: Iterable[Any]
+) -> tuple[list[Source], list[str]]:
     """The plugins of this machine for a report.
 
     Args:
         needed: what the report says of each plugin that it needs, in their order.
+        others: the names of the other plugins that the reporter had.
         given: what the person names: a file, an installed plugin with or without options, or `no:NAME`.
 
     Returns:
@@ -192,7 +195,7 @@ def for_report(needed: list[dict[str, Any]], given: Iterable[Any]) -> tuple[list
         else:
             own.append(source_of(item))
     by_name = {normalized(name): source for source in own for name in source.names}
-    check_left_out(out, [*(normalized(str(one["name"])) for one in needed), *by_name])
+    _check_left_out(out, [*(normalized(str(one["name"])) for one in needed), *map(normalized, others), *by_name])
     found: list[Source] = []
     for one in needed:
         name = normalized(str(one["name"]))
@@ -203,17 +206,15 @@ def for_report(needed: list[dict[str, Any]], given: Iterable[Any]) -> tuple[list
     return found, [line for one in needed for line in _differs(one, found)]
 
 
-def check_left_out(out: set[str], known: list[str]) -> None:
+def _check_left_out(out: set[str], known: list[str]) -> None:
     """Refuse `no:NAME` for a plugin that nobody names.
 
     Raises:
         PluginError: there is one.
     """
-    from connectagent.errors import did_you_mean
-
-    for name in out.difference(known):
+    for name in sorted(out.difference(known)):
         near = did_you_mean(name, known)
-        raise PluginError(f"no:{name}: the report needs no such plugin.{near} It needs: {', '.join(known) or 'none'}")
+        raise PluginError(f"no:{name}: the report has no such plugin.{near} It has: {', '.join(known) or 'none'}")
 
 
 def _installed(one: dict[str, Any]) -> Source:

@@ -24,6 +24,7 @@ _HOMES = re.compile(
     rf"(?P<windows>[^\\/\"'<>|*?:\n]{{1,40}}(?=[\\/])|{_NAME})"
     r"|%2[Ff](?:home|Users)%2[Ff](?P<quoted>[^/%\s\"'&]+)"
 )
+_NEAR = ("/home/", "/Users/", "Users\\", ":/Users", "%2Fhome%2F", "%2fhome%2f", "%2FUsers%2F", "%2fUsers%2f")
 _ROOT = re.compile(r"(?<![\w.~/-])/root(?=/|\b)")
 # They say nothing about who it is, and are words of other texts.
 _ANYBODY = frozenset(
@@ -57,9 +58,8 @@ class Private:
         folders = sorted({folder for folder in project if folder not in ("/", home, "")}, key=len, reverse=True)
         self._project = _any_of(folders)
         self._home = _any_of([home] if home.count("/") > 1 else [])
-        named = (next(filter(None, match.groups()), "") for match in _HOMES.finditer(texts))
-        self._users = _names([*_own_names(), *dict.fromkeys(named)])
-        self._machines = _names([*machines, socket.gethostname(), socket.gethostname().partition(".")[0]])
+        self._users = Names([*_own_names(), *_named_in(texts)])
+        self._machines = Names([*machines, socket.gethostname(), socket.gethostname().partition(".")[0]])
 
     def value(self, value: Any) -> Any:
         """A value without what is private, as data."""
@@ -73,11 +73,11 @@ class Private:
             text = self._project.sub(PROJECT, text)
         if self._home is not None:
             text = self._home.sub(HOME, text)
-        text = _ROOT.sub(HOME, _HOMES.sub(HOME, text))
-        for pattern, mark in ((self._users, USER), (self._machines, MACHINE)):
-            if pattern is not None:
-                text = pattern.sub(mark, text)
-        return text
+        if any(word in text for word in _NEAR):
+            text = _HOMES.sub(HOME, text)
+        if "/root" in text:
+            text = _ROOT.sub(HOME, text)
+        return self._machines.replaced(self._users.replaced(text, USER), MACHINE)
 
     def _without(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -125,9 +125,30 @@ def _own_names() -> Iterator[str]:
         yield entry.pw_gecos.partition(",")[0]
 
 
-def _names(names: Iterable[str]) -> re.Pattern[str] | None:
-    """A pattern for these names as words, also in paths and JSON that are escaped; None where there are none."""
-    telling = {name for name in names if len(name) >= _SHORTEST and name.lower() not in _ANYBODY}
-    listed = "|".join(re.escape(name) for name in sorted(telling, key=len, reverse=True))
-    begins = r"(?:(?<![^\W_])|(?<=%2[Ff])|(?<=%20)|(?<=\\[nrt]))"
-    return re.compile(rf"{begins}(?:{listed})(?![^\W_])", re.IGNORECASE) if listed else None
+class Names:
+    """Names that are found as words, also in paths and JSON that are escaped.
+
+    Args:
+        names: the names; those that are short, or that anybody may have, are left out.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        telling = {name.lower() for name in names if len(name) >= _SHORTEST and name.lower() not in _ANYBODY}
+        self._names = sorted(telling, key=len, reverse=True)
+        begins = r"(?:(?<![^\W_])|(?<=%2[Ff])|(?<=%20)|(?<=\\[nrt]))"
+        self._pattern = re.compile(rf"{begins}(?:{'|'.join(map(re.escape, self._names))})(?![^\W_])", re.IGNORECASE)
+
+    def replaced(self, text: str, mark: str) -> str:
+        """A text with a mark in place of the names."""
+        low = text.lower() if self._names else ""
+        return self._pattern.sub(mark, text) if any(name in low for name in self._names) else text
+
+
+def _named_in(texts: str) -> Iterator[str]:
+    """The names of users in the home folders of a long text: around the few words that may be of one."""
+    for word in _NEAR:
+        at = texts.find(word)
+        while at >= 0:
+            for match in _HOMES.finditer(texts, max(0, at - 20), at + 100):
+                yield next(filter(None, match.groups()), "")
+            at = texts.find(word, at + len(word))

@@ -22,7 +22,7 @@ from connectagent.testing.reports.plugins import Source, listed
 from connectagent.testing.reports.private import Private
 from connectagent.testing.reports.session import Tree, outline
 from connectagent.testing.reports.shrink import Shrinking
-from connectagent.testing.reports.trying import Setup, Shown, look
+from connectagent.testing.reports.trying import CannotTell, Setup, Shown, look
 from connectagent.testing.symptoms import Symptom, symptom
 
 REPORT = 1
@@ -156,7 +156,7 @@ def _first(
         while True:
             start = max(0, at + 1 - back)
             kept = clean.part(start, at + 1)
-            shown, problem = look(outline(kept), setup, wanted)
+            shown, problem = _looked(kept, setup, wanted)
             if shown is not None and is_same(wanted, then, shown):
                 if shown.text == then.text or wanted.kind not in ("error", "rejected"):
                     return kept, shown, turns[at].number
@@ -168,6 +168,13 @@ def _first(
         if other is not None:  # its text has a time, or what is masked
             return other
     return None
+
+
+def _looked(tree: Tree, setup: Setup, wanted: Symptom) -> tuple[Shown | None, str]:
+    try:
+        return look(outline(tree), setup, wanted)
+    except CannotTell as error:
+        return None, str(error)
 
 
 @dataclass(slots=True)
@@ -183,7 +190,7 @@ class _Work:
         """Whether a tree shows the same failure."""
         try:
             shown, _ = look(outline(tree), setup or self.setup, self.wanted)
-        except (*ODD, PluginError):
+        except (*ODD, PluginError, CannotTell):
             return None
         return shown if shown is not None and is_same(self.wanted, like, shown) else None
 

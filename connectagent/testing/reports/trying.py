@@ -12,15 +12,19 @@ from typing import Any
 
 import connectagent
 from connectagent.agents.agent import Agent
-from connectagent.data import TraceEntry
-from connectagent.errors import ConfigError
+from connectagent.data import LLMResponse, Message, TraceEntry
+from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.text import describe
 from connectagent.testing.replay.player import Player, RecordEnds
 from connectagent.testing.replay.playing import Playing, agent_of
-from connectagent.testing.replay.recording import Recording
+from connectagent.testing.replay.recording import Recording, Sent
 from connectagent.testing.symptoms import Symptom
 
 _PACKAGE = os.path.dirname(os.path.abspath(connectagent.__file__)) + os.sep
+
+
+class CannotTell(Exception):
+    """A session cannot be played, so that nobody knows whether it shows the failure."""
 
 
 @dataclass(slots=True)
@@ -62,6 +66,18 @@ class Setup:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+class QuickPlayer(Player):
+    """A player that keeps no requests: a copy of each would take longer than all else."""
+
+    def answer(self, model: str, messages: list[Message], tools: list[dict[str, Any]]) -> LLMResponse:
+        return super().answer(model, [], [])
+
+    def _note(self, model: str, tools: list[dict[str, Any]]) -> None:
+        session: Any = self.agent.conversation.session
+        self.sent.append(Sent(session["turn"], session["iteration"], model, [], [], None))
+        self.asked += 1
+
+
 class Trying(Playing):
     """A session on its way through an agent until it shows a failure; its requests are not compared.
 
@@ -70,9 +86,8 @@ class Trying(Playing):
     """
 
     def __init__(self, recording: Recording, setup: Setup, symptom: Symptom) -> None:
-        super().__init__(recording, agent_of(recording, setup.plugins(), **setup.options), Player)
+        super().__init__(recording, agent_of(recording, setup.plugins(), **setup.options), QuickPlayer)
         self._symptom = symptom
-        self.player.on_request = lambda player, sent: player.requests.clear()
         self.seen: list[TraceEntry] = []
 
     def look(self) -> Shown | None:
@@ -82,7 +97,7 @@ class Trying(Playing):
             self.before(turn)
             self.player.begin(turn, self.made)
             _, error = self.outcome(turn, lambda: self.input(turn))  # noqa: B023
-            self.seen += self.player.entries
+            self.seen += [one for one in self.player.entries if one.get("error_type") != RecordEnds.__name__]
             entry = self._symptom.found(self.player.entries)
             if entry is not None:
                 return Shown(entry, _raised_in(error))
@@ -91,24 +106,26 @@ class Trying(Playing):
     def _meet(self, agent: Agent, branch: str) -> None:
         """Let an agent that a plugin asks have no answers: it is not in the session."""
         for one in (agent, *agent.below):
-            Player(one)
+            QuickPlayer(one)
 
 
 def look(recording: Recording, setup: Setup, symptom: Symptom) -> tuple[Shown | None, str]:
-    """Whether a session shows a failure, and else what it shows in its place, or why that cannot be told.
+    """Whether a session shows a failure, and else what it shows in its place.
 
     Raises:
+        CannotTell: it cannot be played: there is a handoff in it, for example.
         PluginError: a plugin cannot be loaded.
     """
     with redirect_stdout(sys.stderr):
         try:
             trying = Trying(recording, setup, symptom)
-        except ConfigError as error:
-            return None, str(error)
-        try:
             shown = trying.look()
+        except (PluginError, HandlerError):
+            raise
+        except ConfigError as error:
+            raise CannotTell(str(error)) from error
         except (Exception, RecordEnds) as error:  # before a turn, where a program called a tool
-            return None, f"it cannot be played: {type(error).__name__}: {describe(str, error)}"
+            raise CannotTell(f"it cannot be played: {type(error).__name__}: {describe(str, error)}") from error
     return shown, "" if shown else symptom.why_not(trying.seen)
 
 
