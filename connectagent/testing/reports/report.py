@@ -29,6 +29,7 @@ REPORT = 1
 """The number of the format of a report: `report` in its head."""
 
 _SHOWN = ("type", "tool_name", "status", "error_type", "error")
+_STREAMED = "the plugin failed while an answer streamed, and a record does not have the text of an answer that was stopped"
 _TITLE = "# The failure of an agent, as data. Play it without a key, tools or a network: connectagent replay FILE\n"
 
 
@@ -161,7 +162,8 @@ def _first(
                 if shown.text == then.text or wanted.kind not in ("error", "rejected"):
                     return kept, shown, turns[at].number
                 other = kept, shown, turns[at].number
-            problems += [problem] if problem and not start else []
+            if problem and not start:
+                problems.append(_STREAMED if (then.entry.get("by") or {}).get("hook") == "on_text" else problem)
             if not start:
                 break
             back = back * 4

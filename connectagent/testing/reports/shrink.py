@@ -20,7 +20,7 @@ Place = tuple[int, Any]
 Shows = Callable[[Tree], bool]
 
 # What an entry or a turn needs not have.
-_OPTIONAL = ("usage", "provider_data", "finish_reason", "tools", "model", "error", "max_iterations", "status")
+_OPTIONAL = ("usage", "provider_data", "finish_reason", "tools", "model", "error", "max_iterations")
 _HEAD = ("begins_with", "max_iterations", "system_prompt")
 # What holds what somebody wrote, or what a tool returned; the other texts of an entry say what it is.
 _CONTENTS = (
@@ -154,11 +154,12 @@ def _calls(tree: Tree) -> Iterator[list[Place]]:
 
 
 def _entries(tree: Tree) -> Iterator[list[Place]]:
-    """Single entries, without the inputs of turns."""
+    """Single entries, without the inputs of turns and the calls of tools."""
     for turn in tree["turns"]:
         yield from ([(id(turn["before"]), at)] for at in range(len(turn["before"])))
         listed = enumerate(turn["entries"])
-        yield from ([(id(turn["entries"]), at)] for at, entry in listed if entry.get("type") != "user_input")
+        stay = ("user_input", "tool_execution")
+        yield from ([(id(turn["entries"]), at)] for at, entry in listed if entry.get("type") not in stay)
 
 
 def _optional(tree: Tree) -> Iterator[list[Place]]:

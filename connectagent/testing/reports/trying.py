@@ -97,8 +97,9 @@ class Trying(Playing):
             self.before(turn)
             self.player.begin(turn, self.made)
             _, error = self.outcome(turn, lambda: self.input(turn))  # noqa: B023
-            self.seen += [one for one in self.player.entries if one.get("error_type") != RecordEnds.__name__]
-            entry = self._symptom.found(self.player.entries)
+            entries = [one for one in self.player.entries if one.get("error_type") != RecordEnds.__name__]
+            self.seen += entries
+            entry = self._symptom.found(entries)
             if entry is not None:
                 return Shown(entry, _raised_in(error))
         return None
