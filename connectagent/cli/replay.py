@@ -67,7 +67,13 @@ def replay(
         script_options = {"SCRIPT": program, "--live-tools": live_tools}
         raise click.exceptions.Exit(replay_reports(paths, reports, plugins, bad, as_json, script_options))
     script.apply(None, True, plugins)
-    several = every or agent is not None or len(paths) > 1
+    _replay(paths, program, every or agent is not None or len(paths) > 1, live_tools, as_json, traceback)
+
+
+def _replay(
+    paths: list[Path], program: str | None, several: bool, live_tools: bool, as_json: bool, traceback: bool
+) -> None:
+    """Play records, and show what differs."""
     rows = [_row(path, program, live_tools, traceback, several) for path in paths]
     if several:
         echo_json([_data(*row) for row in rows]) if as_json else _table(rows)

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
-
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo, echo_json
 from connectagent.cli.recorded_agent import offline
@@ -96,8 +94,9 @@ def _looked(path: Path, head: dict[str, Any], recording: Any, given: list[Any], 
     if head.get("report") != REPORT:
         raise ConfigError(f"{short_path(path)}: report {head.get('report')!r} is not known here, but {REPORT}: update")
     wanted = _wanted(path, str(head.get("bad") or ""), bad)
-    asked = head.get("agent_options") if isinstance(head.get("agent_options"), dict) else {}
-    options = {key: value for key, value in asked.items() if isinstance(value, _OPTIONS.get(key, ()))}
+    asked: Any = head.get("agent_options")
+    known = asked.items() if isinstance(asked, dict) else ()
+    options = {key: value for key, value in known if isinstance(value, _OPTIONS.get(key, ()))}
     with offline():
         sources, differing = for_report(_needed(head), map(str, head.get("plugins") or ()), given)
         shown, problem = look(recording, Setup(lambda: listed(sources), options), wanted)
@@ -154,6 +153,6 @@ def _lines(row: dict[str, Any]) -> Iterable[str]:
     for fact in row["plugins"]:
         version = f" {fact['version']}" if fact.get("version") else ""
         yield f"  with {visible(fact['name'])}{visible(version)}"
-    yield from (f"  {visible(line)}" for line in row["differs"])
     if not row["plugins"]:
-        click.echo("  with no plugin", err=True)
+        yield "  with no plugin"
+    yield from (f"  {visible(line)}" for line in row["differs"])

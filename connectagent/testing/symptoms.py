@@ -60,7 +60,8 @@ class Symptom:
         more = [f"... {len(seen) - MOST_SEEN} more"] if len(seen) > MOST_SEEN else []
         shown = ", ".join([*(visible(text, 80) for text in seen[:MOST_SEEN]), *more])
         word = self.text.split()[1].rpartition(".")[2]
-        near = did_you_mean(word, seen, 0.75) if names is not _texts and names is not _results and word not in seen else ""
+        are_names = names in (_called, _errors)
+        near = did_you_mean(word, seen, 0.75) if are_names and word not in seen else ""
         return f"the record does not show it; {has}: {shown or 'nothing'}{f'.{near}' if near else ''}"
 
 

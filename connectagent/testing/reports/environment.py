@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import platform
+import sys
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-_PACKAGES = ("connectagent", "pluggy", "pydantic", "openai", "anthropic", "google-genai", "mcp", "httpx")
+_PACKAGES = ("pluggy", "pydantic", "openai", "anthropic", "google-genai", "mcp", "httpx")
 
 
 def environment() -> dict[str, Any]:
-    """The keys `python`, `platform` and `packages` of a report."""
+    """The keys `connectagent`, `python`, `platform` and `packages` of a report."""
     packages = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
             packages[name] = version(name)
     python = f"{platform.python_implementation()} {platform.python_version()}"
     system = f"{platform.system()} {platform.machine()}".strip()
-    return {"python": python, "platform": system, "packages": packages}
+    own = vars(sys.modules["connectagent"])["__version__"]  # the package is above this room and is not imported
+    return {"connectagent": own, "python": python, "platform": system, "packages": packages}

@@ -23,18 +23,24 @@ def last_failure(turns: Sequence[RecordedTurn]) -> Symptom | None:
 
 def _failures(turn: RecordedTurn) -> Iterator[str]:
     """The failures of a turn, the last one first."""
-    errors = [entry for entry in reversed(turn.entries) if entry.get("type") == "error"]
     if turn.end.get("status") == "error":
-        kind = str(turn.end.get("error") or "").partition(":")[0].rpartition(".")[2]
-        entry = next((one for one in errors if not kind or one.get("error_type") == kind), {})
-        kind = kind or str(entry.get("error_type") or "")
-        if kind.isidentifier():
-            yield f"error {kind}{_by(entry)}"
+        yield from _end(turn)
     for entry in reversed(turn.entries):
         if entry.get("type") == "error" and _by(entry):
             yield f"error {entry.get('error_type')}{_by(entry)}"
         elif entry.get("type") == "tool_execution" and entry.get("status") == "rejected":
             yield f"rejected {entry.get('tool_name')}{_by(entry)}"
+
+
+def _end(turn: RecordedTurn) -> Iterator[str]:
+    """The error with which a turn ended."""
+    kind = str(turn.end.get("error") or "").partition(":")[0].rpartition(".")[2]
+    errors = (entry for entry in reversed(turn.entries) if entry.get("type") == "error")
+    nothing: TraceEntry = {}
+    entry = next((one for one in errors if kind in ("", one.get("error_type"))), nothing)
+    kind = kind or str(entry.get("error_type"))
+    if kind.isidentifier():
+        yield f"error {kind}{_by(entry)}"
 
 
 def _by(entry: TraceEntry) -> str:

@@ -188,22 +188,19 @@ def for_report(
     Raises:
         PluginError: one is not here; the message has its version.
     """
-    out, own = set(), []
-    for item in flat(list(given)):
-        if isinstance(item, str) and item.startswith("no:"):
-            out.add(normalized(item[3:]))
-        else:
-            own.append(source_of(item))
+    items = list(given)
+    out, own = _left_out(items), _sources(items)
     by_name = {normalized(name): source for source in own for name in source.names}
     _check_left_out(out, [*(normalized(str(one["name"])) for one in needed), *map(normalized, others), *by_name])
-    found: list[Source] = []
-    for one in needed:
-        name = normalized(str(one["name"]))
-        if name not in out:
-            source = by_name.get(name) or _installed(one)
-            found += [] if source in found else [source]
-    found += [source for source in own if source not in found and not out.issuperset(map(normalized, source.names))]
+    wanted = [one for one in needed if normalized(str(one["name"])) not in out]
+    found = [by_name.get(normalized(str(one["name"]))) or _installed(one) for one in wanted]
+    found += [source for source in own if not out.issuperset(map(normalized, source.names))]
+    found = list({id(source): source for source in found}.values())
     return found, [line for one in needed for line in _differs(one, found)]
+
+
+def _left_out(items: list[Any]) -> set[str]:
+    return {normalized(item[3:]) for item in items if isinstance(item, str) and item.startswith("no:")}
 
 
 def _check_left_out(out: set[str], known: list[str]) -> None:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from connectagent import __version__
 from connectagent.errors import ConfigError, PluginError
 from connectagent.records.read import ODD
 from connectagent.testing.replay.recording import RecordedTurn
@@ -29,7 +28,9 @@ REPORT = 1
 """The number of the format of a report: `report` in its head."""
 
 _SHOWN = ("type", "tool_name", "status", "error_type", "error")
-_STREAMED = "the plugin failed while an answer streamed, and a record does not have the text of an answer that was stopped"
+_STREAMED = (
+    "the plugin failed while an answer streamed, and a record does not have the text of an answer that was stopped"
+)
 _TITLE = "# The failure of an agent, as data. Play it without a key, tools or a network: connectagent replay FILE\n"
 
 
@@ -217,34 +218,36 @@ def _shrunk(work: _Work, tree: Tree, shown: Shown, turn: int) -> Made:
 
 def _head(work: _Work, needed: Sequence[Source], shown: Shown) -> dict[str, Any]:
     """What a report says above its turns."""
-    facts = [fact for source in work.sources for fact in source.facts]
+    facts = [_masked(fact, work.private) for source in work.sources for fact in source.facts]
     names = {name for source in needed for name in source.names}
-    options = {key: value for key, value in work.setup.options.items() if value}
-    entry = {key: value for key, value in shown.entry.items() if key in _SHOWN}
-    by = {key: value for key, value in (shown.entry.get("by") or {}).items() if key in ("plugin", "hook", "handler")}
-    place = os.path.basename(shown.raised_in)
-    shows = {**entry, **({"by": by} if by else {}), **({"raised_in": place} if place else {})}
-    private = work.private.value
+    here = environment()
+    others = {
+        "recorded_with": None if work.head.get("connectagent") == here["connectagent"] else work.head["connectagent"],
+        "agent_options": {key: value for key, value in work.setup.options.items() if value},
+    }
     return {
         "report": REPORT,
         "bad": work.wanted.text,
-        "shows": _short(private(shows)),
-        "connectagent": __version__,
-        **({"recorded_with": work.head["connectagent"]} if work.head.get("connectagent") != __version__ else {}),
-        **environment(),
+        "shows": work.private.value(_shows(shown)),
+        **here,
         "plugins": {fact["name"]: fact.get("version") for fact in facts},
-        "needs": [_masked(fact, private) for fact in facts if fact["name"] in names],
-        "others": [_masked(fact, private) for fact in facts if fact["name"] not in names],
-        **({"agent_options": options} if options else {}),
+        "needs": [fact for fact in facts if fact["name"] in names],
+        "others": [fact for fact in facts if fact["name"] not in names],
+        **{key: value for key, value in others.items() if value},
     }
 
 
-def _masked(fact: dict[str, Any], private: Any) -> dict[str, Any]:
-    return {**fact, "options": private(fact["options"])} if "options" in fact else fact
+def _masked(fact: dict[str, Any], private: Private) -> dict[str, Any]:
+    return {**fact, "options": private.value(fact["options"])} if "options" in fact else fact
 
 
-def _short(entry: dict[str, Any]) -> dict[str, Any]:
-    return {key: value[:200] if isinstance(value, str) else value for key, value in entry.items()}
+def _shows(shown: Shown) -> dict[str, Any]:
+    """The entry that shows the failure, in short."""
+    by = shown.entry.get("by") or {}
+    found = {key: value[:200] for key in _SHOWN if isinstance(value := shown.entry.get(key), str)}
+    named = {key: by[key] for key in ("plugin", "hook", "handler") if by.get(key)}
+    more = {"by": named, "raised_in": os.path.basename(shown.raised_in)}
+    return {**found, **{key: value for key, value in more.items() if value}}
 
 
 def _counts(tree: Tree) -> dict[str, int]:

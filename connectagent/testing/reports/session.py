@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,19 +88,20 @@ def _model(turns: Iterable[RecordedTurn]) -> Any:
 
 
 def _turn(turn: RecordedTurn, place: str) -> Tree:
-    entries = [entry for entry in turn.entries if _is_played(entry)]
-    offered = next((sent.tools for sent in turn.sent if sent.tools), None)
-    first = next((at for at, entry in enumerate(entries) if entry.get("type") == "llm_call"), None)
-    lean = [_lean(entry) for entry in entries]
-    if first is not None and offered:
-        lean[first]["tools"] = list(offered)
+    entries = [_lean(entry) for entry in turn.entries if _is_played(entry)]
     before = [_lean(entry) for entry in turn.before if _is_played(entry)]
-    end = {key: turn.end[key] for key in _END if turn.end.get(key) is not None}
-    if "outcome" in turn.end:
-        end["status"] = turn.end["outcome"]
+    _offer(entries, next((sent.tools for sent in turn.sent if sent.tools), None))
     begun = any(entry.get("type") == "user_input" for entry in entries)
     given = "" if begun else turn.input.get("prompt") or ""
-    return {"place": place, "input": given, "before": before, "entries": lean, "end": end}
+    end = {key: turn.end[key] for key in _END if turn.end.get(key) is not None}
+    return {"place": place, "input": given, "before": before, "entries": entries, "end": end}
+
+
+def _offer(entries: list[TraceEntry], names: list[str] | None) -> None:
+    """Note the tools at a turn's first model call; in a record, that of an earlier turn may have them."""
+    first = next((entry for entry in entries if entry.get("type") == "llm_call"), None)
+    if first is not None and names:
+        first["tools"] = list(names)
 
 
 def _is_played(entry: TraceEntry) -> bool:
@@ -116,17 +117,24 @@ def _is_played(entry: TraceEntry) -> bool:
 def _lean(entry: TraceEntry) -> TraceEntry:
     """An entry without times, places in files and empty values."""
     left_out = _OF_CALLS if entry.get("type") == "llm_call" else _NOT_NEEDED
-    made = {key: value for key, value in entry.items() if key not in left_out}
-    if isinstance(made.get("by"), dict):
-        made["by"] = {key: value for key, value in made["by"].items() if key in _BY and value is not None}
-    if isinstance(made.get("value"), dict):
-        made["value"] = {key: value for key, value in made["value"].items() if key != "by"}
-    if made.get("timing"):
-        made["timing"] = 1
-    if made.get("content") == made.get("prompt"):
-        made.pop("content", None) if made.get("type") == "user_input" else None
-    needed = ("content", "result", "prompt", "arguments")
-    return {key: value for key, value in made.items() if key in needed or value not in (None, [], {})}
+    made = {key: _MADE.get(key, _same)(value) for key, value in entry.items() if key not in left_out}
+    return {key: value for key, value in made.items() if key in _EVEN_EMPTY or value not in (None, [], {})}
+
+
+def _by(by: Any) -> Any:
+    return {key: value for key, value in by.items() if key in _BY and value is not None} if isinstance(by, dict) else by
+
+
+def _without_by(value: Any) -> Any:
+    return {key: item for key, item in value.items() if key != "by"} if isinstance(value, dict) else value
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_EVEN_EMPTY = ("content", "result", "prompt", "arguments")
+_MADE: dict[str, Callable[[Any], Any]] = {"by": _by, "value": _without_by, "timing": lambda timing: int(bool(timing))}
 
 
 def share_arguments(entries: list[TraceEntry]) -> None:

@@ -109,16 +109,20 @@ class Shrinking:
         self.tree = edited(self.tree, set(), new)
 
 
-def edited(value: Any, gone: set[Place], new: dict[Place, Any], made: dict[int, Any] | None = None) -> Any:
+def edited(tree: Tree, gone: set[Place], new: dict[Place, Any]) -> Tree:
     """A copy of a tree without some places and with other values in others; what is one object stays one."""
-    made = {} if made is None else made
+    copy: Tree = _edited(tree, gone, new, {})
+    return copy
+
+
+def _edited(value: Any, gone: set[Place], new: dict[Place, Any], made: dict[int, Any]) -> Any:
     if not isinstance(value, (dict, list)):
         return value
     here = id(value)
     if here not in made:
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         kept = [
-            (key, new[here, key] if (here, key) in new else edited(item, gone, new, made))
+            (key, new[here, key] if (here, key) in new else _edited(item, gone, new, made))
             for key, item in pairs
             if (here, key) not in gone
         ]

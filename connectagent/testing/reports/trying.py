@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import connectagent
 from connectagent.agents.agent import Agent
 from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, HandlerError, PluginError
@@ -20,7 +20,7 @@ from connectagent.testing.replay.playing import Playing, agent_of
 from connectagent.testing.replay.recording import Recording, Sent
 from connectagent.testing.symptoms import Symptom
 
-_PACKAGE = os.path.dirname(os.path.abspath(connectagent.__file__)) + os.sep
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 class CannotTell(Exception):
