@@ -18,7 +18,7 @@ from connectagent.hooks.discovery import handlers_of, process_wide, shadow
 from connectagent.hooks.entry_points import named, normalized, options_of
 from connectagent.hooks.handler import Handler
 from connectagent.hooks.options import Configured, configured
-from connectagent.settings import named_plugins
+from connectagent.settings import check_file, named_plugins
 
 DIGITS = 16  # of a hash: to see whether two files are the same
 
@@ -100,7 +100,7 @@ def _hash(files: Iterable[str]) -> str | None:
 def of_agent(agent: Any) -> list[Source]:
     """The plugins of an agent that a script made, with those that it inherits and those of every agent."""
     there = {handler.plugin for handler in agent.hooks.loaded if not handler.builtin}
-    listed = [item for item, _ in process_wide()]
+    listed = everywhere()
     above = agent
     while above is not None:
         arguments = definition_of(above).arguments()
@@ -121,8 +121,7 @@ def of_record(head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Sourc
         The plugins, and the names of those that are not here.
     """
     out = set(map(normalized, left_out))
-    everywhere = _sources([item for item, _ in process_wide()])
-    sources = [source for source in everywhere if not out.issuperset(map(normalized, source.names))]
+    sources = [source for source in _sources(everywhere()) if not out.issuperset(map(normalized, source.names))]
     known = {normalized(name) for source in sources for name in source.names}
     missing = []
     for name in head.get("plugins") or {}:
@@ -135,6 +134,20 @@ def of_record(head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Sourc
     order = {normalized(name): at for at, name in enumerate(head.get("plugins") or {})}
     sources.sort(key=lambda source: min((order.get(normalized(name), len(order)) for name in source.names), default=0))
     return sources, missing
+
+
+def everywhere() -> list[Any]:
+    """The plugins of every agent: of the project, the environment and the command line.
+
+    Raises:
+        ConfigError: the project's file names code that the person has not allowed.
+    """
+    items = process_wide()
+    for item, place in items:
+        bare = item.plugin if isinstance(item, shadow) else item
+        if isinstance(bare, str) and bare.endswith(".py"):
+            check_file(bare, place)
+    return [item for item, _ in items]
 
 
 def _sources(listed: Iterable[Any]) -> list[Source]:
