@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -121,3 +122,22 @@ def test_lines_are_counted_as_people_count_them(text, lines, tmp_path):
     path = tmp_path / "f.txt"
     path.write_text(text)
     assert count_lines(str(path)) == f"{path} has {lines} lines"
+
+
+def test_two_commands_of_the_readme_find_the_plugin_that_made_it_write_a_note(tmp_path):
+    assert demo(tmp_path).returncode == 0
+    (line,) = re.findall(r"^\.venv/bin/connectagent (bisect demo .*?) *#", (ROOT / "README.md").read_text(), re.MULTILINE)
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    before = files_in(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "connectagent", *shlex.split(line)],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "needed:    reminder (after_user_input, " in done.stdout and "turn off:  reminder " in done.stdout
+    assert '"Write a note.", message 0, added by Reminder.remind' in done.stdout
+    assert files_in(tmp_path) == before

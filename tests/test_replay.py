@@ -731,3 +731,53 @@ def test_what_an_interrupted_handler_would_have_led_to_is_no_difference(
     assert agent.record is not None
     played = replayed(agent.record, interruptible(0, plugins=[stopped]))
     assert played.same and played.ran_out is not None, str(played.divergence)
+
+
+# -- what was sent, exactly --------------------------------------------------------------------------
+
+
+class WithOptions(ScriptedLLM):
+    """A scripted model that takes parameters of its provider's API."""
+
+    options: dict[str, Any]
+
+    def with_options(self, options: dict[str, Any]) -> WithOptions:
+        made = copy.copy(self)
+        made.options = options
+        return made
+
+
+def described(text: str) -> Any:
+    """A tool with this description."""
+
+    def look_up(word: str) -> str:
+        return "found"
+
+    look_up.__doc__ = text
+    return look_up
+
+
+@pytest.mark.parametrize("what", ["messages", "schemas", "options", "options of one call"])
+def test_a_request_that_says_something_else_is_no_same_replay(what: str) -> None:
+    said = {"now": "as then"}
+
+    @before_llm
+    def rewrites(request: LLMRequest) -> None:
+        request.messages = [*request.messages[:-1], {"role": "user", "content": f"Say it {said['now']}"}]
+        if said["now"] != "as then" and what == "options of one call":
+            request.options = {"temperature": 1.0}
+
+    def agent(temperature: float = 0.0, text: str = "Look up a word.") -> Agent:
+        llm = WithOptions("Done.")
+        llm.options = {"temperature": temperature}
+        return Agent("shop", tools=[described(text)], llm=llm, plugins=[rewrites], quiet=True)
+
+    live = agent()
+    live.input("Hi")
+    assert live.record is not None
+    assert replayed(live.record, agent=agent()).same
+    changed = {"options": agent(1.0), "schemas": agent(text="Look up two words.")}.get(what) or agent()
+    said["now"] = "otherwise" if what in ("messages", "options of one call") else "as then"
+    played = replayed(live.record, agent=changed)
+    assert played.divergence is not None and not played.same
+    assert played.divergence.what == what.split()[0]

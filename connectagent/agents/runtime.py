@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from connectagent.data import LLM
+from connectagent.hooks.handler import Handler
 from connectagent.tools.awaiting import CALLER
 
 
@@ -38,6 +39,7 @@ class Runtime:
         run: runs `action` for the agent's method `what`: `input`, `execute_tool` or `resume`.
         replays: whether the agent plays a record.
         on_inner: of a root agent: is called with each agent that takes a turn inside its own, and with its branch.
+        takes: whether a new agent takes a handler.
     """
 
     create_model: Callable[[str], LLM] | None = None
@@ -46,6 +48,7 @@ class Runtime:
     run: Callable[[Any, str, Callable[[], Any]], Any] = _go
     replays: bool = False
     on_inner: Callable[[Any, str], None] = lambda agent, branch: None
+    takes: Callable[[Handler], bool] = lambda handler: True
 
 
 _default = [Runtime()]

@@ -13,6 +13,7 @@ COMMANDS = {
     "resume": "connectagent.cli.resume",
     "replay": "connectagent.cli.replay",
     "report": "connectagent.cli.report",
+    "bisect": "connectagent.cli.bisect",
     "plugins": "connectagent.cli.plugins",
     "allow": "connectagent.cli.allow",
 }

@@ -123,14 +123,30 @@ class ShowHooks:
         _say("on_complete", outcome)
 
 
-@click.command(short_help="Watch an agent do a small task: no key, no network.")
-def demo() -> None:
-    """Watch an agent do a small task in this folder: no key, no network, every hook shown."""
+class Reminder:
+    """A plugin that adds to what the user asks for: `connectagent bisect` finds it."""
+
+    name = "reminder"
+
+    @hooks.after_user_input
+    def remind(self, agent: Any) -> None:
+        message = agent.current_session["messages"][-1]
+        message["content"] = f"{message['content']}\nWrite a note."
+
+
+def demo_agent() -> Any:
+    """The agent of the demo."""
     from connectagent.agents.agent import Agent
 
     # Always this model: the demo costs nothing and sends nothing, whatever keys are set.
-    agent = Agent("demo", [list_files, count_lines, write_note], model="offline", quiet=True, plugins=ShowHooks())
-    task = _task()
+    tools, plugins = [list_files, count_lines, write_note], [Reminder(), ShowHooks()]
+    return Agent("demo", tools, model="offline", quiet=True, plugins=plugins)
+
+
+@click.command(short_help="Watch an agent do a small task: no key, no network.")
+def demo() -> None:
+    """Watch an agent do a small task in this folder: no key, no network, every hook shown."""
+    agent, task = demo_agent(), _task()
     click.echo("An agent with three tools is asked, the offline model (rules, no network) leading it:")
     click.echo(f"  {task}\n({MISSING} does not exist, so that on_error fires too.)\n")
     result = agent.input(task)
@@ -148,7 +164,7 @@ def _task() -> str:
             if line.endswith(" bytes") and re.fullmatch(r"[\w .-]+", name):
                 sizes[name] = int(size)
     count = f'count the lines of "{max(sizes, key=lambda name: sizes[name])}", ' if sizes else ""
-    return f'List the files here, {count}count the lines of "{MISSING}", write a note.'
+    return f'List the files here, {count}count the lines of "{MISSING}".'
 
 
 def _say(hook: str, what: str) -> None:
@@ -175,6 +191,8 @@ def _next() -> str:
         command = "connectagent" if shutil.which("connectagent") else sys.argv[0]
     return (
         f"\nTry next:\n"
+        f"  {command} bisect demo --bad 'calls write_note'\n"
+        f"      nobody asked for a note: which plugin made the model write one?\n"
         f"  {command} hooks on_error\n      what a handler of this hook is given and may answer\n"
         f"  {command} chat\n      talk to a model: set ANTHROPIC_API_KEY or OPENAI_API_KEY first\n"
         f'  {command} run my_agent.py "do this"\n      an agent of your own: the README begins with one'

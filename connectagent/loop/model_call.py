@@ -271,7 +271,7 @@ class Attempt:
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         self.provider = getattr(llm, "provider", None)
         given = getattr(llm, "options", None) if options is None else options
-        self.sent = {"tools": tools, "options": shown_options(given) if given else {}}
+        self.sent = {"tools": tools, "options": None if given is None else shown_options(given)}
         if self.conversation is None or messages is not self.conversation.session["messages"]:
             self.sent["messages"] = clone(list(messages))
         if self.call.send is not None:
@@ -338,7 +338,8 @@ class Attempt:
     def _request(self) -> dict[str, Any]:
         """What was sent and is not in the log yet."""
         before = {} if self.conversation is None else self.conversation.sent
-        new = {key: clone(value) for key, value in self.sent.items() if value != before.get(key, type(value)())}
+        before = {"tools": [], **before}
+        new = {key: clone(value) for key, value in self.sent.items() if value != before.get(key)}
         if self.conversation is not None:
             self.conversation.sent = {**self.sent, "names": self.tools, "messages": None}
         return new

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain, dropwhile, islice
 from typing import Any
 
 from connectagent.data import CHANGES_MESSAGES, LLMResponse, Message, ToolCall, TraceEntry
@@ -202,15 +203,15 @@ class History:
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
         """Whether an answer's message came directly after its `llm_call`, without an entry of its own."""
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
-        behind = entries[number + 1 :]
-        rest = [entry for entry in behind if entry.get("type") not in _ASIDE or entry.get("call_id") in calls]
-        while rest and _watches(rest[0]) and rest[0].get("type") not in (*CHANGES_MESSAGES, "error"):
-            del rest[0]
-        if not rest:
+        behind = islice(entries, number + 1, None)
+        others = (one for one in behind if one.get("type") not in _ASIDE or one.get("call_id") in calls)
+        own = (*CHANGES_MESSAGES, "error")
+        rest = dropwhile(lambda one: _watches(one) and one.get("type") not in own, others)
+        if (first := next(rest, None)) is None:
             return closed
-        if _watches(rest[0]):  # before the message, which then has its own entry
+        if _watches(first):  # before the message, which then has its own entry
             return False
-        following = (entry.get("type") for entry in rest)
+        following = (entry.get("type") for entry in chain([first], rest))
         return next((kind for kind in following if kind in ("llm_call", "user_input", "assistant")), "") != "assistant"
 
     def _apply(self, entry: TraceEntry) -> None:

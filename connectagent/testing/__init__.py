@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
+from connectagent.testing.bisection import Cause, Finding, bisect
 from connectagent.testing.network import NetworkRefused, no_network
 from connectagent.testing.plugin_tester.faults import Fault
 from connectagent.testing.plugin_tester.tester import AgentTester, Checked, PluginFaults
@@ -32,8 +33,10 @@ except ImportError:  # the rest is of use in scripts too
 
 __all__ = [
     "AgentTester",
+    "Cause",
     "Checked",
     "Fault",
+    "Finding",
     "HookCall",
     "HookRecorder",
     "NetworkRefused",
@@ -44,6 +47,7 @@ __all__ = [
     "ScriptEnded",
     "ScriptedLLM",
     "Turn",
+    "bisect",
     "call",
     "conversation_problems",
     "crash_at",

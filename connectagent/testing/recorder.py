@@ -11,6 +11,7 @@ from connectagent import hooks
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING, PARAMETERS
 from connectagent.session.state import clone
+from connectagent.testing.copies import Kept
 
 
 class HookCall(NamedTuple):
@@ -37,6 +38,7 @@ class HookRecorder:
     """
 
     calls: list[HookCall] = field(default_factory=list)
+    _kept: Kept = field(default_factory=Kept, repr=False, compare=False)
 
     @property
     def names(self) -> list[str]:
@@ -52,7 +54,13 @@ class HookRecorder:
         self.calls.clear()
 
     def _note(self, name: str, **arguments: Any) -> None:
-        self.calls.append(HookCall(name, {key: _snapshot(value) for key, value in arguments.items()}))
+        self.calls.append(HookCall(name, {key: self._snapshot(value) for key, value in arguments.items()}))
+
+    def _snapshot(self, value: Any) -> Any:
+        """A copy of a value, which later edits do not change."""
+        if isinstance(value, LLMRequest):
+            return replace(value, messages=list(self._kept.of(value.messages)), options=clone(value.options))
+        return _snapshot(value)
 
     def _around(self, hook: str, **arguments: Any) -> Generator[None, Any, None]:
         self._note(f"{hook}:enter", **arguments)
@@ -85,11 +93,8 @@ for _hook in (*EVENTS, *AROUND, *OBSERVING):
 
 
 def _snapshot(value: Any) -> Any:
-    """A copy of a value, which later edits do not change."""
     if isinstance(value, ToolCall):
         return replace(value, arguments=clone(value.arguments))
-    if isinstance(value, LLMRequest):
-        return replace(value, messages=clone(value.messages), options=clone(value.options))
     if isinstance(value, LLMResponse):
         return replace(value, tool_calls=_snapshot(value.tool_calls))
     if isinstance(value, list) and any(isinstance(item, ToolCall) for item in value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -25,8 +26,8 @@ class Divergence:
 
     Args:
         turn, iteration: where.
-        what: `messages`, `tools`, `model`, `request` (one call's own changes), `calls` (the model is asked more or
-            less often), `result`, `error`.
+        what: `messages`, `tools` (their names), `schemas`, `options`, `model`, `request` (one call's own changes),
+            `calls` (the model is asked more or less often), `result`, `error`.
         lines: a small diff; `-` is then, `+` is now.
         then_by: who made or changed it then, or {}.
         now_by: who makes or changes it now, or {}.
@@ -111,6 +112,21 @@ def _other_tools(then: Sent, now: Sent) -> Difference | None:
     return diff(then.tools, now.tools or []), {}, {}
 
 
+def _other_schemas(then: Sent, now: Sent) -> Difference | None:
+    return _other_data(then.schemas, now.schemas)
+
+
+def _other_options(then: Sent, now: Sent) -> Difference | None:
+    return _other_data(then.options, now.options)
+
+
+def _other_data(then: Any, now: Any) -> Difference | None:
+    if then is None or now is None or then == now or canonical(then) == canonical(now):
+        return None
+    sides = [json.dumps(json.loads(canonical(side)), indent=1, sort_keys=True).splitlines() for side in (then, now)]
+    return diff(*sides), {}, {}
+
+
 def _other_changes(then: Sent, now: Sent) -> Difference | None:
     changes = [[(*_owner(one["by"]), canonical(one["value"])) for one in side.changes] for side in (then, now)]
     if changes[0] == changes[1]:
@@ -132,6 +148,8 @@ def _other_messages(then: Sent, now: Sent) -> Difference | None:
 _DIFFERENCES: dict[str, Callable[[Sent, Sent], Difference | None]] = {
     "model": _other_model,
     "tools": _other_tools,
+    "schemas": _other_schemas,
+    "options": _other_options,
     "request": _other_changes,
     "messages": _other_messages,
 }

@@ -12,7 +12,7 @@ from connectagent.records.history import inside_begun, parts_of, void_entries
 from connectagent.records.read import own_entries
 from connectagent.session.journal import ABANDONED, BEGAN, WITHHELD, turns_in
 from connectagent.testing.replay.player import Player, canonical
-from connectagent.testing.replay.recording import RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
+from connectagent.testing.replay.recording import Given, RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
 from connectagent.testing.replay.runs import runs_of
 
 Turns = dict[str, RecordedTurn]
@@ -45,7 +45,7 @@ def _turns(entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEnt
     for id, group in groupby(entries, _turn_of):
         history.extend(list(group), closed=id in ends)
     turns: Turns = {}
-    offered: list[str] = []
+    given = Given()
     for at, entry in enumerate(entries):
         if not (id := _turn_of(entry)):
             continue
@@ -54,9 +54,9 @@ def _turns(entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEnt
         if entry.get("type") == "user_input":
             turn.input, turn.number = entry, int(entry.get("turn") or 0)
         if at in sends:
-            offered = entry.get("tools", offered)
+            given.take(entry)
             turn.answers.append(entry)
-            turn.sent.append(sent_of(turn, history.seen[sends[at]], at - sends[at], offered, None))
+            turn.sent.append(sent_of(turn, history.seen[sends[at]], at - sends[at], given, None))
     for turn in turns.values():
         turn.runs, turn.asks = list(runs_of(turn.entries)), asks_in(turn.entries)
     return turns

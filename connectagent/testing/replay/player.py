@@ -14,7 +14,7 @@ from connectagent import frame
 from connectagent.agents.agent import Agent
 from connectagent.agents.agent_tool import AskAgent, TransferTool
 from connectagent.agents.runtime import Runtime
-from connectagent.data import LLMResponse, Message, TraceEntry, WordByWord
+from connectagent.data import ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
 from connectagent.errors import Pause, ProviderError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
@@ -23,8 +23,9 @@ from connectagent.output.masking import current
 from connectagent.records.yaml_lines import json_line
 from connectagent.session.journal import is_aside
 from connectagent.session.requests import names_of
-from connectagent.session.snapshot import By
+from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
+from connectagent.testing.copies import Kept
 from connectagent.testing.replay.answers import model_answer, run_outcome
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
 from connectagent.testing.replay.runs import Run
@@ -66,6 +67,30 @@ class RecordedLLM(WordByWord):
             BaseException: the answer, where it was an error.
         """
         return self.player.answer(self.model, messages, tools or [])
+
+
+class ConfigurableRecordedLLM(RecordedLLM):
+    """The same in the place of an LLM that takes parameters of its provider's API: what handlers change is compared."""
+
+    def __init__(self, player: Player, model: str, window: Any, options: dict[str, Any]) -> None:
+        super().__init__(player, model, window)
+        self.options = options
+
+    def with_options(self, options: dict[str, Any]) -> ConfigurableRecordedLLM:
+        """The same with other parameters."""
+        return ConfigurableRecordedLLM(self.player, self.model, self.context_window, options)
+
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+        self.player.options = self.options
+        return super().complete(messages, tools)
+
+
+def stand_in(player: Player, llm: Any) -> RecordedLLM:
+    """The LLM that answers from the record in the place of an agent's own."""
+    window = getattr(llm, "context_window", None)
+    if isinstance(llm, ConfigurableLLM):
+        return ConfigurableRecordedLLM(player, llm.model, window, llm.options)
+    return RecordedLLM(player, llm.model, window)
 
 
 class RecordedTools(ToolRegistry):
@@ -139,8 +164,11 @@ class Player:
         self.on_lack: Callable[[dict[str, Any]], None] = lambda lack: None
         self.turn: RecordedTurn | None = None
         self._answered = self.asked = 0
+        self._kept = Kept()
+        self.options: dict[str, Any] | None = None  # of the request, where the agent's LLM takes some
+        self.is_made = False  # whether the agent was made from the record alone
         self._arguments: Any = {}
-        agent.llm = RecordedLLM(self, agent.llm.model, getattr(agent.llm, "context_window", None))
+        agent.llm = stand_in(self, agent.llm)
         recorded = partial(RecordedLLM, self)
         agent.runtime = Runtime(recorded, recorded, lambda after_s: None, replays=True)
         agent.hooks.without(one for one in agent.hooks.loaded if one.builtin and one.plugin in WRITERS)
@@ -207,8 +235,9 @@ class Player:
         if asking is not None:  # it called `complete()` itself, which is in no trace
             reason = f"{asking.get('handler') or asking.get('tool')} asked the model itself"
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
-        self.requests.append((copy.deepcopy(messages), copy.deepcopy(tools)))
-        self._note(model, tools)
+        kept = self._kept.of(messages)
+        self.requests.append((kept, copy.deepcopy(tools)))
+        self._note(model, kept, tools)
         if not self.left:
             raise RecordEnds(f"{self.sent[-1].place}: the record has no more answers of the model")
         entry = self.left[0]
@@ -229,16 +258,19 @@ class Player:
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
         return model_answer(asks.pop(found))
 
-    def _note(self, model: str, tools: list[dict[str, Any]]) -> None:
+    def _note(self, model: str, messages: list[Message], tools: list[dict[str, Any]]) -> None:
         session: Any = self.agent.conversation.session
         trace = session["trace"]
         since = len(trace)
         while since and trace[since - 1].get("type") not in ("llm_call", "user_input"):
             since -= 1
-        lines = clone(session["messages"])
+        if self.agent.turn is not None and self.agent.turn.output is not None:  # its form may send more
+            messages = self._kept.of(session["messages"])
         nobody: list[By] = []
         names, changes = names_of(tools), request_changes(trace[since:])
-        sent = Sent(session["turn"], session["iteration"], model, lines, nobody, names, changes)
+        sent = Sent(session["turn"], session["iteration"], model, messages, nobody, names, changes)
+        if not self.is_made:
+            sent.schemas, sent.options = tools, None if self.options is None else shown_options(self.options)
         self.sent.append(sent)
         self.asked += 1
         self.on_request(self, sent)

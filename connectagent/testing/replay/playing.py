@@ -64,6 +64,7 @@ class Playing(ABC):
             recording.refuse_handoffs()
         below = agent.below
         self.player = player(agent)
+        self.player.is_made = self.made
         agent.log = new_log(recording=False)
         agent.runtime.on_inner = self._meet
         for one in below:

@@ -16,6 +16,7 @@ from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, LINES, is_aside
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
+from connectagent.testing.copies import Kept
 from connectagent.testing.replay.runs import CHANGES, RESUME, Run, repeated, runs_of
 
 PROGRAM = "(program)"  # the plugin, in `by`, of the code that uses the agent
@@ -34,6 +35,8 @@ class Sent:
         makers: who made each message, or changed it last.
         tools: the tools, by name; None where it is not known.
         changes: how handlers changed this one request, one `{"by", "value"}` each; `value` holds counts.
+        schemas: the tools; None where they are not known.
+        options: the parameters of the provider's API; None where they are not known.
     """
 
     turn: int
@@ -43,6 +46,8 @@ class Sent:
     makers: list[By]
     tools: list[str] | None
     changes: list[dict[str, Any]] = field(default_factory=list)
+    schemas: list[Any] | None = None
+    options: dict[str, Any] | None = None
 
     @property
     def place(self) -> str:
@@ -202,7 +207,7 @@ class Recording:
         sends = sends_in([entry for _, entry in self._kept])
         history = self._watched(sends)
         waiting: list[TraceEntry] = []
-        offered: list[str] = []
+        given = Given()
         begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") in _BEGINS}
         for at, (number, entry) in enumerate(self._kept):
             kind, item = entry.get("type"), self.items[number]
@@ -216,10 +221,10 @@ class Recording:
             turn.entries.append(entry)
             turn.end = {key: item[key] for key in ("status", "result", "error", "model", "stream_left") if key in item}
             if at in sends:
-                offered = entry.get("tools", offered)
+                given.take(entry)
                 turn.answers.append(entry)
                 model = turn.end.get("model") or self.head.get("model")
-                turn.sent.append(sent_of(turn, history.seen[sends[at]], at - sends[at], offered, model))
+                turn.sent.append(sent_of(turn, history.seen[sends[at]], at - sends[at], given, model))
         for turn in self.turns:
             turn.runs = list(runs_of(turn.entries))
             turn.asks = asks_in(turn.entries)
@@ -257,14 +262,28 @@ def sends_in(entries: list[TraceEntry]) -> dict[int, int]:
     return sends
 
 
-def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, offered: Any, model: Any) -> Sent:
+class Given:
+    """What requests were given besides the conversation: a record has what differs from the call before."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.parts: dict[str, Any] = {}
+
+    def take(self, entry: TraceEntry) -> None:
+        """Take the parts that an `llm_call` has."""
+        self.names = entry.get("tools", self.names)
+        recorded = entry.get("request")
+        self.parts = {**self.parts, "messages": None, **(recorded if isinstance(recorded, dict) else {})}
+
+
+def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, given: Given, model: Any) -> Sent:
     """The request that the newest entry of a turn is about.
 
     Args:
         turn: the turn, up to the `llm_call`.
         lines: the conversation at the request, with who made each message.
         behind: how many entries are between the request and the `llm_call`.
-        offered: the names of the tools.
+        given: what it was given besides.
         model: the agent's model; None where it is not known.
     """
     iteration = int(turn.entries[-1].get("iteration") or 0)
@@ -274,9 +293,14 @@ def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, of
     while since and before[since - 1].get("type") != "llm_call":
         since -= 1
     messages, makers = [message for message, _ in lines], [by for _, by in lines]
+    own = given.parts.get("messages")
+    if isinstance(own, list):  # a handler gave this one call others
+        messages, makers = own, []
     changes = request_changes(before[since:])
     chosen = (changes[-1]["value"] or {}).get("model") if changes else None
-    return Sent(turn.number, iteration, None if again else chosen or model, messages, makers, offered, changes)
+    model = None if again else chosen or model
+    schemas, options = given.parts.get("tools"), given.parts.get("options")
+    return Sent(turn.number, iteration, model, messages, makers, given.names, changes, schemas, options)
 
 
 class Watched(History):
@@ -286,10 +310,12 @@ class Watched(History):
         super().__init__(*beginning)
         self.marks: set[int] = set()
         self.seen: dict[int, list[tuple[Message, By]]] = {}
+        self._kept = Kept()
 
     def _apply(self, entry: TraceEntry) -> None:
         if len(self.entries) in self.marks:
-            self.seen[len(self.entries)] = conversation_of(self)
+            makers = [line.changes[-1].by for line in self.lines]
+            self.seen[len(self.entries)] = list(zip(self._kept.of(self.messages), makers, strict=True))
         super()._apply(entry)
 
 

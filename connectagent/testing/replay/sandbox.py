@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.agents.agent import Agent
-from connectagent.agents.runtime import Runtime, for_new_agents
+from connectagent.agents.runtime import Runtime, default, for_new_agents
 from connectagent.settings import co_folder, override
 
 _OWN = ("evals", "logs", "blobs")  # the records' own folders, which may be large, and which no handler needs
@@ -63,5 +63,5 @@ def only_made() -> Iterator[None]:
     def stop(agent: Agent, what: str, action: Callable[[], Any]) -> Any:
         raise WouldRun(agent)
 
-    with for_new_agents(Runtime(run=stop)):
+    with for_new_agents(Runtime(run=stop, takes=default().takes)):
         yield

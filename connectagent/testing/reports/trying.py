@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.agents.agent import Agent
-from connectagent.data import LLMResponse, Message, TraceEntry
+from connectagent.data import TraceEntry
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.text import describe
 from connectagent.testing.replay.player import Player, RecordEnds
 from connectagent.testing.replay.playing import Playing, agent_of
-from connectagent.testing.replay.recording import Recording, Sent
+from connectagent.testing.replay.recording import Recording
 from connectagent.testing.symptoms import Symptom
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -66,18 +66,6 @@ class Setup:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-class QuickPlayer(Player):
-    """A player that keeps no requests: a copy of each would take longer than all else."""
-
-    def answer(self, model: str, messages: list[Message], tools: list[dict[str, Any]]) -> LLMResponse:
-        return super().answer(model, [], [])
-
-    def _note(self, model: str, tools: list[dict[str, Any]]) -> None:
-        session: Any = self.agent.conversation.session
-        self.sent.append(Sent(session["turn"], session["iteration"], model, [], [], None))
-        self.asked += 1
-
-
 class Trying(Playing):
     """A session on its way through an agent until it shows a failure; its requests are not compared.
 
@@ -86,8 +74,9 @@ class Trying(Playing):
     """
 
     def __init__(self, recording: Recording, setup: Setup, symptom: Symptom) -> None:
-        super().__init__(recording, agent_of(recording, setup.plugins(), **setup.options), QuickPlayer)
+        super().__init__(recording, agent_of(recording, setup.plugins(), **setup.options), Player)
         self._symptom = symptom
+        self.player.on_request = lambda player, sent: player.requests.clear()
         self.seen: list[TraceEntry] = []
 
     def look(self) -> Shown | None:
@@ -107,7 +96,7 @@ class Trying(Playing):
     def _meet(self, agent: Agent, branch: str) -> None:
         """Let an agent that a plugin asks have no answers: it is not in the session."""
         for one in (agent, *agent.below):
-            QuickPlayer(one)
+            Player(one)
 
 
 def look(recording: Recording, setup: Setup, symptom: Symptom) -> tuple[Shown | None, str]:

@@ -1,0 +1,170 @@
+"""`connectagent bisect`: which plugin, handler or text makes a recorded failure happen."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from connectagent.cli import recorded_agent, script
+from connectagent.cli.failure import usage_error
+from connectagent.cli.log.reading import echo, echo_json
+from connectagent.cli.usage import WholeNumber
+from connectagent.errors import ConfigError, PluginError, did_you_mean
+from connectagent.records.find import find_record
+
+BY = ("plugins", "handlers", "prompt")
+INTERRUPTED = 130
+
+
+@click.command(short_help="Which plugin, handler or text makes a recorded failure happen?")
+@click.argument("record", metavar="RECORD")
+@click.argument("program", required=False, metavar="[SCRIPT]")
+@click.option("--bad", required=True, metavar="WHAT",
+              help="The failure: 'calls NAME [/regex/]', 'says /regex/', 'result /regex/', 'error TYPE [by PLUGIN]', "
+              "'rejected NAME [by PLUGIN]', or './check.py:function'.")  # fmt: skip
+@click.option("--by", default="plugins,prompt", show_default=True, metavar="LIST",
+              help="What is varied: plugins or handlers, and prompt.")  # fmt: skip
+@click.option("--versions", metavar="RANGE",
+              help="Search the versions of one plugin instead: NAME=1.0..2.0, or ./file.py@REV..REV.")  # fmt: skip
+@click.option("--samples", default=10, show_default=True, type=WholeNumber(min=1),
+              help="How often each side of a comparison is run.")  # fmt: skip
+@click.option("--budget", type=click.FloatRange(min=0), metavar="USD", help="How much the model calls may cost.")
+@click.option("--model", metavar="NAME", help="The model to ask, in place of the agent's own.")
+@click.option("--keep", multiple=True, metavar="NAME", help="A plugin that stays on. Repeatable.")
+@click.option("-p", "plugins", metavar="PLUGIN", multiple=True, help="A plugin to add, as for run. Repeatable.")
+@click.option("--live-tools", is_flag=True, help="Run the tools; else they answer from the record.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--rate", hidden=True, metavar="FIRST,COUNT", help="Only run so often, and print how often it is bad.")
+@click.option("--traceback", is_flag=True, help="Show the whole traceback of an error.")
+def bisect(record: str, program: str | None, bad: str, **options: Any) -> None:
+    """Find what makes a recorded failure happen, by playing it again with plugins switched off.
+
+    Recorded answers serve while a request is the same as then; from the first difference on, the model is asked, and
+    the step that is bad is always asked again. Tools answer from the record. Nothing is written. A difference counts
+    only if fresh samples confirm it.
+
+    RECORD is as for `replay`; `demo` is the last demo. SCRIPT makes the agent, by default the script that a record of
+    this project names.
+
+    Exit code: 0 a cause is confirmed, 1 none is, 2 wrong usage, 130 interrupted.
+    """
+    by = _by(options["by"])
+    try:
+        path = find_record(record).absolute()
+        script.apply(None, True, _plugins(options))
+        finding = _finding(path, program, bad, by, options)
+    except (ConfigError, PluginError, OSError) as error:
+        raise usage_error(str(error)) from error
+    echo_json(data_of(finding)) if options["as_json"] else echo(finding)
+    if not finding.is_confirmed:
+        raise click.exceptions.Exit(INTERRUPTED if finding.stopped == "interrupted" else 1)
+
+
+def _plugins(options: dict[str, Any]) -> tuple[Any, ...]:
+    """The plugins of the command line, in the version that is searched."""
+    if options["rate"] is None:
+        return tuple(options["plugins"])
+    from connectagent.testing.bisection.versions import load_instead
+
+    return tuple(load_instead(options["plugins"]))
+
+
+def _finding(path: Path, program: str | None, bad: str, by: list[str], options: dict[str, Any]) -> Any:
+    from connectagent.testing.bisection import bisect as search
+    from connectagent.testing.bisection import bisect_versions, rate_of
+
+    given = {"model": options["model"], "budget_usd": options["budget"], "live_tools": options["live_tools"]}
+    if options["versions"] is not None:
+        command = _command(path, program, bad, options)
+        return bisect_versions(path, bad, options["versions"], command, options["samples"])
+    make = maker(path, program, options["traceback"])
+    if options["rate"] is not None:
+        first, count = map(int, options["rate"].split(","))
+        with _silent():
+            rate = rate_of(path, make, bad, first, count, **given)
+        echo_json(rate)
+        raise click.exceptions.Exit(0)
+    kept = _kept(make, options["keep"])
+    with _silent():
+        return search(path, make, bad, by=by, samples=options["samples"], keep=kept, **given)
+
+
+def _command(path: Path, program: str | None, bad: str, options: dict[str, Any]) -> list[str]:
+    """The command that runs one version."""
+    command = [sys.executable, "-m", "connectagent", "bisect", str(path), *([program] if program else []), "--bad", bad]
+    for name in ("model", "budget"):
+        command += [f"--{name}", str(options[name])] if options[name] is not None else []
+    return [*command, *(f"-p{one}" for one in options["plugins"]), *["--live-tools"] * options["live_tools"]]
+
+
+def _by(text: str) -> list[str]:
+    named = [one.strip() for one in text.split(",") if one.strip()]
+    for one in named:
+        if one not in BY:
+            raise usage_error(f"--by {one!r}: it takes {', '.join(BY)}.{did_you_mean(one, BY)}")
+    if not named or {"plugins", "handlers"} <= set(named):
+        raise usage_error("--by takes plugins or handlers, and prompt")
+    return named
+
+
+def _kept(make: Callable[[], Any], names: tuple[str, ...]) -> list[str]:
+    """The plugins that stay on.
+
+    Raises:
+        ConfigError: the agent has none of this name.
+    """
+    if names:
+        agent = make()
+        known = {one.plugin for part in (agent, *agent.below) for one in part.hooks.loaded if not one.builtin}
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"--keep {name!r}: the agent has no such plugin.{did_you_mean(name, known)}")
+    return list(names)
+
+
+def maker(path: Path, program: str | None, traceback: bool = False) -> Callable[[], Any]:
+    """Makes a fresh agent each time: of the script, of the demo, else from the record alone.
+
+    Raises:
+        ConfigError, click.UsageError: there is no such script, or it may not be run unless the person names it.
+    """
+    from connectagent.testing.replay.playing import agent_of
+    from connectagent.testing.replay.recording import Recording
+
+    recording = Recording(path)
+    head = recording.head
+    if program is not None and not Path(program).is_file():
+        raise usage_error(f"{program!r}: no such script")
+    program = program or recorded_agent.script_of(path, head, "bisect")
+    if program is None and head.get("agent") == "demo":
+        from connectagent.cli.demo import demo_agent
+
+        return demo_agent
+
+    def make() -> Any:
+        agent = None if program is None else recorded_agent.agent_in(program, str(head.get("agent")), traceback)
+        return agent_of(recording) if agent is None else agent
+
+    return make
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Show nothing of what handlers and the script print: they run dozens of times."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def data_of(finding: Any) -> dict[str, Any]:
+    """A finding as JSON."""
+    data = asdict(finding)
+    place = data.pop("place")
+    where = {"turn": place["turn"] + 1, "iteration": place["entry"].get("iteration")}
+    return {**data, **where, "confirmed": finding.is_confirmed}

@@ -1,0 +1,329 @@
+"""One run of a recorded session with some handlers switched off: recorded answers first, then the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from connectagent.agents.agent import Agent
+from connectagent.agents.agent_tool import AskAgent
+from connectagent.agents.runtime import Runtime, default, for_new_agents
+from connectagent.data import ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
+from connectagent.errors import ConnectAgentError
+from connectagent.hooks.entry_points import check_required
+from connectagent.hooks.handler import Handler
+from connectagent.session.state import clone
+from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold, request_key
+from connectagent.testing.replay.player import Player, RecordedTools
+from connectagent.testing.replay.playing import Playing
+from connectagent.testing.replay.recording import RecordedTurn
+from connectagent.testing.replay.runs import Run
+from connectagent.tools.tool import Tool
+
+Edit = Callable[[list[Message]], list[Message]]
+"""Makes other messages of those of the request that is asked again."""
+
+
+class Verdict(Enum):
+    """What a run shows."""
+
+    BAD = "bad"
+    GOOD = "good"
+    UNKNOWN = "cannot tell"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run came to.
+
+    Attributes:
+        verdict: whether it shows the symptom.
+        why: why that cannot be told, or "".
+        sampled: whether a model's own answer had a part in it, so that another run may come to something else.
+        request: the messages that the model was asked last, or None.
+        key: of that request.
+    """
+
+    verdict: Verdict
+    why: str = ""
+    sampled: bool = False
+    request: list[Message] | None = None
+    key: str = ""
+
+
+def unit_of(handler: Handler, by_handlers: bool) -> str:
+    """The name of what is switched off as a whole: a plugin, or one of its handlers."""
+    if not by_handlers:
+        return handler.plugin
+    return f"{handler.plugin}: {handler.by['handler']} ({handler.hook})"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What is other than it was.
+
+    Attributes:
+        off: the units that are switched off.
+        by_handlers: whether units are handlers.
+        edit: makes other messages of the request with this key.
+        key: of that request.
+    """
+
+    off: frozenset[str] = frozenset()
+    by_handlers: bool = False
+    edit: Edit | None = None
+    key: str = ""
+
+    def takes(self, handler: Handler) -> bool:
+        """Whether an agent gets a handler."""
+        return handler.builtin or unit_of(handler, self.by_handlers) not in self.off
+
+
+def made(case: Case, arm: Arm) -> Agent:
+    """A fresh agent, without what is switched off.
+
+    Raises:
+        Exception: it cannot be made so.
+    """
+    with for_new_agents(replace(default(), takes=arm.takes)):
+        agent = case.make()
+    for one in (agent, *agent.below):
+        check_required([handler for handler in one.hooks.loaded if not handler.builtin])
+    return agent
+
+
+def outcome_of(case: Case, arm: Arm, sample: int) -> Outcome:
+    """Run a case once.
+
+    Args:
+        case: the case.
+        arm: what is other.
+        sample: the number of the run; with the same number equal requests get the same answers.
+
+    Raises:
+        NoModel, BudgetSpent: the model cannot be asked.
+        KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    case.spent.runs += 1
+    try:
+        agent = made(case, arm)
+    except (ConnectAgentError, ImportError, AttributeError, TypeError, ValueError, KeyError) as error:
+        return Outcome(Verdict.UNKNOWN, f"the agent cannot be made: {type(error).__name__}: {error}")
+    return Trial(case, agent, arm, sample).run()
+
+
+class Trial(Playing):
+    """One run.
+
+    Args:
+        case, arm, sample: see `outcome_of`.
+        agent: the agent, which is changed for good.
+    """
+
+    def __init__(self, case: Case, agent: Agent, arm: Arm, sample: int) -> None:
+        self.case, self.arm, self.sample = case, arm, sample
+        self.entries: list[TraceEntry] = []
+        self.asked: Counter[str] = Counter()
+        self.ran: Counter[tuple[str, str]] = Counter()
+        self.sampled = False
+        self.stopped: BaseException | None = None
+        self.request: list[Message] | None = None
+        self.key = ""
+        super().__init__(case.recording, agent, partial(LivePlayer, self))
+
+    def _meet(self, agent: Agent, branch: str) -> None:
+        for one in (agent, *agent.below):
+            if one is not self.agent and id(one) not in self.player.inside:
+                self.player.inside[id(one)] = LivePlayer(self, one)
+
+    def run(self) -> Outcome:
+        """Play the turns up to the one that shows the symptom."""
+        self.begin_session()
+        for turn in self.recording.turns[: self.case.place.turn + 1]:
+            self.before(turn)
+            self.player.begin(turn, self.made)
+            _, error = self.outcome(turn, lambda: self.input(turn))  # noqa: B023
+            if isinstance(error, Untold | BudgetSpent | NoModel) or _is_new(error, turn):
+                self.stop(error)
+            if self.stopped is not None:
+                break
+        return self._verdict()
+
+    def _verdict(self) -> Outcome:
+        if isinstance(self.stopped, BudgetSpent | NoModel):
+            raise self.stopped
+        shown, why = Verdict.GOOD, ""
+        if self.case.symptom.shown_by(self.entries):
+            shown = Verdict.BAD
+        elif self.stopped is not None:
+            shown, why = Verdict.UNKNOWN, _text(self.stopped)
+        return Outcome(shown, why, self.sampled, self.request, self.key)
+
+    def stop(self, error: Any) -> Any:
+        """Remember what stopped the run, in case that a handler swallows it."""
+        self.stopped = self.stopped or error
+        return error
+
+    # -- answers -------------------------------------------------------------------------------
+
+    def answer(self, own: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> LLMResponse:
+        """The recorded answer to a request, else the model's own.
+
+        Raises:
+            RecordEnds: the run stops here.
+            Exception: the answer is an error.
+        """
+        case = self.case
+        key = whole = request_key(messages, tools or [], getattr(own, "options", None))
+        if self.arm.edit is not None and key == self.arm.key:
+            messages = self.arm.edit(messages)
+            key = request_key(messages, tools or [], getattr(own, "options", None))
+        nth = self.asked[key]
+        self.asked[key] += 1
+        if (entry := case.recorded(key, nth)) is not None:
+            return case.answer_of(entry)
+        if case.symptom.shown_by(self.entries):
+            raise Enough
+        self.request, self.key = clone(messages), whole
+        if case.offline is not None:
+            return self._answer_offline(key, nth)
+        self.sampled = True
+        return case.sample(lambda: self.model(own).complete(clone(messages), clone(tools)), key, nth, self.sample)
+
+    def _answer_offline(self, key: str, nth: int) -> LLMResponse:
+        """The recorded answer of the bad step, if that is asked the same; else what a model would say is not known."""
+        place = self.case.place
+        if key == place.key and nth == place.tried and place.request is not None:
+            return self.case.answer_of(place.request.entry)
+        raise self.stop(Untold(f"the model would be asked something else, and {self.case.offline}"))
+
+    def model(self, own: Any) -> Any:
+        """The model to ask.
+
+        Raises:
+            NoModel: there is none.
+        """
+        if self.case.model is None and type(own).__name__ != "_Named":
+            return own
+        create, self.agent.runtime.create_model = self.agent.runtime.create_model, None
+        try:
+            return self.agent.create_llm(self.case.model or own.model)
+        except ConnectAgentError as error:
+            raise self.stop(NoModel(str(error))) from error
+        finally:
+            self.agent.runtime.create_model = create
+
+    def find(self, name: str, arguments: str, given: Any) -> tuple[Run | None, str]:
+        """What a tool came to when it was called so."""
+        nth = self.ran[name, arguments]
+        self.ran[name, arguments] += 1
+        run = self.case.run_of(name, given, nth)
+        if run is None:
+            return None, "it was not called so then"
+        by = (run.outcome.get("by") or {}).get("plugin")
+        if run.outcome.get("original") and (by is None or by in self.arm.off):
+            why = f"a handler replaced the result of {name}, and the record does not have what it replaced"
+            raise self.stop(Untold(why))
+        return replace(run, used=False), ""
+
+
+class LivePlayer(Player):
+    """Stands in for the model and the tools of one agent in a run."""
+
+    def __init__(self, trial: Trial, agent: Agent) -> None:
+        self.trial, own = trial, agent.llm
+        super().__init__(agent, trial.case.live_tools)
+        agent.llm = served(trial, own)
+        agent.runtime = Runtime(self._named, self._named, lambda after_s: None, replays=True)
+        agent.runtime.on_inner = trial._meet
+
+    def _named(self, model: str) -> Any:
+        """Another model, which is made when it has to be asked."""
+        return Served(self.trial, Later(self.agent, model))
+
+    def begin(self, turn: RecordedTurn, offered: bool = False) -> None:
+        super().begin(turn)
+        tools = self.agent.tools
+        if offered and isinstance(tools, RecordedTools):
+            tools.gone.clear()
+            for name, schema in self.trial.case.schemas.items():
+                if name not in tools:
+                    parameters = schema.get("parameters") or {"type": "object", "properties": {}}
+                    tools.add(Tool(name, str(schema.get("description") or ""), parameters, _no_function))
+
+    def _recorded_tool(self, tool: Tool) -> Tool:
+        return tool if isinstance(tool.function, AskAgent) else super()._recorded_tool(tool)
+
+    def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
+        return self.trial.find(name, arguments, self._arguments)
+
+    def _ends(self) -> bool:
+        return False
+
+    def _note_entry(self, entry: TraceEntry) -> None:
+        self.trial.entries.append(clone(entry))
+
+
+class Later:
+    """A model of an agent that is made when it is asked."""
+
+    def __init__(self, agent: Agent, model: str) -> None:
+        self._agent, self.model = agent, model
+
+    def complete(self, messages: list[Message], tools: Any = None) -> LLMResponse:
+        """Make the model, and ask it."""
+        create, self._agent.runtime.create_model = self._agent.runtime.create_model, None
+        try:
+            llm = self._agent.create_llm(self.model)
+        finally:
+            self._agent.runtime.create_model = create
+        return llm.complete(messages, tools)
+
+
+class Served(WordByWord):
+    """An LLM whose answers come from the record where it has them; in all else it is the agent's own."""
+
+    def __init__(self, trial: Trial, own: Any) -> None:
+        self._trial, self._own = trial, own
+        self.model = own.model
+
+    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+        """The recorded answer, else the model's own."""
+        return self._trial.answer(self._own, messages, tools)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+
+class Configurable(Served):
+    """The same of an LLM that takes parameters of its provider's API."""
+
+    def __init__(self, trial: Trial, own: Any) -> None:
+        super().__init__(trial, own)
+        self.options = own.options
+
+    def with_options(self, options: dict[str, Any]) -> Configurable:
+        """The same with other parameters."""
+        return Configurable(self._trial, self._own.with_options(options))
+
+
+def served(trial: Trial, own: Any) -> Served:
+    """What answers in an LLM's place."""
+    return (Configurable if isinstance(own, ConfigurableLLM) else Served)(trial, own)
+
+
+def _is_new(error: BaseException | None, turn: RecordedTurn) -> bool:
+    """Whether an error ends a turn that did not end with such a one then: what is behind it cannot be told."""
+    return isinstance(error, Exception) and not str(turn.end.get("error") or "").startswith(type(error).__name__)
+
+
+def _text(error: BaseException) -> str:
+    return str(error) if isinstance(error, Untold) else f"the turn fails with {type(error).__name__}: {error}"
+
+
+def _no_function(**arguments: Any) -> str:
+    raise AssertionError("unreachable: it answers from the record")
