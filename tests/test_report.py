@@ -215,6 +215,63 @@ def test_a_report_gives_no_texts_as_options_to_an_installed_plugin(here: Path, r
     assert code == 2 and ("-p retry:run=rm" in err or "connectagent-retry==0.1.0" in err)
 
 
+PICKY = """
+from connectagent import after_user_input
+
+class Picky:
+    def __init__(self, limit: int = 9, word: str = "x"):
+        self.limit, self.word = limit, word
+
+    @after_user_input
+    def check(self, prompt):
+        if self.word in prompt and len(prompt) > self.limit:
+            raise LookupError(self.word)
+"""
+
+
+def install(folder: Path, version: str) -> str:
+    """A folder for `sys.path` in which the plugin `picky` is installed."""
+    info = folder / f"connectagent_picky-{version}.dist-info"
+    info.mkdir(parents=True)
+    (folder / "picky_of_tests.py").write_text(PICKY)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: connectagent-picky\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text("[connectagent]\npicky = picky_of_tests:Picky\n")
+    return str(folder)
+
+
+def test_an_installed_plugin_is_named_with_version_and_options(
+    here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(install(here / "one", "1.0"))
+    talk("One.", prompts=["boom!"], plugins=[("picky", {"limit": 4, "word": "boom"})])
+    code, out, err = run("report", "last", "-p", "picky:limit=4,word=boom", "-o", "bug.yaml")
+    assert code == 0 and "needs: picky" in out, err
+    (fact,) = read_record(here / "bug.yaml")["needs"]
+    assert fact.pop("sha256")
+    options = {"limit": 4, "word": "boom"}
+    assert fact == {"name": "picky", "version": "1.0", "from": "connectagent-picky", "options": options}
+    monkeypatch.syspath_prepend(install(here / "two", "2.0"))
+    code, _, err = run("replay", "bug.yaml")
+    assert code == 2 and "Look at them, and give them yourself: -p picky:word=boom" in err
+    code, out, _ = run("replay", "bug.yaml", "-p", "picky:word=boom,limit=4")
+    assert code == 1 and "with picky 2.0" in out and "picky: 2.0 here, 1.0 in the report" in out
+    assert run("replay", "bug.yaml", "-p", "picky:word=other")[0] == 0
+    assert run("replay", "bug.yaml", "-p", "no:picky")[0] == 0
+
+
+def test_several_reports_are_played_at_once(here: Path, run: Run) -> None:
+    clock = plugin(here, CLOCK)
+    talk("One.", prompts=["boom"], plugins=[clock])
+    run("report", "last", "-p", clock, "-o", "one.yaml")
+    talk(call("refund", order=7), "Done.")
+    run("report", "last", "--bad", "calls refund", "-o", "two.yaml")
+    code, out, _ = run("replay", "one.yaml", "two.yaml", "-p", clock)
+    assert code == 1 and out.count(": reproduced") == 2
+    assert len(json.loads(run("replay", "one.yaml", "two.yaml", "-p", "no:clock", "--json")[1])) == 2
+    code, _, err = run("report", "last", "--bad", "says /in /home/jane/", "-o", "bug.yaml")
+    assert code == 2 and "looks for what is masked" in err
+
+
 def test_a_plugin_that_cannot_be_loaded_is_wrong_usage_for_records_too(here: Path, run: Run) -> None:
     broken = plugin(here, "import not_there\n", "broken")
     unfit = plugin(here, "from connectagent import after_llm\n\n@after_llm\ndef f(nothing):\n    pass\n", "unfit")

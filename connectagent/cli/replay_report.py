@@ -54,13 +54,10 @@ def replay_reports(
     Raises:
         click.UsageError: a file cannot be played, or a plugin cannot be loaded.
     """
-    if given := [name for name, value in others.items() if value]:
-        raise usage_error(f"a report is played without {given[0]}: it is data, and runs no script and no tool")
-    if len(reports) < len(paths):
-        other = short_path(next(path for path in paths if path not in reports))
-        why = "other files are reports: replay them one by one" if reports else "--bad is for reports"
-        raise usage_error(f"{other} is a record, and {why}")
-    rows = [_played(path, plugins, bad) for path in reports]
+    _check(paths, reports, others)
+    read = [(path, *_read(path)) for path in reports]
+    known = {name for _, head, _ in read for name in _names(head)}
+    rows = [_played(*one, known, plugins, bad) for one in read]
     if as_json:
         echo_json(rows if len(rows) > 1 else rows[0])
     else:
@@ -68,25 +65,55 @@ def replay_reports(
     return int(any(row["reproduced"] for row in rows))
 
 
-def _played(path: Path, plugins: Sequence[str], bad: str | None) -> dict[str, Any]:
-    """Play one report.
+def _check(paths: Sequence[Path], reports: Sequence[Path], others: dict[str, Any]) -> None:
+    if given := [name for name, value in others.items() if value]:
+        raise usage_error(f"a report is played without {given[0]}: it is data, and runs no script and no tool")
+    if len(reports) < len(paths):
+        other = short_path(next(path for path in paths if path not in reports))
+        why = "other files are reports: replay them one by one" if reports else "--bad is for reports"
+        raise usage_error(f"{other} is a record, and {why}")
+
+
+def _names(head: dict[str, Any]) -> list[str]:
+    plugins = head.get("plugins")
+    return list(map(str, plugins)) if isinstance(plugins, dict) else []
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Any]:
+    """The head of a report, and its session.
+
+    Raises:
+        click.UsageError: it cannot be read.
+    """
+    from connectagent.testing.reports.session import from_report
+
+    try:
+        return from_report(path)
+    except (OSError, *ODD) as error:
+        raise usage_error(f"{short_path(path)} cannot be read: {error}") from error
+
+
+def _played(
+    path: Path, head: dict[str, Any], recording: Any, known: set[str], plugins: Sequence[str], bad: str | None
+) -> dict[str, Any]:
+    """Play one report; `known` are the plugins of all of them.
 
     Raises:
         click.UsageError: it cannot be played.
     """
-    from connectagent.testing.reports.session import from_report
     from connectagent.testing.reports.trying import CannotTell
 
     try:
-        head, recording = from_report(path)
-        return _looked(path, head, recording, [_given(text) for text in plugins], bad)
+        return _looked(path, head, recording, known, [_given(text) for text in plugins], bad)
     except (PluginError, HandlerError, ConfigError, CannotTell) as error:
         raise usage_error(str(error)) from error
-    except (OSError, *ODD) as error:
+    except ODD as error:
         raise usage_error(f"{short_path(path)} cannot be played: {type(error).__name__}: {error}") from error
 
 
-def _looked(path: Path, head: dict[str, Any], recording: Any, given: list[Any], bad: str | None) -> dict[str, Any]:
+def _looked(
+    path: Path, head: dict[str, Any], recording: Any, known: set[str], given: list[Any], bad: str | None
+) -> dict[str, Any]:
     from connectagent.testing.reports.plugins import for_report, listed
     from connectagent.testing.reports.report import REPORT
     from connectagent.testing.reports.trying import Setup, look
@@ -95,10 +122,10 @@ def _looked(path: Path, head: dict[str, Any], recording: Any, given: list[Any], 
         raise ConfigError(f"{short_path(path)}: report {head.get('report')!r} is not known here, but {REPORT}: update")
     wanted = _wanted(path, str(head.get("bad") or ""), bad)
     asked: Any = head.get("agent_options")
-    known = asked.items() if isinstance(asked, dict) else ()
-    options = {key: value for key, value in known if isinstance(value, _OPTIONS.get(key, ()))}
+    items = asked.items() if isinstance(asked, dict) else ()
+    options = {key: value for key, value in items if isinstance(value, _OPTIONS.get(key, ()))}
     with offline():
-        sources, differing = for_report(_needed(head), map(str, head.get("plugins") or ()), given)
+        sources, differing = for_report(_needed(head), known, given)
         shown, problem = look(recording, Setup(lambda: listed(sources), options), wanted)
     by = shown.entry.get("by") if shown is not None else None
     facts = [fact for source in sources for fact in source.facts]

@@ -118,6 +118,8 @@ def _made(
     agent = agent_in(program, str(head.get("agent")), traceback) if program is not None else None
     plugins_of, missing = _of_agent(agent) if agent is not None else _of_record(head, plugins)
     private = _private(recording.path, head, also)
+    if bad is not None and private.text(bad) != bad:
+        raise ConfigError(f"--bad {bad!r} looks for what is masked in a report")
     try:
         with override("plugins", []):  # what of these is needed is found out
             return make(recording, plugins_of, private, bad)

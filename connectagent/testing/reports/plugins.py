@@ -6,7 +6,7 @@ import copy
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,10 +14,18 @@ from typing import Any
 
 from connectagent.agents.again import definition_of
 from connectagent.errors import PluginError, did_you_mean
-from connectagent.hooks.discovery import handlers_of, process_wide, shadow
-from connectagent.hooks.entry_points import named, normalized, options_of
+from connectagent.hooks.discovery import SHADOW, handlers_of, process_wide, shadow
+from connectagent.hooks.entry_points import (
+    PERSON,
+    Installed,
+    imported,
+    is_factory,
+    named,
+    normalized,
+    options_of,
+)
 from connectagent.hooks.handler import Handler
-from connectagent.hooks.options import Configured, configured
+from connectagent.hooks.options import Configured, configured, read_options
 from connectagent.settings import check_file, named_plugins
 
 DIGITS = 16  # of a hash: to see whether two files are the same
@@ -65,21 +73,23 @@ def source_of(item: Any) -> Source:
 
 def _facts(item: Any, name: str, handlers: list[Handler]) -> dict[str, Any]:
     bare = item.plugin if isinstance(item, shadow) else item
-    given = bare.options if isinstance(bare, Configured) else {}
     called = bare.name if isinstance(bare, Configured) else bare
-    found: dict[str, Any] = {"name": name, "version": handlers[0].version}
+    found: dict[str, Any] = {"name": name, "version": handlers[0].version, "from": "code"}
     if isinstance(called, str) and called.endswith(".py"):
         found["from"] = "file"
-    elif isinstance(called, str):
-        installed = named(called)
-        found["from"] = installed[0].distribution if installed else called
-        options = {**(options_of(installed[0]) if installed else {}), **given}
-        if options:
-            found["options"] = {key: str(value) if isinstance(value, str) else value for key, value in options.items()}
-    else:
-        found["from"] = "code"
+    elif isinstance(called, str) and (installed := named(called)):
+        found["from"] = installed[0].distribution
+        found["options"] = _options(installed[0], bare) or None
     found["sha256"] = _hash({str(handler.by["file"]) for handler in handlers})
     return {key: value for key, value in found.items() if value is not None}
+
+
+def _options(plugin: Installed, item: Any) -> dict[str, Any]:
+    """The options of an installed plugin: those of the project, and those in code or on the command line."""
+    given = item.options if isinstance(item, Configured) else {}
+    factory = imported(plugin)
+    own = read_options(repr(plugin.name), factory, given) if is_factory(factory) else {}
+    return {**options_of(plugin), **own}
 
 
 def _hash(files: Iterable[str]) -> str | None:
@@ -121,7 +131,8 @@ def of_record(head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Sourc
         The plugins, and the names of those that are not here.
     """
     out = set(map(normalized, left_out))
-    sources = [source for source in _sources(everywhere()) if not out.issuperset(map(normalized, source.names))]
+    names = set(map(normalized, head.get("plugins") or ()))
+    sources = [source for source in _sources(everywhere(names)) if not out.issuperset(map(normalized, source.names))]
     known = {normalized(name) for source in sources for name in source.names}
     missing = []
     for name in head.get("plugins") or {}:
@@ -136,18 +147,28 @@ def of_record(head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Sourc
     return sources, missing
 
 
-def everywhere() -> list[Any]:
+def everywhere(only: Collection[str] | None = None) -> list[Any]:
     """The plugins of every agent: of the project, the environment and the command line.
+
+    Args:
+        only: the normalized names of those that a record has; of others, only those of the command line.
 
     Raises:
         ConfigError: the project's file names code that the person has not allowed.
     """
-    items = process_wide()
+    items = [(item, place) for item, place in process_wide() if only is None or place == PERSON or _name(item) in only]
     for item, place in items:
         bare = item.plugin if isinstance(item, shadow) else item
         if isinstance(bare, str) and bare.endswith(".py"):
             check_file(bare, place)
     return [item for item, _ in items]
+
+
+def _name(item: Any) -> str:
+    """The normalized name of a plugin that settings name."""
+    item = item.plugin if isinstance(item, shadow) else item
+    name = item.name if isinstance(item, Configured) else item
+    return normalized(Path(name).stem if name.endswith(".py") else name) if isinstance(name, str) else ""
 
 
 def _sources(listed: Iterable[Any]) -> list[Source]:
@@ -178,8 +199,8 @@ def listed(sources: Iterable[Source]) -> list[Any]:
     names = {normalized(name) for source in sources for name in source.names}
     items = [source.item for source in sources]
     others = [name for name, _ in named_plugins() if name not in items and not name.startswith("no:")]
-    left_out = {Path(name).stem if name.endswith(".py") else name for name in others}
-    return [*(source.fresh() for source in sources), *(f"no:{one}" for one in left_out if normalized(one) not in names)]
+    left_out = {_name(name.removeprefix(SHADOW)) for name in others} - names
+    return [*(source.fresh() for source in sources), *(f"no:{one}" for one in sorted(left_out))]
 
 
 # -- the maintainer's ----------------------------------------------------------------------------
