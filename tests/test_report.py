@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -257,6 +258,32 @@ def test_an_installed_plugin_is_named_with_version_and_options(
     assert code == 1 and "with picky 2.0" in out and "picky: 2.0 here, 1.0 in the report" in out
     assert run("replay", "bug.yaml", "-p", "picky:word=other")[0] == 0
     assert run("replay", "bug.yaml", "-p", "no:picky")[0] == 0
+
+
+def test_a_plugin_whose_module_remembers_is_found_out(
+    here: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = install(here / "one", "1.0")
+    (here / "one" / "picky_of_tests.py").write_text("""
+from connectagent import after_user_input
+
+seen = []
+
+class Picky:
+    @after_user_input
+    def check(self, prompt):
+        seen.append(prompt)
+        if len(seen) > 2:
+            raise LookupError("three")
+""")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{Path(__file__).parents[1]}")
+    sys.modules.pop("picky_of_tests", None)
+    talk("One.", "Two.", "Three.", prompts=["a", "b", "c"], plugins=["picky"])
+    code, _, err = run("report", "last", "-p", "picky", "-o", "bug.yaml")
+    sys.modules.pop("picky_of_tests", None)
+    assert code == 1 and "not in a process of its own: a plugin keeps something" in err
+    assert not (here / "bug.yaml").exists()
 
 
 def test_several_reports_are_played_at_once(here: Path, run: Run) -> None:

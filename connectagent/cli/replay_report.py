@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,30 @@ def replay_reports(
     else:
         echo("\n".join(line for row in rows for line in _lines(row)))
     return int(any(row["reproduced"] for row in rows))
+
+
+def check_apart(made: Any) -> None:
+    """Play a new report in a process of its own, where it needs installed plugins: their modules may keep something.
+
+    Plugins in files are loaded anew for each agent, and those in code are nowhere else.
+
+    Raises:
+        NotShown: the failure does not show there.
+    """
+    from connectagent.testing.reports.report import NotShown
+
+    items = [source.item for source in made.needed]
+    if not items or not all(isinstance(item, str) and not item.endswith(".py") for item in items):
+        return
+    with tempfile.TemporaryDirectory(prefix="connectagent-report-") as folder:
+        file = Path(folder) / "report.yaml"
+        file.write_text(made.text, "utf-8")
+        named = [part for item in items for part in ("-p", item)]
+        command = [sys.executable, "-P", "-m", "connectagent", "replay", str(file), *named]
+        silent = subprocess.DEVNULL
+        done = subprocess.run(command, stdin=silent, stdout=silent, stderr=silent, check=False)
+    if done.returncode == 0:
+        raise NotShown("it shows here, but not in a process of its own: a plugin keeps something between agents")
 
 
 def _check(paths: Sequence[Path], reports: Sequence[Path], others: dict[str, Any]) -> None:
@@ -127,6 +154,7 @@ def _looked(
     with offline():
         sources, differing = for_report(_needed(head), known, given)
         shown, problem = look(recording, Setup(lambda: listed(sources), options), wanted)
+    differing += _versions(head)
     by = shown.entry.get("by") if shown is not None else None
     facts = [fact for source in sources for fact in source.facts]
     return {
@@ -135,6 +163,15 @@ def _looked(
         "problem": problem or None, "plugins": facts, "differs": differing,
         "reported": head.get("shows"), "python": head.get("python"), "connectagent": head.get("connectagent"),
     }  # fmt: skip
+
+
+def _versions(head: dict[str, Any]) -> list[str]:
+    """What of this machine is not as the report says."""
+    from connectagent.testing.reports.environment import environment
+
+    here = environment()
+    pairs = ((key, here[key], head.get(key)) for key in ("connectagent", "python", "platform"))
+    return [f"{key}: {mine} here, {theirs} in the report" for key, mine, theirs in pairs if theirs not in (mine, None)]
 
 
 def _given(text: str) -> Any:

@@ -16,7 +16,7 @@ from connectagent.cli import script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo
 from connectagent.cli.recorded_agent import agent_in, offline, script_of
-from connectagent.cli.replay_report import is_report
+from connectagent.cli.replay_report import check_apart, is_report
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.rows import many
 from connectagent.output.text import visible
@@ -122,7 +122,9 @@ def _made(
         raise ConfigError(f"--bad {bad!r} looks for what is masked in a report")
     try:
         with override("plugins", []):  # what of these is needed is found out
-            return make(recording, plugins_of, private, bad)
+            made = make(recording, plugins_of, private, bad)
+        check_apart(made)
+        return made
     except NotShown as error:
         if not missing:
             raise
