@@ -140,7 +140,7 @@ def small(tool_call):
     talk(call("refund", order=7, amount=9), call("refund", order=8, amount=99), "No.", plugins=[guard])
     code, out, err = run("report", "last", "-p", guard, "-o", "bug.yaml")
     assert code == 0 and "rejected refund by guard, in turn 1" in out, err
-    assert "left: 1 of 1 turn, 1 of 3 model calls" in out and '"order"' not in (here / "bug.yaml").read_text()
+    assert "left: 1 of 1 turns, 1 of 3 model calls" in out and '"order"' not in (here / "bug.yaml").read_text()
     assert run("replay", "bug.yaml", "-p", guard)[0] == 1
     assert run("replay", "bug.yaml", "-p", "no:guard")[0] == 0
 

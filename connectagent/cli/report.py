@@ -18,7 +18,6 @@ from connectagent.cli.log.reading import echo
 from connectagent.cli.recorded_agent import agent_in, offline, script_of
 from connectagent.cli.replay_report import check_apart, is_report
 from connectagent.errors import ConfigError, HandlerError, PluginError
-from connectagent.output.rows import many
 from connectagent.output.text import visible
 from connectagent.records.find import find_record
 
@@ -190,7 +189,7 @@ def _lines(record: Path, made: Any, took_s: float) -> Iterator[str]:
     yield f"{record.name}: {visible(made.wanted.text)}, in turn {made.turn}{made.inside}"
     if made.shown.text:
         yield f"  {visible(made.shown.text, 200)}"
-    kept = ", ".join(f"{made.after[key]} of {many(count, key[:-1])}" for key, count in made.before.items())
+    kept = ", ".join(f"{made.after[key]:,} of {count:,} {key}" for key, count in made.before.items())
     yield f"left: {kept}; played {made.tries} times in {took_s:.1f} s"
     if made.is_over:
         yield "it may be larger than it need be: it took too long"
