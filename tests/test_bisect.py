@@ -31,7 +31,8 @@ from connectagent import (
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.errors import ConfigError, Paused, ToolRejected
 from connectagent.testing import Finding, ScriptedLLM, bisect, call
-from connectagent.testing.bisection.chance import Judge, Rate, by_chance, halved, samples_needed, smallest
+from connectagent.testing.bisection.chance import Judge, Rate, by_chance, halved, samples_needed
+from connectagent.testing.ddmin import smallest
 
 ROOT = Path(__file__).parents[1]
 CASES = int(os.environ.get("CONNECTAGENT_BISECT", "2"))  # of each kind; 200 before a release

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from connectagent.cli import replay, script
+from connectagent.cli import recorded_agent, script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo, echo_json
 from connectagent.cli.usage import WholeNumber
@@ -142,14 +142,14 @@ def maker(path: Path, program: str | None, traceback: bool = False) -> Callable[
     head = recording.head
     if program is not None and not Path(program).is_file():
         raise usage_error(f"{program!r}: no such script")
-    program = program or replay.script_of(path, head)
+    program = program or recorded_agent.script_of(path, head, "bisect")
     if program is None and head.get("agent") == "demo":
         from connectagent.cli.demo import demo_agent
 
         return demo_agent
 
     def make() -> Any:
-        agent = None if program is None else replay.agent_in(program, str(head.get("agent")), traceback)
+        agent = None if program is None else recorded_agent.agent_in(program, str(head.get("agent")), traceback)
         return agent_of(recording) if agent is None else agent
 
     return make

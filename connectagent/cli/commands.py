@@ -12,6 +12,7 @@ COMMANDS = {
     "blame": "connectagent.cli.blame",
     "resume": "connectagent.cli.resume",
     "replay": "connectagent.cli.replay",
+    "report": "connectagent.cli.report",
     "bisect": "connectagent.cli.bisect",
     "compare": "connectagent.cli.compare",
     "plugins": "connectagent.cli.plugins",

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,9 @@ import click
 from connectagent.cli import script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
-from connectagent.errors import ConfigError, short_path
+from connectagent.cli.recorded_agent import agent_in, offline, script_of
+from connectagent.cli.replay_report import is_report, replay_reports
+from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import actor, actor_with_place, visible
 from connectagent.records.find import agent_in_name, all_records, find_record
@@ -32,6 +31,7 @@ MOST = 20  # lines of a list
 @click.option("--all", "every", is_flag=True, help="All records.")
 @click.option("--agent", metavar="NAME", help="All records of this agent.")
 @click.option("--live-tools", is_flag=True, help="Run the tools, and let them use the network.")
+@click.option("--bad", metavar="WHAT", help="Of a report: look for this failure in place of the report's own.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--traceback", is_flag=True, help="Show the whole traceback of an error.")
 def replay(
@@ -40,6 +40,7 @@ def replay(
     every: bool,
     agent: str | None,
     live_tools: bool,
+    bad: str | None,
     as_json: bool,
     traceback: bool,
 ) -> None:
@@ -50,15 +51,29 @@ def replay(
     made from the record. RECORD is a path, a session's id, an agent's name for its newest record, a name in
     .co/evals, the beginning of an id or a name, or `last`. Nothing is written, no tool runs, and there is no network.
 
-    Exit code: 0 nothing differs, 1 something differs, 2 wrong usage.
+    Of a report (connectagent report), the command says whether the failure is reproduced. It plays it with your own
+    plugins of the names that the report needs, and runs no script.
+
+    Exit code: 0 nothing differs, 1 something differs, 2 wrong usage, or a plugin cannot be loaded. Of a report: 0 not
+    reproduced, 1 reproduced.
     """
     program = records[-1] if records and records[-1].endswith(".py") else None
     named = records[:-1] if program else records
     paths = paths_of(named, every, agent)
     if program is not None and not Path(program).is_file():
         raise usage_error(f"{program!r}: no such script")
+    reports = [path for path in paths if is_report(path)]
+    if reports or bad is not None:
+        script_options = {"SCRIPT": program, "--live-tools": live_tools}
+        raise click.exceptions.Exit(replay_reports(paths, reports, plugins, bad, as_json, script_options))
     script.apply(None, True, plugins)
-    several = every or agent is not None or len(paths) > 1
+    _replay(paths, program, every or agent is not None or len(paths) > 1, live_tools, as_json, traceback)
+
+
+def _replay(
+    paths: list[Path], program: str | None, several: bool, live_tools: bool, as_json: bool, traceback: bool
+) -> None:
+    """Play records, and show what differs."""
     rows = [_row(path, program, live_tools, traceback, several) for path in paths]
     if several:
         echo_json([_data(*row) for row in rows]) if as_json else _table(rows)
@@ -96,22 +111,15 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
             return path, error
         raise usage_error(f"{path} cannot be replayed: {type(error).__name__}: {error}") from error
     try:
-        program = program or script_of(path, recording.head)
-        with _offline(live_tools), contextlib.redirect_stdout(sys.stderr):
+        program = program or script_of(path, recording.head, "replay")
+        with offline(live_tools), contextlib.redirect_stdout(sys.stderr):
             return path, _played(recording, program, live_tools, traceback)
+    except (PluginError, HandlerError) as error:  # it is the same for each record
+        raise usage_error(str(error)) from error
     except (Exception, SystemExit) as error:
         if several:
             return path, error
         raise
-
-
-@contextlib.contextmanager
-def _offline(live_tools: bool) -> Iterator[None]:
-    from connectagent.testing import no_network
-    from connectagent.testing.replay.sandbox import sandboxed
-
-    with sandboxed(), contextlib.nullcontext() if live_tools else no_network():
-        yield
 
 
 def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool) -> Any:
@@ -125,42 +133,6 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
         click.echo(f"{visible(program)} makes no agent at its top level; the agent is made from the record", err=True)
         agent = agent_of(recording)
     return play(recording, agent, live_tools=live_tools)
-
-
-def script_of(record: Path, head: dict[str, Any]) -> str | None:
-    """The script that a record names; None without one, or where it is gone.
-
-    Raises:
-        ConfigError: it may only be run if the person names it.
-    """
-    named = head.get("script")
-    if not named or not isinstance(named, str):
-        return None
-    if not os.path.isfile(named):
-        click.echo(f"{visible(named)} is not there any more; the agent is made from the record", err=True)
-        return None
-    name = click.get_current_context().info_name
-    command = f"connectagent {name} {shlex.quote(short_path(record))} {shlex.quote(short_path(Path(named)))}"
-    try:
-        return script.recorded(record, head, command)
-    except ConfigError as error:
-        raise usage_error(str(error)) from error
-
-
-def agent_in(program: str, name: str, traceback: bool) -> Any:
-    """The script's agent with the record's name, else the agent that `run` would take; None where it makes none."""
-    from connectagent.agents.agent import Agent
-    from connectagent.testing.replay.sandbox import WouldRun, only_made
-
-    found = None
-    try:
-        with only_made():
-            module = script.load(program, traceback)
-    except WouldRun as stopped:
-        module, found = sys.modules[script.NAME], stopped.agent
-    agents = [value for value in [found, *vars(module).values()] if isinstance(value, Agent)]
-    same_name = [agent for agent in agents if agent.name == name]
-    return same_name[0] if same_name else found or script.agent_of(module)
 
 
 # -- showing -------------------------------------------------------------------------------------

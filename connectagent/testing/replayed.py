@@ -210,15 +210,15 @@ def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
 def recording(folder: Path, live: bool, test: str) -> Iterator[Recorded]:
     """Hold agents against the records of a folder, without a network, or write them; see `Recorded`."""
     recorded = Recorded(folder, live, test)
-    with sandboxed(), _masking(), nullcontext() if live else no_network():
+    with sandboxed(), masking(), nullcontext() if live else no_network():
         yield recorded
         if not recorded.failed:
             recorded.finish()
 
 
 @contextmanager
-def _masking() -> Iterator[None]:
-    """Mask secrets, although the settings say otherwise: these records go into a repository."""
+def masking() -> Iterator[None]:
+    """Mask secrets, although the settings say otherwise: what is written meanwhile goes to other people."""
     is_off = False
     with suppress(ConfigError):  # the project asks for it, and the person has not allowed it
         is_off = str(setting("mask", overridden=False)).strip().lower() in OFF

@@ -60,7 +60,8 @@ class Symptom:
         more = [f"... {len(seen) - MOST_SEEN} more"] if len(seen) > MOST_SEEN else []
         shown = ", ".join([*(visible(text, 80) for text in seen[:MOST_SEEN]), *more])
         word = self.text.split()[1].rpartition(".")[2]
-        near = did_you_mean(word, seen) if names is not _texts and names is not _results and word not in seen else ""
+        are_names = names in (_called, _errors)
+        near = did_you_mean(word, seen, 0.75) if are_names and word not in seen else ""
         return f"the record does not show it; {has}: {shown or 'nothing'}{f'.{near}' if near else ''}"
 
 
@@ -79,12 +80,18 @@ def symptom(text: str) -> Symptom:
     """
     text = text.strip()
     kind, _, rest = text.partition(" ")
-    if kind not in _SIGHTS and text.rpartition(":")[0].endswith(".py"):
+    if is_function(text):
         return Symptom(text, "function", _of_function(text))
     if kind not in _SIGHTS:
         near = did_you_mean(kind, _SIGHTS)
         raise ConfigError(f"{visible(text, 80)!r} says no failure that can be looked for.{near} It is one of: {_FORMS}")
     return Symptom(text, kind, _KINDS[kind](text, rest.strip()))
+
+
+def is_function(text: str) -> bool:
+    """Whether a symptom, as a person writes it, is a function in a file of theirs."""
+    text = text.strip()
+    return text.partition(" ")[0] not in _SIGHTS and text.rpartition(":")[0].endswith(".py")
 
 
 # -- the forms -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from connectagent.agents.agent import Agent
 from connectagent.agents.runtime import default, for_new_agents
 from connectagent.errors import ConnectAgentError
 from connectagent.hooks.handler import Handler
-from connectagent.testing.bisection.chance import smallest
+from connectagent.testing.ddmin import smallest
 from connectagent.testing.network import no_network
 from connectagent.testing.replay.replay import replay
 from connectagent.testing.replay.sandbox import sandboxed

@@ -9,10 +9,11 @@ from connectagent.errors import short_path
 from connectagent.hooks.handler import Handler
 from connectagent.testing.bisection import finding as found
 from connectagent.testing.bisection.case import BudgetSpent, Case, NoModel
-from connectagent.testing.bisection.chance import ALPHA, Judge, Rate, by_chance, halved, smallest
+from connectagent.testing.bisection.chance import ALPHA, Judge, Rate, by_chance, halved
 from connectagent.testing.bisection.finding import Cause, Finding
 from connectagent.testing.bisection.prompt import Piece, joined, line_around, lines_of, whole_texts, without, words_of
 from connectagent.testing.bisection.trial import Arm, Outcome, Verdict, made, outcome_of, unit_of
+from connectagent.testing.ddmin import smallest
 
 PLUGINS, HANDLERS, PROMPT = "plugins", "handlers", "prompt"
 _TEXTS = 20  # how many texts are left out one by one at most, the newest first

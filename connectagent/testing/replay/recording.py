@@ -107,6 +107,7 @@ class Recording:
 
     Args:
         path: the record.
+        data: what `read_record` gave for it, or made of it; it is changed. None: the file is read.
 
     Attributes:
         head: the keys above the turns.
@@ -117,9 +118,10 @@ class Recording:
         ConfigError: it is not a record.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, data: dict[str, Any] | None = None) -> None:
         self.path = path
-        data = partial(restored, folder=blob_folder(path))(read_record(path))
+        if data is None:
+            data = partial(restored, folder=blob_folder(path))(read_record(path))
         require_agent(data, path)
         self.items: list[dict[str, Any]] = data.pop("turns")
         self.head: dict[str, Any] = data

@@ -1,0 +1,299 @@
+"""The plugins of a report: what it says of each, and how those of this machine take their places."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shlex
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from connectagent.agents.again import definition_of
+from connectagent.errors import PluginError, did_you_mean
+from connectagent.hooks.discovery import SHADOW, handlers_of, process_wide, shadow
+from connectagent.hooks.entry_points import (
+    PERSON,
+    Installed,
+    imported,
+    is_factory,
+    named,
+    normalized,
+    options_of,
+)
+from connectagent.hooks.handler import Handler
+from connectagent.hooks.options import Configured, configured, read_options
+from connectagent.settings import check_file, named_plugins
+
+DIGITS = 16  # of a hash: to see whether two files are the same
+
+
+@dataclass(slots=True)
+class Source:
+    """A plugin as it is named: what `plugins=` takes, and what of it a report says.
+
+    Args:
+        item: what `plugins=` takes.
+        names: the names of the plugins that it brings; most often one.
+        facts: of each of them `name`, `version`, `from`, `options`, `sha256`.
+        hooks: the hooks of its handlers.
+    """
+
+    item: Any
+    names: list[str]
+    facts: list[dict[str, Any]] = field(default_factory=list)
+    hooks: set[str] = field(default_factory=set)
+
+    def fresh(self) -> Any:
+        """The plugin for another agent; an object is copied, so that one agent's turns leave no trace in the next's."""
+        if isinstance(self.item, (str, Configured)) or callable(self.item):
+            return self.item
+        try:
+            return copy.deepcopy(self.item)
+        except Exception:  # a lock, a module, a connection
+            return self.item
+
+
+def source_of(item: Any) -> Source:
+    """A plugin as it is named in code, in settings or on the command line.
+
+    Raises:
+        PluginError, HandlerError: it cannot be loaded.
+    """
+    handlers = list(handlers_of(item))
+    by_name: dict[str, list[Handler]] = {}
+    for handler in handlers:
+        by_name.setdefault(handler.plugin, []).append(handler)
+    facts = [_facts(item, name, listed) for name, listed in by_name.items()]
+    return Source(item, list(by_name), facts, {handler.hook for handler in handlers})
+
+
+def _facts(item: Any, name: str, handlers: list[Handler]) -> dict[str, Any]:
+    bare = item.plugin if isinstance(item, shadow) else item
+    called = bare.name if isinstance(bare, Configured) else bare
+    found: dict[str, Any] = {"name": name, "version": handlers[0].version, "from": "code"}
+    if isinstance(called, str) and called.endswith(".py"):
+        found["from"] = "file"
+    elif isinstance(called, str) and (installed := named(called)):
+        found["from"] = installed[0].distribution
+        found["options"] = _options(installed[0], bare) or None
+    found["sha256"] = _hash({str(handler.by["file"]) for handler in handlers})
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _options(plugin: Installed, item: Any) -> dict[str, Any]:
+    """The options of an installed plugin: those of the project, and those in code or on the command line."""
+    given = item.options if isinstance(item, Configured) else {}
+    factory = imported(plugin)
+    own = read_options(repr(plugin.name), factory, given) if is_factory(factory) else {}
+    return {**options_of(plugin), **own}
+
+
+def _hash(files: Iterable[str]) -> str | None:
+    """The first digits of the hash of some files; None where one cannot be read."""
+    from hashlib import sha256
+
+    made = sha256()
+    with suppress(OSError):
+        for file in sorted(files):
+            made.update(Path(file).read_bytes())
+        return made.hexdigest()[:DIGITS]
+    return None
+
+
+# -- the reporter's ------------------------------------------------------------------------------
+
+
+def of_agent(agent: Any) -> list[Source]:
+    """The plugins of an agent that a script made, with those that it inherits and those of every agent."""
+    there = {handler.plugin for handler in agent.hooks.loaded if not handler.builtin}
+    listed = everywhere()
+    above = agent
+    while above is not None:
+        arguments = definition_of(above).arguments()
+        own = [arguments.get("plugins"), *above.added, arguments.get("on_events") if above is agent else None]
+        listed += flat(own)
+        above = above.parent if above.inherit_plugins else None
+    return [source for source in _sources(listed) if there.intersection(source.names)]
+
+
+def of_record(head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Source], list[str]]:
+    """The plugins that a record names, as far as they are installed here, and those of every agent.
+
+    Args:
+        head: the record's head.
+        left_out: the names of those that the person leaves out.
+
+    Returns:
+        The plugins, and the names of those that are not here.
+    """
+    out = set(map(normalized, left_out))
+    names = set(map(normalized, head.get("plugins") or ()))
+    sources = [source for source in _sources(everywhere(names)) if not out.issuperset(map(normalized, source.names))]
+    known = {normalized(name) for source in sources for name in source.names}
+    missing = []
+    for name in head.get("plugins") or {}:
+        if normalized(name) in known | out:
+            continue
+        try:
+            sources.append(source_of(name))
+        except PluginError:
+            missing.append(name)
+    order = {normalized(name): at for at, name in enumerate(head.get("plugins") or {})}
+    sources.sort(key=lambda source: min((order.get(normalized(name), len(order)) for name in source.names), default=0))
+    return sources, missing
+
+
+def everywhere(only: Collection[str] | None = None) -> list[Any]:
+    """The plugins of every agent: of the project, the environment and the command line.
+
+    Args:
+        only: the normalized names of those that a record has; of others, only those of the command line.
+
+    Raises:
+        ConfigError: the project's file names code that the person has not allowed.
+    """
+    items = [(item, place) for item, place in process_wide() if only is None or place == PERSON or _name(item) in only]
+    for item, place in items:
+        bare = item.plugin if isinstance(item, shadow) else item
+        if isinstance(bare, str) and bare.endswith(".py"):
+            check_file(bare, place)
+    return [item for item, _ in items]
+
+
+def _name(item: Any) -> str:
+    """The normalized name of a plugin that settings name."""
+    item = item.plugin if isinstance(item, shadow) else item
+    name = item.name if isinstance(item, Configured) else item
+    return normalized(Path(name).stem if name.endswith(".py") else name) if isinstance(name, str) else ""
+
+
+def _sources(listed: Iterable[Any]) -> list[Source]:
+    found: list[Source] = []
+    seen: set[Any] = set()
+    for item in flat(listed):
+        key = item if isinstance(item, str) else item.name if isinstance(item, Configured) else id(item)
+        if key not in seen and not (isinstance(item, str) and item.startswith("no:")):
+            seen.add(key)
+            found.append(source_of(item))
+    return found
+
+
+def flat(things: Any) -> Iterator[Any]:
+    """The plugins in lists of lists."""
+    if (one := configured(things)) is not None:
+        yield one
+    elif isinstance(things, (list, tuple)):
+        for thing in things:
+            yield from flat(thing)
+    elif things is not None:
+        yield things
+
+
+def listed(sources: Iterable[Source]) -> list[Any]:
+    """Fresh plugins for an agent that has these and no others, whatever settings name for every agent."""
+    sources = list(sources)
+    names = {normalized(name) for source in sources for name in source.names}
+    items = [source.item for source in sources]
+    others = [name for name, _ in named_plugins() if name not in items and not name.startswith("no:")]
+    left_out = {_name(name.removeprefix(SHADOW)) for name in others} - names
+    return [*(source.fresh() for source in sources), *(f"no:{one}" for one in sorted(left_out))]
+
+
+# -- the maintainer's ----------------------------------------------------------------------------
+
+
+def for_report(
+    needed: list[dict[str, Any]], others: Iterable[str], given: Iterable[Any]
+) -> tuple[list[Source], list[str]]:
+    """The plugins of this machine for a report.
+
+    Args:
+        needed: what the report says of each plugin that it needs, in their order.
+        others: the names of the other plugins that the reporter had.
+        given: what the person names: a file, an installed plugin with or without options, or `no:NAME`.
+
+    Returns:
+        The plugins in the report's order, and lines about those that differ from the report's.
+
+    Raises:
+        PluginError: one is not here; the message has its version.
+    """
+    items = list(given)
+    out, own = _left_out(items), _sources(items)
+    by_name = {normalized(name): source for source in own for name in source.names}
+    _check_left_out(out, [*(normalized(str(one["name"])) for one in needed), *map(normalized, others), *by_name])
+    wanted = [one for one in needed if normalized(str(one["name"])) not in out]
+    found = [by_name.get(normalized(str(one["name"]))) or _installed(one) for one in wanted]
+    found += [source for source in own if not out.issuperset(map(normalized, source.names))]
+    found = list({id(source): source for source in found}.values())
+    return found, [line for one in needed for line in _differs(one, found)]
+
+
+def _left_out(items: list[Any]) -> set[str]:
+    return {normalized(item[3:]) for item in items if isinstance(item, str) and item.startswith("no:")}
+
+
+def _check_left_out(out: set[str], known: list[str]) -> None:
+    """Refuse `no:NAME` for a plugin that nobody names.
+
+    Raises:
+        PluginError: there is one.
+    """
+    for name in sorted(out.difference(known)):
+        near = did_you_mean(name, known)
+        raise PluginError(f"no:{name}: the report has no such plugin.{near} It has: {', '.join(known) or 'none'}")
+
+
+def _installed(one: dict[str, Any]) -> Source:
+    """The installed plugin that a report needs, with the report's options."""
+    name, version, kind = str(one["name"]), one.get("version"), str(one.get("from") or "")
+    called = f"{name} {version}" if version else name
+    if not named(name):
+        where = {"file": "a file of the reporter", "code": "code of the reporter"}.get(kind, "")
+        way = f"-p ./{name}.py" if where else f"install {kind or name}{f'=={version}' if version else ''}"
+        raise PluginError(
+            f"the report needs plugin {called}{f', {where}' if where else ''}, which is not here: {way}, "
+            f"or leave it out: -p no:{name}"
+        )
+    return source_of(Configured(name, _harmless(called, name, one.get("options"))))
+
+
+def _harmless(called: str, name: str, options: Any) -> dict[str, Any]:
+    """The options that a stranger's file may give a plugin: numbers and switches, but no texts.
+
+    Raises:
+        PluginError: there are others, which may name commands, files and addresses.
+    """
+    options = options if isinstance(options, dict) else {}
+    texts = {key: value for key, value in options.items() if not isinstance(value, (int, float, type(None)))}
+    if texts:
+        pairs = ",".join(f"{key}={one if isinstance(one, str) else json.dumps(one)}" for key, one in texts.items())
+        raise PluginError(
+            f"plugin {called} had options that are not taken from a file, since they may name commands or addresses. "
+            f"Look at them, and give them yourself: -p {shlex.quote(f'{name}:{pairs}')}"
+        )
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _differs(one: dict[str, Any], found: list[Source]) -> Iterator[str]:
+    """How a plugin of this machine differs from the report's."""
+    mine = next((fact for source in found for fact in source.facts if _same(fact, one)), None)
+    if mine is None:
+        yield f"{one['name']}: left out"
+    elif mine.get("version") != one.get("version"):
+        yield f"{one['name']}: {mine.get('version') or 'no version'} here, {one.get('version') or 'none'} in the report"
+    elif None not in (mine.get("sha256"), one.get("sha256")) and mine["sha256"] != one["sha256"]:
+        yield f"{one['name']}: its source is not the report's"
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return normalized(str(one["name"])) == normalized(str(other["name"]))
+
+
+def relative(item: Any) -> Any:
+    """A file of a plugin by its whole path."""
+    return os.path.abspath(item) if isinstance(item, str) and item.endswith(".py") else item
