@@ -71,3 +71,17 @@ def _wrong_value(entry: EntryPoint) -> str | None:
         if entry.module:
             return None
     return f"its entry point {entry.name} = {entry.value!r:.80} names no module"
+
+
+def how_to_get(module: str, distribution: Distribution | None) -> str:
+    """How to get a library that a plugin imports.
+
+    Only what its distribution requires is named to be installed: under any other name, a stranger may have registered
+    another package.
+    """
+    for one in (distribution.requires if distribution else None) or []:
+        requirement = one.partition(";")[0].strip()
+        if re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower() == module.replace("_", "-").lower():
+            return f"Install what it needs: pip install '{requirement}'"
+    name = distribution.name if distribution else "the plugin"
+    return f"{name} requires nothing named {module}: its documentation may say what to install"

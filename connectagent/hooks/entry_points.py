@@ -337,7 +337,9 @@ def way_out(plugin: Installed, error: BaseException) -> str:
     remove = f"leave it out: -p no:{plugin.name}; or remove it: connectagent plugins uninstall {plugin.name}"
     own = re.split(r"[.:]", plugin.entry.value)[0].strip()
     if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in (own, PROJECT):
-        return f"Install what it needs: pip install {error.name.partition('.')[0]}; or {remove}"
+        from connectagent.hooks.distributions import how_to_get
+
+        return f"{how_to_get(error.name.partition('.')[0], plugin.entry.dist)}; or {remove}"
     return f"Install a version that works: pip install -U {plugin.distribution}; or {remove}"
 
 
