@@ -16,7 +16,8 @@ import pytest
 from connectagent import Agent, ConfigError
 from connectagent.cli import core_check
 from connectagent.errors import LIBRARIES, library_problem
-from connectagent.hooks.entry_points import Installed, way_out
+from connectagent.hooks.distributions import way_out
+from connectagent.hooks.entry_points import Installed
 
 ROOT = Path(__file__).parents[1]
 
