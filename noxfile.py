@@ -38,6 +38,14 @@ for _pyenv in sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), 
     os.environ["PATH"] += os.pathsep + str(_pyenv)
 
 
+def work(session: nox.Session) -> Path:
+    """An empty folder for what a session writes; nox's own would become the tests' TMPDIR, inside of this project."""
+    folder = Path(session.virtualenv.location, "work")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
+
+
 def run_tests(session: nox.Session, *files: str, folder: Path = ROOT) -> None:
     """Run tests in two processes, or as `nox -- ARGUMENTS` says."""
     with session.chdir(folder):
@@ -47,7 +55,7 @@ def run_tests(session: nox.Session, *files: str, folder: Path = ROOT) -> None:
 def install_lowest(session: nox.Session, *extras: str) -> None:
     """Install connectagent with the lowest versions that it and its extras allow, and the newest of what these need."""
     session.install("uv")
-    chosen = Path(session.create_tmp(), "lowest.txt")
+    chosen = work(session) / "lowest.txt"
     given = [word for extra in extras for word in ("--extra", extra)]
     compiled = ["uv", "pip", "compile", "-q", "--resolution", "lowest-direct", "--no-emit-package", "setuptools"]
     session.run(*compiled, *given, "--python", session.bin + "/python", "-o", str(chosen), str(ROOT / "pyproject.toml"))
@@ -57,13 +65,13 @@ def install_lowest(session: nox.Session, *extras: str) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """The checkers, and whether the distributions can be built."""
-    session.install("-e", ".[test]", "build", "twine", "pyroma")
+    """The checkers, and whether an index takes the distributions."""
+    session.install("-e", ".[test]", "twine", "pyroma")
     session.run("ruff", "check", ".")
     session.run("mypy")
-    target = session.create_tmp()
-    session.run("python", "release.py", "build", target, "connectagent", "connectagent-verify")
-    built = sorted(str(path) for path in Path(target).glob("connectagent*-*") if path.is_file())
+    target = work(session) / "dist"
+    session.run("python", "release.py", "build", str(target), "connectagent", "connectagent-verify")
+    built = sorted(map(str, target.iterdir()))
     session.run("twine", "check", "--strict", *built)
     for path in built:
         if path.endswith(".tar.gz"):
@@ -108,8 +116,7 @@ def quick(session: nox.Session) -> None:
 
 def build(session: nox.Session) -> Path:
     """Build all distributions; the folder where they are."""
-    target = Path(session.create_tmp(), "dist")
-    shutil.rmtree(target, ignore_errors=True)
+    target = work(session) / "dist"
     session.install("setuptools>=77")
     session.run("python", "release.py", "build", str(target), silent=True)
     return target

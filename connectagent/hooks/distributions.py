@@ -10,12 +10,9 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, distributions
-from typing import TYPE_CHECKING
+from typing import Any
 
 from connectagent.hooks.contract import PROJECT
-
-if TYPE_CHECKING:
-    from connectagent.hooks.entry_points import Installed
 
 Declared = tuple[EntryPoint, str, str | None, str | None]
 """An entry point, its distribution's name and version, and why it cannot be loaded, if known."""
@@ -79,8 +76,8 @@ def _wrong_value(entry: EntryPoint) -> str | None:
     return f"its entry point {entry.name} = {entry.value!r:.80} names no module"
 
 
-def way_out(plugin: Installed, error: BaseException) -> str:
-    """How to fix or remove a plugin that cannot be loaded, for errors."""
+def way_out(plugin: Any, error: BaseException) -> str:
+    """How to fix or remove a plugin that cannot be loaded, for errors; `plugin` is an `Installed`."""
     remove = f"leave it out: -p no:{plugin.name}; or remove it: connectagent plugins uninstall {plugin.name}"
     own = re.split(r"[.:]", plugin.entry.value)[0].strip()
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
@@ -89,7 +86,7 @@ def way_out(plugin: Installed, error: BaseException) -> str:
     return f"Install a version that works: pip install -U {plugin.distribution}; or {remove}"
 
 
-def _how_to_get(module: str, plugin: Installed) -> str:
+def _how_to_get(module: str, plugin: Any) -> str:
     """How to get a library that a plugin imports.
 
     Only what its distribution requires is named to be installed: under any other name, a stranger may have registered
