@@ -80,6 +80,16 @@ def measure(result):
 """,
         None,
     ),
+    "reads schemas": (
+        """
+@before_llm
+def describe(request):
+    for tool in request.tools:
+        if tool["function"]["parameters"].get("required"):
+            raise OSError("it has required parameters")
+""",
+        None,
+    ),
     "a class": (
         """
 class Counting:

@@ -19,6 +19,7 @@ from connectagent.testing.replay.player import Player, RecordEnds
 from connectagent.testing.replay.playing import Playing, agent_of
 from connectagent.testing.replay.recording import Recording
 from connectagent.testing.symptoms import Symptom
+from connectagent.tools.tool import Tool
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
@@ -78,6 +79,7 @@ class Trying(Playing):
         self._symptom = symptom
         self.player.on_request = lambda player, sent: player.requests.clear()
         self.seen: list[TraceEntry] = []
+        self._offer([schema["function"] for schema in recording.head.get("tools") or () if "function" in schema])
 
     def look(self) -> Shown | None:
         """Play until the failure shows."""
@@ -93,10 +95,21 @@ class Trying(Playing):
                 return Shown(entry, _raised_in(error))
         return None
 
+    def _offer(self, tools: list[dict[str, Any]]) -> None:
+        """Offer the model the tools of the session, which answer from it."""
+        for one in tools:
+            if one["name"] not in self.agent.tools:
+                given = str(one.get("description") or ""), one.get("parameters") or {"type": "object", "properties": {}}
+                self.agent.tools.add(Tool(one["name"], *given, _gone))
+
     def _meet(self, agent: Agent, branch: str) -> None:
         """Let an agent that a plugin asks have no answers: it is not in the session."""
         for one in (agent, *agent.below):
             Player(one)
+
+
+def _gone(**arguments: Any) -> None:
+    """In place of a tool's function, which does not run."""
 
 
 def look(recording: Recording, setup: Setup, symptom: Symptom) -> tuple[Shown | None, str]:
