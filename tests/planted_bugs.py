@@ -85,7 +85,7 @@ def measure(result):
 @before_llm
 def describe(request):
     for tool in request.tools:
-        if tool["function"]["parameters"].get("required"):
+        if request.messages[-1]["role"] == "tool" and tool["function"]["parameters"].get("required"):
             raise OSError("it has required parameters")
 """,
         None,

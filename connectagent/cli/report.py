@@ -128,7 +128,8 @@ def _made(
         if not missing:
             raise
         raise PluginError(
-            f"{error}\nPlugins of the record that are not here: {', '.join(missing)}. Name them: -p ./{missing[0]}.py"
+            f"the failure does not show when the record is played: {error}\n"
+            f"Plugins of the record that are not here: {', '.join(missing)}. Name them: -p ./{missing[0]}.py"
         ) from error
 
 
