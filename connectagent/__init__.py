@@ -184,7 +184,14 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         from importlib import import_module
 
-        value = getattr(import_module(f"connectagent.{_MODULES[name]}"), name)
+        try:
+            value = getattr(import_module(f"connectagent.{_MODULES[name]}"), name)
+        except ImportError as error:
+            from connectagent.errors import library_problem
+
+            if told := library_problem(error):
+                raise ImportError(told, name=error.name) from error
+            raise
         globals()[name] = value
         return value
     from importlib.util import find_spec

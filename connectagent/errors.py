@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -294,3 +295,53 @@ class TurnEndedError(ProviderError, RuntimeError):
 
     def __init__(self, message: str, *, model: str | None = None) -> None:
         super().__init__(message, kind="turn_ended", provider="", model=model)
+
+
+LIBRARIES = {
+    "anthropic": "anthropic>=0.76",
+    "click": "click>=8.2",
+    "docstring_parser": "docstring-parser>=0.16",
+    "genai_prices": "genai-prices>=0.1.0",
+    "openai": "openai>=2.20",
+    "pluggy": "pluggy>=1.7",
+    "prompt_toolkit": "prompt_toolkit>=3.0.50",
+    "pydantic": "pydantic>=2.10.1",
+    "rich": "rich>=13.7",
+    "yaml": "pyyaml>=6.0.2",
+}
+"""The libraries of this package: for each module, what pyproject.toml requires."""
+
+
+def install_again(module: str) -> str:
+    """The command that repairs the installation of a library, which may lack files or be too old."""
+    return f"pip install --force-reinstall '{LIBRARIES[module]}'"
+
+
+def library_problem(error: ImportError) -> str | None:
+    """What to do about a library of this package that cannot be imported; None for any other import that failed.
+
+    The library is the one that was looked for, else the first one in whose code the import failed.
+    """
+    named, trace = [(error.name or "").partition(".")[0]], error.__traceback__
+    while trace is not None:
+        named.append(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        trace = trace.tb_next
+    for module in named:
+        if module in LIBRARIES:
+            return f"{module} cannot be imported: {error}. Install it again: {install_again(module)}"
+    return None
+
+
+@contextmanager
+def libraries() -> Iterator[None]:
+    """Say how to repair a library of this package that cannot be imported.
+
+    Raises:
+        ConfigError: one could not be imported.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if told := library_problem(error):
+            raise ConfigError(told) from error
+        raise

@@ -6,16 +6,35 @@ import json
 import os
 import random
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectagent import Agent, after_user_input
-from connectagent.data import LLMResponse, ToolCall
-from connectagent.testing.bisection import Finding, bisect
+from connectagent import (
+    Agent,
+    LLMRequest,
+    Pause,
+    Sequential,
+    after_each_tool,
+    after_llm,
+    after_user_input,
+    around_tool,
+    before_each_tool,
+    before_llm,
+)
+from connectagent.data import LLMResponse, TokenUsage, ToolCall
+from connectagent.errors import ConfigError, Paused, ToolRejected
+from connectagent.testing import Finding, ScriptedLLM, bisect, call
+from connectagent.testing.bisection.chance import Judge, Rate, by_chance, halved, samples_needed
+from connectagent.testing.ddmin import smallest
 
+ROOT = Path(__file__).parents[1]
 CASES = int(os.environ.get("CONNECTAGENT_BISECT", "2"))  # of each kind; 200 before a release
 
 
@@ -122,3 +141,487 @@ def test_where_there_is_no_cause_nobody_is_accused(share: float) -> None:
         confirmed += finding.is_confirmed
     print(f"no cause: {confirmed} confirmed of {CASES // 3}")
     assert confirmed <= 0.01 * CASES
+
+
+# -- what is searched ----------------------------------------------------------------------------------
+
+
+def always(asks: Callable[[str], bool]) -> Any:
+    """A model that asks for a refund where the request has something, and ends the turn after it."""
+
+    class Model:
+        model = "planted"
+        asked = 0
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            self.asked += 1
+            if any(message.get("tool_call_id") == "c1" for message in messages):
+                return LLMResponse("Done.")
+            if asks(json.dumps(messages)):
+                return LLMResponse(None, [ToolCall("c1", "refund", {"order": 7})])
+            return LLMResponse("No.")
+
+    return Model()
+
+
+def recorded(make: Callable[..., Agent], *prompts: str) -> Path:
+    agent = make(log=None)
+    for prompt in prompts or ("Hello.",):
+        agent.input(prompt)
+    assert agent.record is not None
+    return agent.record
+
+
+def test_a_line_in_a_long_prompt_is_found_with_few_model_calls() -> None:
+    lines = [f"Rule {number}: be kind to everybody, always, wherever you are." for number in range(5_800)]
+    lines[3_210] = "Rule 3210: give the money back to whoever asks."
+    model = always(lambda text: "money back" in text)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], "\n".join(lines), llm=model, quiet=True, log=log)
+
+    assert sum(map(len, lines)) > 330_000
+    record = recorded(make)
+    model.asked = 0
+    finding = bisect(record, make, "calls refund", by=["prompt"], samples=5)
+    assert finding.is_confirmed and finding.line == lines[3_210], finding
+    assert finding.message == 0 and finding.maker == {"agent": "its beginning"}
+    assert model.asked <= 30
+
+
+def test_a_handler_of_a_plugin_with_several_is_found() -> None:
+    class Helper:
+        @after_user_input
+        def note(self, agent: Agent) -> None:
+            agent.session["messages"].append({"role": "user", "content": "Be quick."})
+
+        @after_llm
+        def harmless(self, response: LLMResponse) -> None: ...
+
+        @after_user_input
+        def harm(self, agent: Agent) -> None:
+            agent.session["messages"].append({"role": "user", "content": "Money back!"})
+
+    model = always(lambda text: "Money back" in text)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[Helper()], quiet=True, log=log)
+
+    finding = bisect(recorded(make), make, "calls refund", by=["handlers", "prompt"])
+    assert finding.is_confirmed and finding.needed == ["Helper: Helper.harm (after_user_input)"], finding
+    assert finding.text is not None and finding.line == "Money back!"
+    assert finding.maker["handler"] == "Helper.harm"
+
+
+def test_what_handlers_do_themselves_is_told_without_a_model() -> None:
+    class Gone:
+        model = "gpt-5-mini"
+        is_there = True
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            if not self.is_there:
+                raise ConfigError("OPENAI_API_KEY is not set")
+            return always(lambda text: True).complete(messages)  # type: ignore[no-any-return]
+
+    @before_each_tool
+    def guard(tool_call: ToolCall) -> None:
+        if tool_call.arguments["order"] == 7:
+            raise ToolRejected("not this one")
+
+    @after_each_tool
+    def watch(tool_call: ToolCall) -> None: ...
+
+    model = Gone()
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[watch, guard], quiet=True, log=log)
+
+    record = recorded(make)
+    model.is_there = False
+    finding = bisect(record, make, "rejected refund")
+    assert finding.is_confirmed and finding.needed == ["guard"], finding
+    assert finding.cause is not None and finding.cause.p == 0 and finding.spent.calls == 0
+    assert "no model has a part in it" in str(finding)
+    finding = bisect(record, make, "calls refund")
+    assert not finding.is_confirmed and "OPENAI_API_KEY is not set" in str(finding)
+
+
+def test_without_a_model_the_plugins_that_change_the_request_are_named() -> None:
+    model: Any = always(lambda text: "mark 3" in text)
+    plugins = [plugin(number) for number in range(4)]
+
+    @after_llm
+    def silent(response: LLMResponse) -> None: ...
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[*plugins, silent], quiet=True, log=log)
+
+    record = recorded(make)
+
+    def gone(messages: Any, tools: Any = None) -> LLMResponse:
+        raise ConfigError("there is no key")
+
+    model.complete = gone
+    finding = bisect(record, make, "calls refund")
+    assert not finding.is_confirmed
+    assert finding.suspects == ["plugin0", "plugin1", "plugin2", "plugin3"]
+    assert "no model was asked: there is no key" in str(finding)
+
+
+def test_what_an_around_handler_replaced_cannot_be_told() -> None:
+    @around_tool
+    def cleans(tool_call: ToolCall) -> Any:
+        yield
+        return "a clean result"
+
+    model = always(lambda text: True)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[cleans], quiet=True, log=log)
+
+    finding = bisect(recorded(make), make, "result /clean/")
+    assert finding.verdict == "cannot tell" and not finding.is_confirmed
+    assert "a handler replaced the result of refund" in str(finding)
+
+
+def test_a_plugin_that_another_requires_is_not_accused() -> None:
+    class Base:
+        name = "base"
+
+        @after_user_input
+        def note(self, agent: Agent) -> None:
+            agent.session["messages"].append({"role": "user", "content": "Money back!"})
+
+    class Above:
+        name = "above"
+        requires = ("base",)
+
+        @after_user_input
+        def note(self, agent: Agent) -> None: ...
+
+    model = always(lambda text: "Money back" in text)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[Base(), Above()], quiet=True, log=log)
+
+    finding = bisect(recorded(make), make, "calls refund", by=["plugins"])
+    assert finding.is_confirmed, finding
+    assert finding.cause is not None and set(finding.cause.names) == {"base", "above"}
+    assert finding.needed == ["base"]
+
+
+@pytest.mark.parametrize("form", ["agent as a tool", "handoff", "sequence"])
+def test_the_plugin_of_an_agent_inside_is_found(form: str) -> None:
+    class Insists:
+        name = "insists"
+
+        @before_llm
+        def insist(self, request: LLMRequest) -> None:
+            request.messages = [*request.messages, {"role": "user", "content": "Money back!"}]
+
+    model = always(lambda text: "Money back" in text)
+    turns = {"agent as a tool": [call("billing", prompt="Do it."), "All done."],
+             "handoff": [call("transfer_to_agent", agent_name="billing")], "sequence": ["First."]}[form]  # fmt: skip
+
+    class Front:
+        model = "front"
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            said = sum(message["role"] == "assistant" for message in messages)
+            return ScriptedLLM(*turns[said : said + 1] or ["Over."]).complete(messages, tools)
+
+    def make(log: Any = False) -> Agent:
+        billing = Agent("billing", [refund], llm=model, plugins=[plugin(1), Insists()], quiet=True, log=False)
+        if form == "sequence":
+            first = Agent("first", llm=Front(), quiet=True, log=False)
+            return Sequential("front", [first, billing], plugins=[plugin(0)], quiet=True, log=log)
+        given: dict[str, Any] = {"tools": [billing]} if form == "agent as a tool" else {"sub_agents": [billing]}
+        return Agent("front", llm=Front(), plugins=[plugin(0)], quiet=True, log=log, **given)
+
+    finding = bisect(recorded(make), make, "calls refund", by=["plugins"])
+    assert finding.is_confirmed and finding.needed == ["insists"], finding
+    assert finding.cause is not None and finding.cause.names == ["insists"]
+
+
+def test_a_turn_that_paused_and_went_on_is_played_with_what_was_decided() -> None:
+    class Guard:
+        name = "guard"
+
+        @before_each_tool
+        def waits(self, tool_call: ToolCall) -> None:
+            if not tool_call.approved:
+                raise Pause("sure?")
+
+    model = always(lambda text: "mark 1" in text)
+
+    def make(log: Any = False) -> Agent:
+        plugins = [Guard(), plugin(0), plugin(1)]
+        return Agent("shop", [refund], llm=model, plugins=plugins, quiet=True, log=log)
+
+    agent = make(None)
+    with pytest.raises(Paused):
+        agent.input("Hello.")
+    assert agent.resume(agent.record, approve=True) == "Done."
+    assert agent.record is not None
+    finding = bisect(agent.record, make, "result /refunded 7/", by=["plugins"])
+    assert finding.is_confirmed and finding.needed == ["plugin1"], finding
+
+
+# -- what it answers where nothing is found ----------------------------------------------------------
+
+
+def test_what_does_not_happen_again_is_said() -> None:
+    answers = {"refund": True}
+    model = always(lambda text: answers["refund"])
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, plugins=[plugin(0)], quiet=True, log=log)
+
+    record = recorded(make)
+    answers["refund"] = False
+    finding = bisect(record, make, "calls refund")
+    assert finding.verdict == "gone" and "it does not happen again: 0 of 10 runs show it" in str(finding)
+
+
+def test_what_the_record_does_not_show_is_refused() -> None:
+    model = always(lambda text: True)
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [refund], llm=model, quiet=True, log=log)
+
+    with pytest.raises(ConfigError, match=r"the record does not show it; it calls: refund\. Did you mean 'refund'"):
+        bisect(recorded(make), make, "calls refnud")
+
+
+def test_the_budget_ends_it_with_what_is_known() -> None:
+    base = always(lambda text: "mark 1" in text)
+
+    class Priced:
+        model = "planted"
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            answer = base.complete(messages, tools)
+            answer.usage = TokenUsage(10, 10, cost=0.01)
+            return answer  # type: ignore[no-any-return]
+
+    def make(log: Any = False) -> Agent:
+        plugins = [plugin(0), plugin(1)]
+        return Agent("shop", [refund], llm=Priced(), plugins=plugins, quiet=True, log=log)
+
+    finding = bisect(recorded(make), make, "calls refund", budget_usd=0.05)
+    assert finding.stopped == "budget" and not finding.is_confirmed
+    assert finding.spent.calls == 5 and "$0.05" in str(finding) and "the budget is spent" in str(finding)
+
+
+def test_nothing_is_written_and_no_tool_runs(tmp_path: Path) -> None:
+    ran: list[int] = []
+
+    def pay(order: int) -> str:
+        """Pay."""
+        ran.append(order)
+        return "paid"
+
+    class Payer:
+        model = "planted"
+
+        def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+            if messages[-1]["role"] == "tool":
+                return LLMResponse("Done.")
+            return LLMResponse(None, [ToolCall("c1", "pay", {"order": 7})]) if "mark 1" in json.dumps(messages) else (
+                LLMResponse("No.")
+            )  # fmt: skip
+
+    def make(log: Any = False) -> Agent:
+        return Agent("shop", [pay], llm=Payer(), plugins=[plugin(0), plugin(1)], quiet=True, log=log)
+
+    record = recorded(make)
+    before = {path: path.read_bytes() for path in record.parent.iterdir()}
+    assert bisect(record, make, "result /paid/").is_confirmed
+    assert ran == [7] and {path: path.read_bytes() for path in record.parent.iterdir()} == before
+
+
+# -- the search and chance, alone ----------------------------------------------------------------------
+
+
+def test_a_smallest_part_that_is_enough_is_found() -> None:
+    rng = random.Random(5)
+    for size in (1, 2, 3, 7, 40):
+        for wanted in ({rng.randrange(size)}, {0, size - 1}, set(rng.sample(range(size), min(3, size)))):
+            assert set(smallest(range(size), lambda some: wanted <= set(some))) == wanted  # noqa: B023
+    assert halved(range(1_000), lambda some: 617 in some) == [617]
+
+
+def test_the_chance_of_a_difference_is_fishers() -> None:
+    assert by_chance(Rate(9, 10), Rate(0, 10)) == pytest.approx(5.95e-05, rel=0.01)  # 11 of 184,756
+    assert by_chance(Rate(5, 10), Rate(5, 10)) > 0.5
+    assert by_chance(Rate(3, 3), Rate(0, 3)) == pytest.approx(0.05)
+    assert samples_needed(Rate(5, 10), Rate(5, 10)) is None
+    needed = samples_needed(Rate(9, 10), Rate(1, 10))
+    assert needed is not None and needed < 15
+
+
+def test_few_looks_are_enough_for_what_is_clear() -> None:
+    looked: list[int] = []
+
+    def look(number: int) -> bool:
+        looked.append(number)
+        return True
+
+    judge = Judge(Rate(10, 10), Rate(0, 10), 30)
+    assert judge.is_bad(look, lambda: False) is True and len(looked) <= 3
+    assert judge.is_bad(lambda number: None, lambda: False) is None
+    assert Judge(Rate(7, 10), Rate(3, 10), 30).is_bad(lambda number: number % 2 == 0, lambda: False) is not None
+
+
+# -- the command line ----------------------------------------------------------------------------------
+
+SCRIPT = """
+import json
+import guard
+from connectagent import Agent, LLMResponse, ToolCall, after_user_input
+
+def refund(order: int) -> str:
+    "Refund."
+    return "refunded"
+
+class Model:
+    model = "planted"
+    def complete(self, messages, tools=None):
+        if messages[-1]["role"] == "tool":
+            return LLMResponse("Done.")
+        if "Give it back" in json.dumps(messages):
+            return LLMResponse(None, [ToolCall("c1", "refund", {"order": 7})])
+        return LLMResponse("No.")
+
+@after_user_input
+def polite(agent):
+    print("a handler prints")
+    agent.session["messages"].append({"role": "user", "content": "Thanks."})
+
+agent = Agent("shop", [refund], llm=Model(), plugins=[polite, guard.tone], quiet=True)
+
+if __name__ == "__main__":
+    agent.input("Order 7 is late.")
+"""
+GUARD = """
+from connectagent import after_user_input
+
+@after_user_input
+def tone(agent):
+    agent.session["messages"].append({"role": "user", "content": "TEXT"})
+"""
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in git whose guard.py has five versions; from the fourth on the agent refunds."""
+
+    tmp_path = tmp_path_factory.mktemp("project")
+
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    (tmp_path / "script.py").write_text(SCRIPT)
+    git("init", "-q")
+    texts = ["Be kind.", "Be quick.", "Be both.", "Give it back.", "Give it back, quickly."]
+    for number, text in enumerate(texts):
+        broken = "this is no Python" if number == 2 else GUARD.replace("TEXT", text)
+        (tmp_path / "guard.py").write_text(broken)
+        git("add", "-A")
+        git("commit", "-qm", f"Version {number}")
+        git("tag", f"v{number}")
+    run_in(tmp_path, sys.executable, "script.py")
+    return tmp_path
+
+
+def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "CONNECTAGENT_DIR"}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), "COLUMNS": "80"}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def bisected(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return run_in(folder, sys.executable, "-m", "connectagent", "bisect", *arguments)
+
+
+def test_the_command_names_the_plugin_and_the_text(project: Path) -> None:
+    done = bisected(project, "last", "--bad", "calls refund")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].endswith(": calls refund in turn 1, iteration 1; 2 plugins")
+    assert lines[1] == "needed:    tone (after_user_input, guard.py:4)"
+    assert lines[2] == "turn off:  tone         with it 10 of 10, without it 0 of 10 (fresh samples), p < 0.001"
+    assert lines[3].endswith(' in "Give it back, quickly.", message 2, added by tone')
+    assert re.fullmatch(r"\d+ runs, \d+ model calls, \d+ answers? from the record, \$\?", lines[4])
+    as_json = bisected(project, "last", "--bad", "calls refund", "--json", "--by", "plugins")
+    assert json.loads(as_json.stdout)["needed"] == ["tone"] and json.loads(as_json.stdout)["confirmed"] is True
+
+
+def test_the_first_bad_version_of_a_file_is_found_and_a_broken_one_skipped(project: Path) -> None:
+    done = bisected(project, "last", "--bad", "calls refund", "--versions", "./guard.py@v0..HEAD", "--samples", "5")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert re.search(r"last good: \./guard\.py \w+ Version 1\n", done.stdout)
+    assert re.search(r"first bad: \./guard\.py \w+ Version 3  5 of 5, before it 0 of 5 \(fresh samples\)", done.stdout)
+    assert re.search(r"cannot tell of \./guard\.py \w+ Version 2: ", done.stdout)
+    assert (project / "guard.py").read_text() == GUARD.replace("TEXT", "Give it back, quickly.")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["last"], "Missing option '--bad'"),
+        (["last", "--bad", "calls"], "is not whole: it is written as calls NAME"),
+        (["last", "--bad", "cals refund"], "Did you mean 'calls'?"),
+        (["last", "--bad", "calls refnd"], "it calls: refund. Did you mean 'refund'?"),
+        (["last", "--bad", "says /(/"], "is no regular expression"),
+        (["last", "--bad", "./check.py:f"], "check.py"),
+        (["last", "--bad", "calls refund", "--by", "plugin"], "Did you mean 'plugins'?"),
+        (["last", "--bad", "calls refund", "--keep", "tona"], "Did you mean 'tone'?"),
+        (["last", "--bad", "calls refund", "--samples", "0"], "--samples"),
+        (["last", "--bad", "calls refund", "--versions", "guard"], "is not NAME=1.0..2.0"),
+        (["last", "--bad", "calls refund", "--versions", "./guard.py@v9..HEAD"], "v9"),
+        (["last", "--bad", "calls refund", "--versions", "./gard.py@v0..HEAD"], "gard.py"),
+        (["last", "--bad", "calls refund", "--versions", "tona=1..2"], "tona"),
+        (["lost", "--bad", "calls refund"], "lost"),
+        (["last", "scrpt.py", "--bad", "calls refund"], "scrpt.py"),
+    ],
+)
+def test_a_mistake_gets_one_message(project: Path, arguments: list[str], said: str) -> None:
+    done = bisected(project, *arguments)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) <= 6 and not done.stdout
+
+
+def test_a_record_of_a_stranger_does_not_run_its_script(project: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path
+    (record,) = (project / ".co" / "evals").glob("*.yaml")
+    (elsewhere / "bug.yaml").write_bytes(record.read_bytes())
+    done = bisected(elsewhere, "bug.yaml", "--bad", "calls refund")
+    assert done.returncode == 2 and "is not run by itself" in done.stderr
+    assert "connectagent bisect bug.yaml" in done.stderr
+
+
+def test_ctrl_c_ends_it_with_what_is_known(project: Path) -> None:
+    slow = SCRIPT.replace("    def complete(self, messages, tools=None):\n", SLOW)
+    (project / "slow.py").write_text(slow)
+    environment = {key: value for key, value in os.environ.items() if key != "CONNECTAGENT_DIR"}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(project)}
+    command = [sys.executable, "-m", "connectagent", "bisect", "last", "slow.py", "--bad", "calls refund"]
+    with subprocess.Popen(
+        command, cwd=project, env=environment, stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as running:  # fmt: skip
+        until = time.monotonic() + 60
+        while not (project / "asked.txt").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=30)
+    assert running.returncode == 130 and "interrupted" in said, said
+
+
+SLOW = """    def complete(self, messages, tools=None):
+        import pathlib, time
+        pathlib.Path("asked.txt").write_text("x")
+        time.sleep(0.3)
+"""

@@ -126,7 +126,8 @@ def test_lines_are_counted_as_people_count_them(text, lines, tmp_path):
 
 def test_two_commands_of_the_readme_find_the_plugin_that_made_it_write_a_note(tmp_path):
     assert demo(tmp_path).returncode == 0
-    (line,) = re.findall(r"^\.venv/bin/connectagent (bisect demo .*?) *#", (ROOT / "README.md").read_text(), re.MULTILINE)
+    readme = (ROOT / "README.md").read_text()
+    (line,) = re.findall(r"^\.venv/bin/connectagent (bisect demo .*?) *#", readme, re.MULTILINE)
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
     before = files_in(tmp_path)
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
-from connectagent import Agent
+from connectagent import Agent, LLMResponse, after_llm, after_user_input
+from connectagent.testing import bisect
 
 ENGINE = Path(__file__).resolve().parents[2] / "shared" / "engine"
 PROMPTS: dict[str, list[tuple[str, dict[str, Any]]]] = {
@@ -100,3 +102,54 @@ def test_the_model_server_fills_a_form(address: str, output: Any) -> None:
     agent = Agent("engine", model="openai/tiny-tools", quiet=True, log=False, **where)
     value = agent.input("add 17 and 25", output=output)
     assert isinstance(value, output) if isinstance(output, type) else value in ("red", "green")
+
+
+CAUSES = {
+    "now": "what time is it",
+    "get_weather": "weather in Zürich",
+    "add": "add 17 and 25",
+    "multiply": "multiply 12 by 9",
+}
+MOST = int(os.environ.get("CONNECTAGENT_BISECT", "1"))
+
+
+def adds(number: int, text: str) -> Any:
+    """A plugin that writes something into the conversation, or only watches."""
+
+    class Adds:
+        name = f"plugin{number}"
+
+        @after_user_input
+        def add(self, agent: Agent) -> None:
+            messages = agent.session["messages"]
+            if number % 3 == 0:
+                messages[0] = {**messages[0], "content": f"{messages[0]['content']}\nRule {number}."}
+            if text:
+                messages.append({"role": "user", "content": text})
+
+        @after_llm
+        def watch(self, response: LLMResponse) -> None: ...
+
+    return Adds()
+
+
+@pytest.mark.parametrize("tool", list(CAUSES)[:MOST])
+def test_bisect_finds_the_plugin_the_handler_and_the_text(address: str, tool: str) -> None:
+    where: Any = {"api_key": "k", "base_url": f"{address}/v1", "options": {"max_tokens": 60}}
+    plugins = [adds(number, CAUSES[tool] if number == 8 else "") for number in range(14)]
+
+    def make(log: Any = False) -> Agent:
+        tools = [add, multiply, get_weather, now]
+        return Agent("engine", tools, "Be kind.", "openai/tiny-tools", plugins=plugins, quiet=True, log=log, **where)
+
+    agent = make(None)
+    agent.input("hello")
+    assert agent.record is not None
+    finding = bisect(agent.record, make, f"calls {tool}", samples=5)
+    assert finding.is_confirmed and finding.needed == ["plugin8"], finding
+    assert finding.cause is not None and finding.cause.names == ["plugin8"]
+    assert finding.line == CAUSES[tool] and finding.maker["plugin"] == "plugin8", finding
+    if MOST == 1:
+        return
+    handlers = bisect(agent.record, make, f"calls {tool}", by=["handlers"], samples=5)
+    assert handlers.is_confirmed and handlers.needed == ["plugin8: Adds.add (after_user_input)"], handlers

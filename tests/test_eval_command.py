@@ -356,7 +356,7 @@ def test_cases_of_csv_and_templates_have_all_fields() -> None:
         (("--check", "odd.py"), "check_x() has the parameter 'resul', which no check gets. Did you mean 'result'?"),
         (("--check", "seven.py"), "seven.py: check_y is no function but 7"),
         (("--check", "exact", "--check", "exact"), "another check called 'exact'"),
-        (("--check", "exact", "--variant", "a=-x"), "--variant 'a=-x': No such option '-x'; it takes -p, --model"),
+        (("--check", "exact", "--variant", "a=-x"), "it takes -p, --model"),
         (("--check", "exact", "--variant", "a='"), "No closing quotation"),
         (("--check", "exact", "--variant", "a=", "--variant", "a=-p x"), "two variants are called 'a'"),
         (("--check", "exact", "--variant", "a=", "--variant", "b=-p gone"), "no plugin 'gone'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
 import subprocess
 import sys
@@ -145,9 +146,9 @@ def test_every_hook_has_a_marker_a_contract_and_a_docstring_of_one_form() -> Non
     for name in specs.HOOKS:
         assert getattr(hooks, name).__name__ == name
         assert name in connectagent.__all__
-        parts = specs.SPECS[name].__doc__ or ""
+        parts = inspect.cleandoc(specs.SPECS[name].__doc__ or "")  # Python 3.13 strips the indentation itself
         sections = ["Fires:", "Args:", "Yields:" if name in specs.AROUND else "Returns:"]
         places = [parts.index(section) for section in sections]
         assert places == sorted(places), f"{name}: {sections} stand in this order"
         for parameter in specs.PARAMETERS[name]:
-            assert f"        {parameter}: " in parts, f"{name} does not document {parameter}"
+            assert f"\n    {parameter}: " in parts, f"{name} does not document {parameter}"

@@ -47,7 +47,7 @@ GOOD = {
     "loud": (MODEL, ["connectagent", "loud = loud_plugin", "connectagent.models", "loud = loud_plugin"]),
 }
 BROKEN = {
-    "needy": ("import not_there_at_all\n", "pip install not_there_at_all"),
+    "needy": ("import not_there_at_all\n", "requires nothing named not_there_at_all"),
     "typo": ("from connectagent import after_toolz\n", "Did you mean 'after_tools'"),
     "wrong": ("from connectagent import after_tools\n@after_tools\ndef f(agnt):\n    pass\n", "Did you mean 'agent'"),
     "leaver": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),

@@ -100,3 +100,12 @@ def test_a_miss_stops_the_test_and_says_what_differs(tests: Path, changed: str, 
     for text in said:
         assert text in done.stdout
     assert not (tests / "live.txt").exists()
+
+
+def test_bisect_says_which_plugin_changed_a_recorded_session(tests: Path) -> None:
+    done = pytest_in(tests, "--bisect", "-k", "two", CHANGED="arguments")
+    assert done.returncode == 1 and "bisect" in done.stdout
+    assert "plays as it was without change" in done.stdout, done.stdout
+    done = pytest_in(tests, "--bisect", "-k", "refund", CHANGED="prompt")
+    assert "plays as it was: look at the test itself" in done.stdout, done.stdout
+    assert "bisect" not in pytest_in(tests, "-k", "two", CHANGED="arguments").stdout

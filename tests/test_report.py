@@ -19,7 +19,7 @@ from connectagent.errors import Paused
 from connectagent.records.read import read_record
 from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.reports.ddmin import ddmin, shortest
+from connectagent.testing.ddmin import ddmin, shortest
 from connectagent.testing.reports.private import Private
 
 MEGABYTES = float(os.environ.get("CONNECTAGENT_REPORT_MEGABYTES", "1"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Table:
     def _run(self, statement: str, *values: Any) -> list[Any]:
         if self.broken:
             raise sqlite3.OperationalError("the database is away")
-        with sqlite3.connect(self.path) as connection:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
             return list(connection.execute(statement, values))
 
     def size(self, name: str) -> int:

@@ -16,7 +16,13 @@ def main(arguments: list[str] | None = None) -> int:
     if given in (["--version"], ["-V"]):
         print(f"connectagent {__version__}")
         return 0
-    from connectagent.cli.group import invoke
+    try:
+        from connectagent.cli.group import invoke
+    except ImportError as error:
+        from connectagent.errors import library_problem
+
+        print(f"error: {library_problem(error) or error}", file=sys.stderr)
+        return 1
     from connectagent.settings import overrides
 
     overrides["program"] = None  # the command itself is no program of the project

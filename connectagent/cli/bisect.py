@@ -87,12 +87,12 @@ def _finding(path: Path, program: str | None, bad: str, by: list[str], options: 
     make = maker(path, program, options["traceback"])
     if options["rate"] is not None:
         first, count = map(int, options["rate"].split(","))
-        with _silent():
+        with silent():
             rate = rate_of(path, make, bad, first, count, **given)
         echo_json(rate)
         raise click.exceptions.Exit(0)
     kept = _kept(make, options["keep"])
-    with _silent():
+    with silent():
         return search(path, make, bad, by=by, samples=options["samples"], keep=kept, **given)
 
 
@@ -156,7 +156,7 @@ def maker(path: Path, program: str | None, traceback: bool = False) -> Callable[
 
 
 @contextlib.contextmanager
-def _silent() -> Iterator[None]:
+def silent() -> Iterator[None]:
     """Show nothing of what handlers and the script print: they run dozens of times."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

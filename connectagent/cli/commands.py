@@ -14,6 +14,7 @@ COMMANDS = {
     "replay": "connectagent.cli.replay",
     "report": "connectagent.cli.report",
     "bisect": "connectagent.cli.bisect",
+    "compare": "connectagent.cli.compare",
     "plugins": "connectagent.cli.plugins",
     "allow": "connectagent.cli.allow",
 }

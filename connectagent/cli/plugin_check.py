@@ -19,7 +19,8 @@ from pathlib import Path
 
 from connectagent.cli.plugin_status import Status, declared, everything, status_of
 from connectagent.errors import PluginError
-from connectagent.hooks.entry_points import Installed, way_out
+from connectagent.hooks.distributions import way_out
+from connectagent.hooks.entry_points import Installed
 
 LIMIT_S = 10.0
 

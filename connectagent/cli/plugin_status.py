@@ -12,6 +12,7 @@ from typing import Any
 from connectagent.errors import ConfigError, ConnectAgentError, PluginError
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of
+from connectagent.hooks.distributions import way_out
 from connectagent.hooks.entry_points import (
     COMMANDS,
     MODELS,
@@ -27,7 +28,6 @@ from connectagent.hooks.entry_points import (
     options_of,
     options_place,
     table_names,
-    way_out,
 )
 from connectagent.hooks.handler import RESOURCE, Handler
 from connectagent.hooks.markers import marks_of

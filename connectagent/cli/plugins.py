@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from connectagent.cli import installer, script
+from connectagent.cli.core_check import core_problems
 from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
@@ -124,11 +125,12 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
 def doctor(as_json: bool, timeout: float) -> None:
     """Check the installation; the last line and the exit code are the summary.
 
-    Each plugin is loaded in a process of its own, so that a plugin that hangs or crashes is reported like any other.
+    The libraries of connectagent must be installed and new enough; without --json they are imported too. Each plugin
+    is loaded in a process of its own, so that a plugin that hangs or crashes is reported like any other.
     """
     found = check(everything(), timeout)
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
-    problems = [*project_problems(), *shared_names()]
+    problems = [*core_problems(load=not as_json), *project_problems(), *shared_names()]
     if as_json:
         click.echo(json.dumps([status.data() for status in found], indent=2))
         raise SystemExit(1 if broken or problems else 0)

@@ -59,7 +59,7 @@ def replay(
     """
     program = records[-1] if records and records[-1].endswith(".py") else None
     named = records[:-1] if program else records
-    paths = _paths(named, every, agent)
+    paths = paths_of(named, every, agent)
     if program is not None and not Path(program).is_file():
         raise usage_error(f"{program!r}: no such script")
     reports = [path for path in paths if is_report(path)]
@@ -83,7 +83,7 @@ def _replay(
         raise click.exceptions.Exit(1)
 
 
-def _paths(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]:
+def paths_of(named: tuple[str, ...], every: bool, agent: str | None) -> list[Path]:
     from connectagent.records.paths import safe_name
 
     try:

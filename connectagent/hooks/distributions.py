@@ -10,6 +10,9 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 from importlib.metadata import Distribution, EntryPoint, distributions
+from typing import Any
+
+from connectagent.hooks.contract import PROJECT
 
 Declared = tuple[EntryPoint, str, str | None, str | None]
 """An entry point, its distribution's name and version, and why it cannot be loaded, if known."""
@@ -71,3 +74,26 @@ def _wrong_value(entry: EntryPoint) -> str | None:
         if entry.module:
             return None
     return f"its entry point {entry.name} = {entry.value!r:.80} names no module"
+
+
+def way_out(plugin: Any, error: BaseException) -> str:
+    """How to fix or remove a plugin that cannot be loaded, for errors; `plugin` is an `Installed`."""
+    remove = f"leave it out: -p no:{plugin.name}; or remove it: connectagent plugins uninstall {plugin.name}"
+    own = re.split(r"[.:]", plugin.entry.value)[0].strip()
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing and missing not in (own, PROJECT):
+        return f"{_how_to_get(missing, plugin)}; or {remove}"
+    return f"Install a version that works: pip install -U {plugin.distribution}; or {remove}"
+
+
+def _how_to_get(module: str, plugin: Any) -> str:
+    """How to get a library that a plugin imports.
+
+    Only what its distribution requires is named to be installed: under any other name, a stranger may have registered
+    another package.
+    """
+    for one in (plugin.entry.dist.requires if plugin.entry.dist else None) or []:
+        requirement = one.partition(";")[0].strip()
+        if re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower() == module.replace("_", "-").lower():
+            return f"Install what it needs: pip install '{requirement}'"
+    return f"{plugin.distribution} requires nothing named {module}: its documentation may say what to install"

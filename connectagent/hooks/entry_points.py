@@ -185,6 +185,8 @@ def guarded(plugin: Installed, step: Callable[[], Any]) -> Any:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        from connectagent.hooks.distributions import way_out
+
         message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         raise PluginError(
             f"plugin {plugin.name!r} ({plugin}) cannot be loaded: {message}\n{way_out(plugin, error)}"
@@ -330,15 +332,6 @@ def check_required(handlers: Iterable[Any]) -> None:
                     f"plugin {handler.plugin!r} requires plugin {name!r}, which this agent does not have.{get} Name it "
                     f"too: plugins=[{name!r}, {handler.plugin!r}]"
                 )
-
-
-def way_out(plugin: Installed, error: BaseException) -> str:
-    """How to fix or remove a plugin that cannot be loaded, for errors."""
-    remove = f"leave it out: -p no:{plugin.name}; or remove it: connectagent plugins uninstall {plugin.name}"
-    own = re.split(r"[.:]", plugin.entry.value)[0].strip()
-    if isinstance(error, ModuleNotFoundError) and error.name and error.name.partition(".")[0] not in (own, PROJECT):
-        return f"Install what it needs: pip install {error.name.partition('.')[0]}; or {remove}"
-    return f"Install a version that works: pip install -U {plugin.distribution}; or {remove}"
 
 
 def leaves_out(item: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_origin
 
 from connectagent.data import LLMResponse, Message
-from connectagent.errors import ConfigError, OutputError, ProviderError
+from connectagent.errors import ConfigError, OutputError, ProviderError, libraries
 from connectagent.models.json_schema import json_alone, json_in, with_instruction
 
 if TYPE_CHECKING:
@@ -122,8 +122,9 @@ def form_of(output: Any) -> Form | None:
 
 def _model_of(output: Any) -> tuple[type[BaseModel], str | None]:
     """A pydantic model for a type, and its field with the value; None if the model is the value."""
-    from pydantic import BaseModel, RootModel, create_model
-    from pydantic.errors import PydanticUserError
+    with libraries():
+        from pydantic import BaseModel, RootModel, create_model
+        from pydantic.errors import PydanticUserError
     from typing_extensions import is_typeddict  # recognizes those of both modules
 
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 from typing import Any
@@ -66,7 +67,7 @@ def output_tool(output: type[Any]) -> Schema:
     """The tool that a model is made to call where the wire has no other way to ask for a form (Anthropic)."""
     return {
         "name": wire_name(output.__name__),
-        "description": (output.__doc__ or "").strip() or "Give the answer in this form.",
+        "description": inspect.cleandoc(output.__doc__ or "") or "Give the answer in this form.",
         "input_schema": object_schema(output.model_json_schema()),
     }
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NoReturn, Self
 
 from connectagent.data import LLMResponse, Message, TokenUsage
-from connectagent.errors import ProviderError
+from connectagent.errors import ConfigError, ProviderError, libraries
 from connectagent.models.attempts import Attempts, Raised
 from connectagent.models.failures import Endpoint, failure, from_sdk
 from connectagent.models.names import NO_KEY, PROVIDERS
@@ -262,7 +262,10 @@ class WireLLM(ABC):
         surroundings = tuple(os.environ.get(name) for name in self.client_variables)
         identity = (type(self), self.provider, base_url, key, surroundings)
         try:
-            return shared_client(identity, lambda: self._make_client(key, base_url))
+            with libraries():
+                return shared_client(identity, lambda: self._make_client(key, base_url))
+        except ConfigError:
+            raise
         except Exception as error:  # the SDK's own ways to sign in: a profile that cannot be read, say
             self._raise(error)
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
+from connectagent.errors import libraries
 from connectagent.output import masking
 from connectagent.output.rows import ASCII, UNICODE, Glyphs, Row
 from connectagent.output.text import visible
@@ -284,7 +285,8 @@ class _Encoded(io.StringIO):
 @lru_cache(maxsize=4)
 def _rich(colour: bool, encoding: str) -> rich.console.Console:
     """What turns styles into codes; without colour there are none at all, neither bold nor dim."""
-    from rich.console import Console as RichConsole
+    with libraries():
+        from rich.console import Console as RichConsole
 
     return RichConsole(
         file=_Encoded(encoding),

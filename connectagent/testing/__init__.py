@@ -83,6 +83,8 @@ if pytest is not None:
         group = parser.getgroup("connectagent")
         text = "run the agents of the fixture `recorded` live, and write their records"
         group.addoption("--record", action="store_true", help=text)
+        text = "say of a failed test with `recorded` without which plugins the record plays as it was"
+        group.addoption("--bisect", action="store_true", help=text)
 
     @pytest.fixture
     def recorded(request: pytest.FixtureRequest) -> Iterator[Recorded]:
@@ -96,4 +98,7 @@ if pytest is not None:
     def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         item.stash[_failed] = item.stash.get(_failed, False) or report.failed
+        used = getattr(item, "funcargs", {}).get("recorded")
+        if report.failed and isinstance(used, Recorded) and item.config.getoption("--bisect", False):
+            report.sections += [("bisect", text) for text in used.blamed()]
         return report

@@ -99,6 +99,7 @@ class Recorded:
         self.folder, self.live, self.test = folder, live, test
         self.failed = False
         self._open: list[tuple[Path, Agent, Replaying | None]] = []
+        self._makers: dict[Path, Callable[[], Agent]] = {}
 
     @overload
     def __call__(self, name: str, make_agent: Callable[[], Agent]) -> Agent: ...
@@ -120,6 +121,7 @@ class Recorded:
         if not self.live and not path.is_file():
             raise FileNotFoundError(f"there is no record {path}; write it with: pytest --record")
         agent, playing = make(), None
+        self._makers[path] = make
         if self.live:
             agent.log = new_log(recording=True)
         else:
@@ -127,6 +129,13 @@ class Recorded:
             playing.by_turns()
         self._open.append((path, agent, playing))
         return agent
+
+    def blamed(self) -> list[str]:
+        """For each record that was played: without which plugins it plays as it was."""
+        from connectagent.testing.bisection.replays import blamed
+
+        played = [path for path, _, playing in self._open if playing is not None]
+        return [blamed(path, self._makers[path]) for path in played]
 
     def finish(self) -> None:
         """Write the records, or hold what was played against them.

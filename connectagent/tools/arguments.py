@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from connectagent.errors import ToolArgumentsError, cut, nearest
+from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
 from connectagent.tools.schema import target
 
 Check = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -32,6 +32,8 @@ def signature_check(
         fill: makes the values of parameters that the model left out and the function cannot fill in.
         refuse: raises the error for an annotation that has no schema, given what is wrong and a remedy.
     """
+    with libraries():
+        import pydantic  # noqa: F401 - else its absence would be blamed on the first annotation
     try:
         schema, validate = _pydantic_check(annotations, required)
         validate_extra = None

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from connectagent.errors import libraries
+
 
 def docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
     """The description of a function, and of its parameters by name."""
@@ -18,6 +20,8 @@ def docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
         doc = inspect.getdoc(call_method(root)) or inspect.cleandoc(vars(type(root)).get("__doc__") or "")
     if not doc:
         return "", {}
+    with libraries():
+        import docstring_parser  # noqa: F401
     try:
         parsed = _parsed(doc)
     except Exception:  # it is prose, of which the parser may think anything; the text itself is always right

@@ -101,6 +101,7 @@ class Case:
         model: the name of the model to ask in place of the agent's own.
         live_tools: whether tools run; else they answer from the record.
         budget_usd: how much may be spent.
+        whole: whether all turns are played, whether or not the record shows the symptom, and no step is asked again.
 
     Attributes:
         answers: the recorded answers, by the key of the request, up to the step that is asked again.
@@ -113,10 +114,11 @@ class Case:
 
     path: Path
     make: Callable[[], Agent]
-    symptom: Symptom
+    symptom: Symptom | Any
     model: str | None = None
     live_tools: bool = False
     budget_usd: float | None = None
+    whole: bool = False
     spent: Spent = field(default_factory=Spent)
     offline: str | None = None
 
@@ -146,7 +148,9 @@ class Case:
     # -- the record ----------------------------------------------------------------------------
 
     def _find(self, requests: dict[int, Request]) -> Place:
-        """Where the symptom is shown first."""
+        """Where the symptom is shown first; of a whole session, its end."""
+        if self.whole:
+            return Place(len(self.recording.turns), {})
         found = self.symptom.found(self.entries)
         if found is None:
             raise ConfigError(self.symptom.why_not(self.entries))
@@ -157,6 +161,11 @@ class Case:
             return Place(turn, found)
         before = [number for number in requests if number <= at and _same_agent(requests[number], found)]
         return Place(turn, found, requests[max(before)] if before else None)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it is looked for the symptom before a turn has ended."""
+        return self.symptom.kind != "judge"
 
     def _first_shown(self) -> TraceEntry:
         low, high = 1, len(self.entries)

@@ -13,33 +13,6 @@ ALPHA = 0.01  # of what is confirmed, at most so much is chance
 _ERROR = 0.001  # how often one look during the search may be wrong
 
 
-def smallest(items: Sequence[T], is_enough: Callable[[list[T]], bool]) -> list[T]:
-    """A smallest part of a list that is still enough: without any one of its items it is not.
-
-    This is `ddmin` of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002.
-
-    Args:
-        items: all of them are enough.
-        is_enough: whether some of them are, in their order.
-    """
-    left, parts = list(items), 2
-    while len(left) > 1:
-        chunks = _chunks(left, parts)
-        found = next((chunk for chunk in chunks if is_enough(chunk)), None)
-        if found is not None:
-            left, parts = found, 2
-            continue
-        rests = [[one for one in left if one not in chunk] for chunk in chunks] if parts > 2 else []
-        found = next((rest for rest in rests if is_enough(rest)), None)
-        if found is not None:
-            left, parts = found, max(parts - 1, 2)
-        elif parts >= len(left):
-            break
-        else:
-            parts = min(2 * parts, len(left))
-    return left
-
-
 def halved(items: Sequence[T], is_enough: Callable[[list[T]], bool]) -> list[T]:
     """The one item that is enough, if it is one: half of the looks of `smallest`, and no check."""
     left = list(items)
@@ -47,11 +20,6 @@ def halved(items: Sequence[T], is_enough: Callable[[list[T]], bool]) -> list[T]:
         first = left[: len(left) // 2]
         left = first if is_enough(first) else left[len(first) :]
     return left
-
-
-def _chunks(items: list[T], parts: int) -> list[list[T]]:
-    size = len(items) / parts
-    return [items[round(size * one) : round(size * (one + 1))] for one in range(parts)]
 
 
 # -- chance --------------------------------------------------------------------------------------

@@ -79,16 +79,17 @@ def without(messages: list[Message], pieces: list[Piece]) -> list[Message]:
     for piece in sorted(pieces, key=_place, reverse=True):
         text = _text(made[piece.message], piece.part)
         _put(made[piece.message], piece.part, text[: piece.start] + text[piece.end :])
-    users = [number for number, message in enumerate(made) if message.get("role") == "user"]
-    touched = {piece.message for piece in pieces}
+    empty = {piece.message for piece in pieces if _is_empty(made[piece.message])}
     kept: list[Any] = []
     for number, message in enumerate(made):
-        if number not in touched or not _is_empty(message):
+        if number not in empty:
             kept.append(message)
-        elif message.get("role") == "tool" or users == [number] or number == len(made) - 1:
-            kept.append({**message, "content": LEFT_OUT})
         elif message.get("tool_calls"):
             kept.append({**message, "content": None})
+        elif message.get("role") == "tool":
+            kept.append({**message, "content": LEFT_OUT})
+    if not kept or kept[-1].get("role") not in ("user", "tool"):  # there is nothing to answer
+        kept.append({"role": "user", "content": LEFT_OUT})
     return kept
 
 

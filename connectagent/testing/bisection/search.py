@@ -9,12 +9,14 @@ from connectagent.errors import short_path
 from connectagent.hooks.handler import Handler
 from connectagent.testing.bisection import finding as found
 from connectagent.testing.bisection.case import BudgetSpent, Case, NoModel
-from connectagent.testing.bisection.chance import ALPHA, Judge, Rate, by_chance, halved, smallest
+from connectagent.testing.bisection.chance import ALPHA, Judge, Rate, by_chance, halved
 from connectagent.testing.bisection.finding import Cause, Finding
 from connectagent.testing.bisection.prompt import Piece, joined, line_around, lines_of, whole_texts, without, words_of
 from connectagent.testing.bisection.trial import Arm, Outcome, Verdict, made, outcome_of, unit_of
+from connectagent.testing.ddmin import smallest
 
 PLUGINS, HANDLERS, PROMPT = "plugins", "handlers", "prompt"
+_TEXTS = 20  # how many texts are left out one by one at most, the newest first
 _FRESH = 1_000  # samples from this number on confirm what was found with others
 
 
@@ -131,18 +133,19 @@ class Bisection:
 
         return Judge(often, seldom, 3 * self.samples).is_bad(look, lambda: self._is_sure(arm))
 
-    def _confirmed(self, names: list[str], arm: Arm, more: Arm) -> Cause | None:
+    def _confirmed(self, names: list[str], arm: Arm, more: Arm, first: int = _FRESH) -> Cause | None:
         """A cause, if fresh samples say so too.
 
         Args:
             names: what it is.
             arm: without it.
             more: with it.
+            first: the number of the first sample with it; 0 takes those again that nothing was chosen by.
         """
         if self._is_sure(arm) and self._is_sure(more):
             return Cause(names, Rate(1, 1), Rate(0, 1), 0.0)
         for count in (self.samples, 2 * self.samples):
-            with_, less = (self._rate(one, _FRESH, count) for one in (more, arm))
+            with_, less = self._rate(more, first, count), self._rate(arm, _FRESH, count)
             if with_.of and less.of and (p := by_chance(with_, less)) < ALPHA / 2:
                 return Cause(names, with_, less, p)
         self.finding.with_, self.finding.without = with_, less
@@ -211,25 +214,29 @@ class Bisection:
             return
         self._messages, self._key = run.request, run.key
         often, seldom = self.finding.with_, Rate(0, self.finding.with_.of)
-        if self._is_bad(self._left_out(whole_texts(self._messages)), often, seldom) is not False:
-            return  # it is not in the texts
-        for is_good in (self._seems_good, lambda pieces: self._is_bad(self._left_out(pieces), often, seldom) is False):
-            pieces = self._narrowed(is_good, halved if is_good == self._seems_good else smallest)
-            if pieces and self._is_bad(self._left_out(pieces), often, seldom) is False:
-                break
-        else:
-            return
-        text = joined(pieces, self._messages)
-        cause = self._confirmed([text], self._left_out(pieces), self._arm(()))
-        if cause is None:
-            return
-        self.finding.text, self.finding.message = cause, pieces[0].message
-        self.finding.line = line_around(pieces, self._messages)
-        self.finding.maker = self.case.maker_of(text)
-        self.finding.verdict = found.CONFIRMED
+        careful: Callable[[list[Piece]], bool] = lambda some: self._is_bad(self._left_out(some), often, seldom) is False  # noqa: E731
+        texts = whole_texts(self._messages)
+        if not self._seems_good(texts):  # without any text it may do anything
+            texts = next(([one] for one in texts[:_TEXTS] if careful([one])), [])
+        for is_good, search in ((self._seems_good, halved), (careful, smallest)) if texts else ():
+            pieces = self._narrowed(texts, is_good, search)
+            if not is_good(pieces):
+                continue
+            text = joined(pieces, self._messages)
+            cause = self._confirmed([text], self._left_out(pieces), self._arm(()), first=0)
+            if cause is not None:
+                self._take_text(cause, pieces)
+                return
 
-    def _narrowed(self, is_good: Callable[[list[Piece]], bool], search: Callable[..., list[Piece]]) -> list[Piece]:
-        pieces = search(whole_texts(self._messages), is_good)
+    def _take_text(self, cause: Cause, pieces: list[Piece]) -> None:
+        finding = self.finding
+        finding.text, finding.message, finding.verdict = cause, pieces[0].message, found.CONFIRMED
+        finding.line, finding.maker = line_around(pieces, self._messages), self.case.maker_of(cause.names[0])
+
+    def _narrowed(
+        self, texts: list[Piece], is_good: Callable[[list[Piece]], bool], search: Callable[..., list[Piece]]
+    ) -> list[Piece]:
+        pieces = search(texts, is_good)
         for split in (lines_of, words_of):
             pieces = search(split(pieces, self._messages), is_good) if pieces else []
         return pieces

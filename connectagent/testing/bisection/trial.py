@@ -19,7 +19,7 @@ from connectagent.hooks.handler import Handler
 from connectagent.session.state import clone
 from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold, request_key
 from connectagent.testing.replay.player import Player, RecordedTools
-from connectagent.testing.replay.playing import Playing
+from connectagent.testing.replay.playing import Named, Playing
 from connectagent.testing.replay.recording import RecordedTurn
 from connectagent.testing.replay.runs import Run
 from connectagent.tools.tool import Tool
@@ -46,6 +46,7 @@ class Outcome:
         sampled: whether a model's own answer had a part in it, so that another run may come to something else.
         request: the messages that the model was asked last, or None.
         key: of that request.
+        cost: USD of all answers, recorded ones too; None where a price is not known.
     """
 
     verdict: Verdict
@@ -53,6 +54,7 @@ class Outcome:
     sampled: bool = False
     request: list[Message] | None = None
     key: str = ""
+    cost: float | None = 0.0
 
 
 def unit_of(handler: Handler, by_handlers: bool) -> str:
@@ -71,12 +73,16 @@ class Arm:
         by_handlers: whether units are handlers.
         edit: makes other messages of the request with this key.
         key: of that request.
+        make: makes the agent, in place of the case.
+        model: the model to ask, for which no answer is recorded.
     """
 
     off: frozenset[str] = frozenset()
     by_handlers: bool = False
     edit: Edit | None = None
     key: str = ""
+    make: Callable[[], Agent] | None = None
+    model: str | None = None
 
     def takes(self, handler: Handler) -> bool:
         """Whether an agent gets a handler."""
@@ -90,7 +96,7 @@ def made(case: Case, arm: Arm) -> Agent:
         Exception: it cannot be made so.
     """
     with for_new_agents(replace(default(), takes=arm.takes)):
-        agent = case.make()
+        agent = (arm.make or case.make)()
     for one in (agent, *agent.below):
         check_required([handler for handler in one.hooks.loaded if not handler.builtin])
     return agent
@@ -129,10 +135,11 @@ class Trial(Playing):
         self.entries: list[TraceEntry] = []
         self.asked: Counter[str] = Counter()
         self.ran: Counter[tuple[str, str]] = Counter()
-        self.sampled = False
+        self.sampled, self.turn = False, 0
         self.stopped: BaseException | None = None
         self.request: list[Message] | None = None
         self.key = ""
+        self.cost: float | None = 0.0
         super().__init__(case.recording, agent, partial(LivePlayer, self))
 
     def _meet(self, agent: Agent, branch: str) -> None:
@@ -143,7 +150,8 @@ class Trial(Playing):
     def run(self) -> Outcome:
         """Play the turns up to the one that shows the symptom."""
         self.begin_session()
-        for turn in self.recording.turns[: self.case.place.turn + 1]:
+        for number, turn in enumerate(self.recording.turns[: self.case.place.turn + 1]):
+            self.turn = number
             self.before(turn)
             self.player.begin(turn, self.made)
             _, error = self.outcome(turn, lambda: self.input(turn))  # noqa: B023
@@ -161,7 +169,7 @@ class Trial(Playing):
             shown = Verdict.BAD
         elif self.stopped is not None:
             shown, why = Verdict.UNKNOWN, _text(self.stopped)
-        return Outcome(shown, why, self.sampled, self.request, self.key)
+        return Outcome(shown, why, self.sampled, self.request, self.key, self.cost)
 
     def stop(self, error: Any) -> Any:
         """Remember what stopped the run, in case that a handler swallows it."""
@@ -178,21 +186,40 @@ class Trial(Playing):
             Exception: the answer is an error.
         """
         case = self.case
-        key = whole = request_key(messages, tools or [], getattr(own, "options", None))
+        key = whole = self._key(own, messages, tools)
         if self.arm.edit is not None and key == self.arm.key:
             messages = self.arm.edit(messages)
-            key = request_key(messages, tools or [], getattr(own, "options", None))
+            key = self._key(own, messages, tools)
         nth = self.asked[key]
         self.asked[key] += 1
         if (entry := case.recorded(key, nth)) is not None:
+            self._count(entry.get("usage"))
             return case.answer_of(entry)
-        if case.symptom.shown_by(self.entries):
+        if case.is_early and (case.symptom.shown_by(self.entries) or self._is_past()):
             raise Enough
         self.request, self.key = clone(messages), whole
         if case.offline is not None:
             return self._answer_offline(key, nth)
         self.sampled = True
-        return case.sample(lambda: self.model(own).complete(clone(messages), clone(tools)), key, nth, self.sample)
+        answer = case.sample(lambda: self.model(own).complete(clone(messages), clone(tools)), key, nth, self.sample)
+        self._count(answer.usage)
+        return answer
+
+    def _count(self, usage: Any) -> None:
+        """Count the cost of an answer: a `TokenUsage`, or a record's."""
+        cost = usage.get("cost") if isinstance(usage, dict) else getattr(usage, "cost", None)
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+
+    def _key(self, own: Any, messages: list[Message], tools: Any) -> str:
+        key = request_key(messages, tools or [], getattr(own, "options", None))
+        return key if self.arm.model is None else f"{key} {self.arm.model}"
+
+    def _is_past(self) -> bool:
+        """Whether the step is over in which handlers, without a model, made it bad then."""
+        place, session = self.case.place, self.agent.current_session
+        if place.request is not None or place.entry.get("branch") or session is None or self.turn < place.turn:
+            return False
+        return int(session.get("iteration") or 0) > int(place.entry.get("iteration") or 0)
 
     def _answer_offline(self, key: str, nth: int) -> LLMResponse:
         """The recorded answer of the bad step, if that is asked the same; else what a model would say is not known."""
@@ -207,11 +234,12 @@ class Trial(Playing):
         Raises:
             NoModel: there is none.
         """
-        if self.case.model is None and type(own).__name__ != "_Named":
+        named = self.arm.model or self.case.model
+        if named is None and not isinstance(own, Named):
             return own
         create, self.agent.runtime.create_model = self.agent.runtime.create_model, None
         try:
-            return self.agent.create_llm(self.case.model or own.model)
+            return self.agent.create_llm(named or own.model)
         except ConnectAgentError as error:
             raise self.stop(NoModel(str(error))) from error
         finally:

@@ -81,7 +81,10 @@ class Versions:
         if not self._file.parent.is_dir():
             raise ConfigError(f"{self.what}: there is no such folder")
         for revision in (self.first, self.last):
-            self._git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+            try:
+                self._git("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}")
+            except ConfigError as error:
+                raise ConfigError(f"{self.what}: git knows no revision {revision!r}") from error
         between = self._git("log", "--reverse", "--format=%h %s", f"{self.first}..{self.last}", "--", self._file.name)
         first = self._git("log", "-1", "--format=%h %s", self.first).strip()
         names = [first, *between.splitlines()]

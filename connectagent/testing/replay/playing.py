@@ -26,7 +26,7 @@ def agent_of(recording: Recording, plugins: Any = None, **options: Any) -> Agent
         options: what else `Agent` takes.
     """
     head = recording.head
-    named: Any = _Named(str(head.get("model") or "?"))
+    named: Any = Named(str(head.get("model") or "?"))
     limit = int(head.get("max_iterations") or 10)
     given = {"log": False, "quiet": True, "max_iterations": limit, "llm": named, **options}
     agent = Agent(str(head.get("agent") or "replayed"), plugins=plugins, **given)
@@ -36,7 +36,7 @@ def agent_of(recording: Recording, plugins: Any = None, **options: Any) -> Agent
     return agent
 
 
-class _Named:
+class Named:
     """A model that is known by its name only."""
 
     def __init__(self, model: str) -> None:
@@ -59,7 +59,7 @@ class Playing(ABC):
     """
 
     def __init__(self, recording: Recording, agent: Agent, player: Callable[[Agent], Player]) -> None:
-        self.recording, self.agent, self.made = recording, agent, isinstance(agent.llm, _Named)
+        self.recording, self.agent, self.made = recording, agent, isinstance(agent.llm, Named)
         if self.made:
             recording.refuse_handoffs()
         below = agent.below

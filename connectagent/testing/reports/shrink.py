@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from connectagent.testing.reports.ddmin import ddmin, shortest
+from connectagent.testing.ddmin import ddmin, shortest
 from connectagent.testing.reports.session import Tree, size
 
 CUT = "..."  # in place of a text that is not needed

@@ -30,7 +30,12 @@ def ddmin(items: Sequence[Item], shows: Callable[[list[Item]], bool]) -> list[It
             left = left[-count:]
             break
         count *= 4
-    parts = 2
+    return smallest(left, shows)
+
+
+def smallest(items: Sequence[Item], shows: Callable[[list[Item]], bool]) -> list[Item]:
+    """The same without looking at the ends first, nor at nothing at all: at least one item is left."""
+    left, parts = list(items), 2
     while len(left) > 1:
         found = _smaller(left, min(parts, len(left)), shows)
         if found is None and parts >= len(left):

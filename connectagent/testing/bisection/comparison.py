@@ -1,0 +1,240 @@
+"""Two versions of an agent over the same recorded sessions: is one better, or is it chance?"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from connectagent.agents.agent import Agent
+from connectagent.data import TraceEntry
+from connectagent.loop.ask import verdict
+from connectagent.output.rows import many
+from connectagent.output.text import visible
+from connectagent.session.messages import text_of
+from connectagent.testing.bisection.case import BudgetSpent, Case, NoModel
+from connectagent.testing.bisection.trial import Arm, Outcome, Verdict, outcome_of
+from connectagent.testing.evals.checks import JUDGE
+from connectagent.testing.evals.checks import Verdict as Says
+
+_RESAMPLED = 2_000
+
+
+@dataclass(slots=True)
+class Pair:
+    """One session on both sides.
+
+    Attributes:
+        record: the record's name.
+        before, after: the share of runs that were bad, on each side; None where that cannot be told.
+        why: why that cannot be told.
+        is_recorded: whether both sides were decided from the record alone.
+        costs: USD of the answers on both sides; None where a price is not known.
+    """
+
+    record: str
+    before: float | None = None
+    after: float | None = None
+    why: str = ""
+    is_recorded: bool = True
+    costs: tuple[float | None, float | None] = (0.0, 0.0)
+
+
+@dataclass
+class Comparison:
+    """What a comparison found.
+
+    Attributes:
+        pairs: each session on both sides.
+        what: what is counted.
+        stopped: `budget`, `interrupted`, or "".
+        offline: why no model could be asked, or None.
+    """
+
+    what: str
+    pairs: list[Pair] = field(default_factory=list)
+    stopped: str = ""
+    offline: str | None = None
+
+    @property
+    def told(self) -> list[tuple[float, float]]:
+        """Both sides of the sessions of which they can be told."""
+        return [(one.before, one.after) for one in self.pairs if one.before is not None and one.after is not None]
+
+    @property
+    def differences(self) -> list[float]:
+        """How much more often the second side is bad, for each session."""
+        return [after - before for before, after in self.told]
+
+    @property
+    def p(self) -> float:
+        """How probable so uneven a count of better and worse sessions is by chance: the sign test, two-sided."""
+        worse, better = (sum(sign * one > 0 for one in self.differences) for sign in (1, -1))
+        return sign_test(worse, better)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Between what the mean difference is, in 95 of 100 samples of these sessions (bootstrap)."""
+        return bootstrap(self.differences)
+
+    @property
+    def needed(self) -> int | None:
+        """About how many sessions would show a difference of this size nine times in ten; None without one."""
+        changed = [one for one in self.differences if one]
+        worse = sum(one > 0 for one in changed)
+        if not changed or 2 * worse == len(changed):
+            return None
+        share = (max(worse, len(changed) - worse) + 0.5) / (len(changed) + 1)
+        signs = ((1.96 + 2 * 1.282 * math.sqrt(share * (1 - share))) / (2 * share - 1)) ** 2
+        return math.ceil(signs * len(self.differences) / len(changed))
+
+    def __str__(self) -> str:
+        differences, told = self.differences, self.told
+        lines = [f"{one.record}: cannot tell: {visible(one.why, 200)}" for one in self.pairs if one.before is None]
+        if not differences:
+            return "\n".join([*lines, "nothing can be told", *self._end()])
+        shares = [sum(side) / len(told) for side in zip(*told, strict=True)]
+        worse, better = (sum(sign * one > 0 for one in differences) for sign in (1, -1))
+        recorded = sum(one.is_recorded for one in self.pairs)
+        low, high = self.interval
+        lines += [
+            f"{self.what}: {shares[0]:.0%} before, {shares[1]:.0%} after, over {many(len(told), 'session')}",
+            f"better in {better}, worse in {worse}, the same in {len(differences) - better - worse}; "
+            f"p = {self.p:.3f} (sign test)",
+            f"difference: {100 * sum(differences) / len(told):+.1f} points, "
+            f"between {100 * low:+.1f} and {100 * high:+.1f} in 95 of 100 samples of these sessions",
+            f"decided from the record alone: {recorded} of {len(self.pairs)}",
+        ]
+        return "\n".join([*lines, *self._verdict(), *self._end()])
+
+    def _verdict(self) -> list[str]:
+        if self.p < 0.05:
+            return ["the difference is no chance" if sum(self.differences) else "the sides differ"]
+        if self.needed is None:
+            return ["no difference was seen"]
+        return [f"it may be chance; about {many(self.needed, 'session')} would tell a difference of this size"]
+
+    def _end(self) -> list[str]:
+        sides = zip(*(one.costs for one in self.pairs), strict=True) if self.pairs else ()
+        shown = ["?" if None in side else f"${sum(side):.4f}" for side in sides]
+        lines = [f"cost of the answers: {' before, '.join(shown)} after"] if shown else []
+        if self.offline is not None:
+            lines.append(f"no model was asked: {visible(self.offline, 200)}")
+        if self.stopped:
+            lines.append("the budget is spent; this is known so far" if self.stopped == "budget" else "interrupted")
+        return lines
+
+
+def sign_test(worse: int, better: int) -> float:
+    """The two-sided sign test."""
+    count, most = worse + better, max(worse, better)
+    ways = sum(math.comb(count, one) for one in range(most, count + 1))
+    return min(1.0, 2 * ways / 2**count) if count else 1.0
+
+
+def bootstrap(differences: Sequence[float]) -> tuple[float, float]:
+    """The percentile interval of the mean, always the same for the same values."""
+    rng, count = random.Random(0), len(differences)
+    means = sorted(sum(rng.choices(differences, k=count)) / count for _ in range(_RESAMPLED))
+    return means[int(0.025 * _RESAMPLED)], means[int(0.975 * _RESAMPLED)]
+
+
+@dataclass
+class Judging:
+    """A symptom that a model sees: a session's last answer does not fulfil a rubric.
+
+    Args:
+        rubric: what a good answer is.
+        llm: makes the model that judges.
+    """
+
+    rubric: str
+    llm: Callable[[], Any]
+    kind: str = "judge"
+    _known: dict[str, bool] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return f"not as in: {self.rubric}"
+
+    def shown_by(self, entries: list[TraceEntry]) -> bool:
+        """Whether the last answer does not fulfil it."""
+        said = [one for one in entries if one.get("type") == "llm_call" and one.get("content")]
+        prompts = [str(one.get("prompt")) for one in entries if one.get("type") == "user_input"]
+        asked = {"rubric": self.rubric, "prompt": prompts, "answer": text_of(said[-1]["content"]) if said else ""}
+        question = json.dumps(asked, ensure_ascii=False, indent=1)
+        if question not in self._known:
+            self._known[question] = not verdict(question, Says, JUDGE, self.llm()).passed
+        return self._known[question]
+
+
+Maker = Callable[[Path], Callable[[], Agent]]
+
+
+class Comparing:
+    """Takes recorded sessions on two sides.
+
+    Args:
+        case: reads a record.
+        before, after: make the agent of each side for a record.
+        model: the model of the second side, in place of its own.
+        samples: how often a session is taken, where a model has a part in it.
+        is_good: whether what is looked for is good.
+    """
+
+    def __init__(
+        self,
+        case: Callable[[Path], Case],
+        before: Maker,
+        after: Maker,
+        model: str | None = None,
+        samples: int = 1,
+        is_good: bool = False,
+    ) -> None:
+        self._case, self._before, self._after, self._model = case, before, after, model
+        self.samples, self._bad = samples, Verdict.GOOD if is_good else Verdict.BAD
+
+    def run(self, records: Sequence[Path], found: Comparison, progress: Callable[[Path], None]) -> Comparison:
+        """Compare them all."""
+        for record in records:
+            progress(record)
+            try:
+                found.pairs.append(self._pair(record, found))
+            except BudgetSpent:
+                found.stopped = "budget"
+                break
+            except KeyboardInterrupt:
+                found.stopped = "interrupted"
+                break
+        return found
+
+    def _pair(self, record: Path, found: Comparison) -> Pair:
+        case = self._case(record)
+        case.offline = found.offline
+        arms = [Arm(make=self._before(record)), Arm(make=self._after(record), model=self._model)]
+        with case.guard:
+            try:
+                sides = [self._outcomes(case, arm) for arm in arms]
+            except NoModel as error:
+                case.offline = found.offline = str(error)
+                sides = [self._outcomes(case, arm) for arm in arms]
+        unknown = [one.why for side in sides for one in side if one.verdict is Verdict.UNKNOWN]
+        if unknown:
+            return Pair(record.name, why=unknown[0])
+        before, after = (sum(one.verdict is self._bad for one in side) / len(side) for side in sides)
+        costs = tuple(None if any(one.cost is None for one in side) else _mean(side) for side in sides)
+        sampled = any(one.sampled for side in sides for one in side)
+        return Pair(record.name, before, after, "", not sampled, (costs[0], costs[1]))
+
+    def _outcomes(self, case: Case, arm: Arm) -> list[Outcome]:
+        first = outcome_of(case, arm, 0)
+        more = range(1, self.samples) if first.sampled else ()
+        return [first, *(outcome_of(case, arm, number) for number in more)]
+
+
+def _mean(side: list[Any]) -> float:
+    return float(sum(one.cost for one in side) / len(side))
