@@ -107,10 +107,10 @@ def _hash(files: Iterable[str]) -> str | None:
 # -- the reporter's ------------------------------------------------------------------------------
 
 
-def of_agent(agent: Any) -> list[Source]:
-    """The plugins of an agent that a script made, with those that it inherits and those of every agent."""
+def of_agent(agent: Any, named: list[Any]) -> list[Source]:
+    """The plugins of an agent that a script made, with those that it inherits and those named for every agent."""
     there = {handler.plugin for handler in agent.hooks.loaded if not handler.builtin}
-    listed = everywhere()
+    listed = list(named)
     above = agent
     while above is not None:
         arguments = definition_of(above).arguments()

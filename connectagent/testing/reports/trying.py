@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,10 +46,9 @@ class Shown:
 
     @property
     def who(self) -> tuple[Any, ...]:
-        """Who did it where, for errors and rejections."""
+        """Which handler did it, for errors and rejections; a plugin may have got another name since."""
         by = self.entry.get("by") or {}
-        keys = ("plugin", "hook", "handler")
-        return (self.entry.get("type"), self.entry.get("error_type"), *(by.get(key) for key in keys))
+        return self.entry.get("type"), self.entry.get("error_type"), by.get("hook"), by.get("handler")
 
 
 @dataclass(slots=True)
@@ -119,16 +116,15 @@ def look(recording: Recording, setup: Setup, symptom: Symptom) -> tuple[Shown | 
         CannotTell: it cannot be played: there is a handoff in it, for example.
         PluginError: a plugin cannot be loaded.
     """
-    with redirect_stdout(sys.stderr):
-        try:
-            trying = Trying(recording, setup, symptom)
-            shown = trying.look()
-        except (PluginError, HandlerError):
-            raise
-        except ConfigError as error:
-            raise CannotTell(str(error)) from error
-        except (Exception, RecordEnds) as error:  # before a turn, where a program called a tool
-            raise CannotTell(f"it cannot be played: {type(error).__name__}: {describe(str, error)}") from error
+    try:
+        trying = Trying(recording, setup, symptom)
+        shown = trying.look()
+    except (PluginError, HandlerError):
+        raise
+    except ConfigError as error:
+        raise CannotTell(str(error)) from error
+    except (Exception, RecordEnds) as error:  # before a turn, where a program called a tool
+        raise CannotTell(f"it cannot be played: {type(error).__name__}: {describe(str, error)}") from error
     return shown, "" if shown else symptom.why_not(trying.seen)
 
 
