@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shlex
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -292,8 +291,3 @@ def _differs(one: dict[str, Any], found: list[Source]) -> Iterator[str]:
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return normalized(str(one["name"])) == normalized(str(other["name"]))
-
-
-def relative(item: Any) -> Any:
-    """A file of a plugin by its whole path."""
-    return os.path.abspath(item) if isinstance(item, str) and item.endswith(".py") else item

@@ -228,9 +228,9 @@ def _head(work: _Work, needed: Sequence[Source], shown: Shown) -> dict[str, Any]
     """What a report says above its turns."""
     facts = [_masked(fact, work.private) for source in work.sources for fact in source.facts]
     names = {name for source in needed for name in source.names}
-    here = environment()
+    here, then = environment(), work.head.get("connectagent")
     others = {
-        "recorded_with": None if work.head.get("connectagent") == here["connectagent"] else work.head["connectagent"],
+        "recorded_with": None if then == here["connectagent"] else then,
         "agent_options": {key: value for key, value in work.setup.options.items() if value},
     }
     return {
