@@ -113,4 +113,5 @@ def _forget() -> None:
     slots, _lock = Slots(), threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget)

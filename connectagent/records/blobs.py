@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from connectagent.records.disk import to_disk
+
 LARGEST = 32_768  # bytes of UTF-8 of a text in the record itself
 SHOWN = 1_000  # characters of head, and of tail
 
@@ -67,7 +69,7 @@ def store_blob(text: str, folder: Path, *, synced: bool = False) -> None:
             file.write(data)
             if synced:
                 file.flush()
-                os.fsync(file.fileno())
+                to_disk(file.fileno())
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

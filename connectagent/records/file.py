@@ -12,6 +12,7 @@ from io import BufferedReader, FileIO
 from pathlib import Path
 
 from connectagent.errors import ConfigError, SessionBusy
+from connectagent.records.disk import read_at, to_disk
 from connectagent.records.locks import lock_to_write
 from connectagent.records.store import Kept
 from connectagent.settings import enabled
@@ -142,7 +143,7 @@ class RecordFile:
     def has_turns(self) -> bool:
         """Whether the open file has a whole head; a kill may have torn it."""
         assert self._open_file is not None
-        return b"\nturns:\n" in os.pread(self._open_file.fileno(), _MOST_HEAD, 0)
+        return b"\nturns:\n" in read_at(self._open_file.fileno(), _MOST_HEAD, 0)
 
     def open(self) -> None:
         """Open and lock the file.
@@ -200,7 +201,7 @@ class RecordFile:
                     os.ftruncate(fd, position)  # no torn line is left
                 raise OSError(error.errno, error.strerror, str(self.path)) from None
         if self._synced:
-            os.fsync(fd)
+            to_disk(fd)
         self._pending = (position + len(data), b"")
 
     def give_up(self) -> None:
@@ -276,7 +277,7 @@ def _drop_torn_line(fd: int) -> None:
     end = os.fstat(fd).st_size
     while end:
         start = max(0, end - 65536)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        newline = read_at(fd, end - start, start).rfind(b"\n")
         if newline >= 0:
             return os.ftruncate(fd, start + newline + 1)
         end = start

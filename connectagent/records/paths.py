@@ -13,6 +13,7 @@ from typing import Any
 
 from connectagent.output.masking import current
 from connectagent.output.text import clean
+from connectagent.records.disk import folder_to_disk
 from connectagent.settings import co_folder, enabled
 
 _PLAIN = "abcdefghijklmnopqrstuvwxyz0123456789._-"
@@ -63,7 +64,7 @@ def new_record(agent: str, started: time.struct_time) -> Path:
         except FileExistsError:
             continue
         if enabled("fsync"):
-            _sync_folder(folder)
+            folder_to_disk(folder)
         return path
     raise FileExistsError(17, "no name is free", str(folder / stem))
 
@@ -83,7 +84,7 @@ def create_empty(path: Path) -> None:
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         if enabled("fsync"):
-            _sync_folder(path.parent)
+            folder_to_disk(path.parent)
 
 
 def _safe_key(key: str) -> str:
@@ -94,13 +95,6 @@ def _safe_key(key: str) -> str:
     return safe if safe == key else f"{safe}-{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
-def _sync_folder(folder: Path) -> None:
-    """Write the folder to the disk, so that a new file survives a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 _warned: weakref.WeakKeyDictionary[Any, tuple[Any, set[Any]]] = weakref.WeakKeyDictionary()

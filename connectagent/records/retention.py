@@ -17,6 +17,7 @@ from pathlib import Path
 from connectagent.errors import ConfigError
 from connectagent.output.text import clean
 from connectagent.records.blobs import blob_folder
+from connectagent.records.disk import read_at
 from connectagent.records.file import newer_format, open_to_read
 from connectagent.settings import setting
 
@@ -82,7 +83,7 @@ def _is_due(sessions: Path) -> bool:
     """Count a session; whether it is time to look. The file has how many sessions that takes, and a byte for each."""
     fd = os.open(sessions, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
     try:
-        number, _, begun = os.pread(fd, 1 << 20, 0).partition(b"\n")
+        number, _, begun = read_at(fd, 1 << 20, 0).partition(b"\n")
         os.write(fd, b".")
         return not re.fullmatch(rb"\d{1,6}", number) or len(begun) >= int(number)
     finally:
@@ -217,7 +218,7 @@ def _is_record(path: Path) -> bool:
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | _SAFELY)
         try:
-            head = os.pread(fd, 8192, 0)
+            head = read_at(fd, 8192, 0)
             return stat.S_ISREG(os.fstat(fd).st_mode) and _HEAD.match(head) is not None and newer_format(head) is None
         finally:
             os.close(fd)
@@ -273,7 +274,7 @@ def _removed(path: Path, dry_run: bool) -> bool:
     """Remove a record, unless it is paused or a turn is being written to it."""
     try:
         import fcntl
-    except ImportError:  # Windows, where a file that is open cannot be removed anyway
+    except ImportError:  # Windows, where a file that is open, here or elsewhere, cannot be removed
         fcntl = None  # type: ignore[assignment]
     try:
         fd = os.open(path, os.O_RDONLY | _SAFELY)
@@ -284,10 +285,12 @@ def _removed(path: Path, dry_run: bool) -> bool:
                 fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
             if is_paused(path):
                 return False
-            if not dry_run:
+            if fcntl is not None and not dry_run:
                 os.unlink(path)
         finally:
             os.close(fd)
+        if fcntl is None and not dry_run:
+            os.unlink(path)
     except (OSError, ConfigError):  # it is being written to, is gone already, or may not be removed
         return False
     return True

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from connectagent.errors import ConfigError
-from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE, newer_format, open_to_read
+from connectagent.records.disk import read_at
+from connectagent.records.file import BETWEEN_TURNS, FORMAT, INCOMPLETE, open_to_read
 from connectagent.records.find import agent_in_name
 from connectagent.records.lines import entry_of, pair_of, text_of, value_of
 from connectagent.records.locks import is_elsewhere, lock
@@ -97,11 +98,11 @@ def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
         fd = file.fileno()
         size = os.fstat(fd).st_size
         head, first_words = _head(fd, size)
-        if "agent" not in head and not b"format: ".startswith(os.pread(fd, 8, 0)):
+        if "agent" not in head and not b"format: ".startswith(read_at(fd, 8, 0)):
             raise ConfigError(f"{path}: not a record: it has no 'agent:'")
         tail = _tail(fd)
         status, tail = (tail.status, tail) if tail.status else _unended(fd, tail)
-        if newer_format(os.pread(fd, 4096, 0)) is not None:
+        if isinstance(number := head.get("format"), int) and number > FORMAT:
             status = NEWER
         if str(path).endswith(INCOMPLETE):
             status = "not recorded" + ("" if tail.turns is None else f" from turn {tail.turns + bool(tail.status)}")
@@ -137,7 +138,7 @@ def _head(fd: int, size: int) -> tuple[dict[str, Any], str]:
     """The pairs above the turns, and the first words of the first input."""
     length = _BLOCK
     while True:
-        data = os.pread(fd, length, 0)
+        data = read_at(fd, length, 0)
         head, words = _pairs(data.decode("utf-8", "ignore"))
         if words is not None or length >= min(size, _MOST_HEAD):
             return head, words or ""
@@ -263,6 +264,6 @@ def _end(fd: int, size: int) -> tuple[bytes, bool]:
     start, data, at, block = size, b"", -1, _BLOCK
     while start and at < 0 and size - start < _MOST_TAIL:
         begin, block = max(0, start - block), block * 2
-        data = os.pread(fd, start - begin, begin) + data
+        data = read_at(fd, start - begin, begin) + data
         start, at = begin, data.rfind(b"\n  session: ", 0, data.rfind(b"\n") + 1)  # no line that is torn
     return data[max(0, at) : data.rfind(b"\n") + 1], at >= 0 or not start

@@ -66,7 +66,8 @@ def _forget() -> None:
     _background = _Background()  # a forked child has none of the threads
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget)
 
 
 def running_loop() -> Loop | None:

@@ -10,9 +10,11 @@ import click
 
 from connectagent.cli.log.reading import each
 from connectagent.cli.usage import WholeNumber
+from connectagent.errors import ConfigError
 from connectagent.output.text import visible
 from connectagent.records.find import records_folder
-from connectagent.records.retention import remove
+from connectagent.records.locks import is_running
+from connectagent.records.retention import is_paused, remove
 from connectagent.records.summary import summarise
 
 _NEVER = ("running", "paused")
@@ -35,19 +37,39 @@ def command(keep: int | None, older_than: float | None, dry_run: bool) -> None:
     """Remove the oldest records, and the blobs that no other record refers to.
 
     A session that is running or paused is never removed, nor is a file that cannot be read as a record.
+
+    Exit code: 1 where a record may not be removed.
     """
     if keep is None and older_than is None:
         raise click.UsageError("say what to keep: --keep N, --older-than AGE, or both", click.get_current_context())
     chosen = _chosen(keep or 0, older_than or 0)
     removed, blobs = remove(records_folder(), chosen, dry_run=dry_run) if chosen else ([], 0)
-    for path in chosen:
-        if path not in removed:
-            click.echo(f"{visible(path.name)} stays: it is being written to, or may not be removed", err=True)
-            continue
-        click.echo(f"{'would remove' if dry_run else 'removed'} {visible(path.name)} ({chosen[path]} bytes)")
+    stuck = [path for path in chosen if path not in removed and not _is_used(path)]
+    _tell(chosen, removed, stuck, dry_run)
     size = sum(chosen[path] for path in removed)
     what = f"{len(removed)} record{'' if len(removed) == 1 else 's'}, {size} bytes"
     click.echo(f"{'would remove' if dry_run else 'removed'} {what}" + (f", {blobs} blobs" if blobs else ""))
+    if stuck:
+        raise click.exceptions.Exit(1)
+
+
+def _tell(chosen: dict[Path, int], removed: list[Path], stuck: list[Path], dry_run: bool) -> None:
+    for path in chosen:
+        if path in removed:
+            click.echo(f"{'would remove' if dry_run else 'removed'} {visible(path.name)} ({chosen[path]} bytes)")
+        else:
+            why = "it may not be removed" if path in stuck else "it is being written to"
+            click.echo(f"{visible(path.name)} stays: {why}", err=True)
+
+
+def _is_used(path: Path) -> bool:
+    """Whether a record is paused, written to, or gone already."""
+    try:
+        return is_paused(path) or is_running(path)
+    except FileNotFoundError:
+        return True
+    except (OSError, ConfigError):
+        return False
 
 
 def _chosen(keep: int, older_than: float) -> dict[Path, int]:

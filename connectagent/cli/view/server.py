@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -199,6 +200,11 @@ class _Http(ThreadingHTTPServer):
     daemon_threads = True
     answer: Callable[[str], tuple[str, bytes]]
     hosts: set[str]
+
+    def server_bind(self) -> None:
+        """Bind it, without asking for the host's name: that takes half a minute on some machines (macOS)."""
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = "127.0.0.1", int(self.server_address[1])
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore a browser that has gone."""

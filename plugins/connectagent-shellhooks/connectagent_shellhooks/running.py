@@ -181,7 +181,7 @@ def _read(process: subprocess.Popen[bytes], until: float, timeout_s: float) -> O
     finally:
         if process.poll() is None:  # after Ctrl-C too
             with contextlib.suppress(OSError):
-                os.killpg(process.pid, signal.SIGKILL)
+                os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
             process.wait()
     out, err = (text.decode("utf-8", "replace").replace("\0", "") for text in texts.values())
     if too_much or is_late:

@@ -1,0 +1,184 @@
+"""What Windows and macOS lack or do otherwise: nothing is used without a check that it is there."""
+
+from __future__ import annotations
+
+import ast
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent.cli import main
+from connectagent.records import disk
+
+ROOT = Path(__file__).parents[1]
+_OS = """pread pwrite fork forkpty register_at_fork killpg getpgid setsid setpgid getuid geteuid getgid getegid chown fchmod
+fchown mkfifo mknod openpty ttyname sysconf statvfs uname nice getloadavg sync wait3 wait4 sched_getaffinity O_NOFOLLOW
+O_NONBLOCK O_DIRECTORY O_CLOEXEC posix_fadvise posix_spawn"""
+_SIGNAL = """SIGKILL SIGHUP SIGUSR1 SIGUSR2 SIGWINCH SIGTSTP SIGALRM SIGPIPE SIGCHLD SIGCONT SIGSTOP SIGQUIT alarm setitimer
+pause pthread_kill pthread_sigmask siginterrupt sigwait"""
+_SELECT = "poll epoll kqueue POLLOUT POLLERR POLLHUP POLLIN"
+LACKING = {name: set(text.split()) for name, text in {"os": _OS, "signal": _SIGNAL, "select": _SELECT}.items()}
+MODULES = {"fcntl", "termios", "resource", "pwd", "grp", "pty", "tty", "crypt", "readline"}
+LINUX_ONLY = {"connectagent_sandbox"}  # it says so where it cannot run
+SOURCES = sorted(
+    path
+    for folder in (ROOT / "connectagent", *(ROOT / "plugins").glob("*/connectagent_*"))
+    for path in folder.rglob("*.py")
+    if not LINUX_ONLY & set(path.parts)
+)
+
+
+def unguarded(path: Path) -> Iterator[str]:
+    """The lines that use what Windows lacks where nothing has asked whether it is there."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+    for node in ast.walk(tree):
+        if (name := lacking(node)) and not any(asks(one, node, name) for one in above(node, parents)):
+            yield f"{path.relative_to(ROOT)}:{node.lineno}: {name}"  # type: ignore[attr-defined]
+
+
+def lacking(node: ast.AST) -> str | None:
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}" if node.attr in LACKING.get(node.value.id, ()) else None
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return next((name for name in names if name in MODULES), None)
+
+
+def above(node: ast.AST, parents: dict[ast.AST, ast.AST]) -> Iterator[ast.AST]:
+    while node in parents:
+        node = parents[node]
+        yield node
+
+
+def asks(node: ast.AST, used: ast.AST, name: str) -> bool:
+    """Whether this node around a use asks whether it is there."""
+    if isinstance(node, ast.If | ast.IfExp | ast.BoolOp):
+        test = ast.unparse(node if isinstance(node, ast.BoolOp) else node.test)
+        return "hasattr" in test or "platform" in test or "os.name" in test
+    if isinstance(node, ast.Try):
+        caught = " ".join(ast.unparse(handler.type) for handler in node.handlers if handler.type is not None)
+        return "ImportError" in caught or "AttributeError" in caught
+    if isinstance(node, ast.With):
+        entered = " ".join(ast.unparse(item.context_expr) for item in node.items)
+        return "suppress" in entered and ("ImportError" in entered or "AttributeError" in entered)
+    if isinstance(node, ast.FunctionDef):
+        earlier = [one for one in node.body if one.lineno < used.lineno]  # type: ignore[attr-defined]
+        leaves = any(isinstance(one, ast.If) and "hasattr" in ast.unparse(one.test) for one in earlier)
+        return leaves or "posix" in node.name
+    return False
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_that_windows_lacks_is_used_without_asking(path: Path) -> None:
+    assert list(unguarded(path)) == []
+
+
+def test_an_unguarded_use_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    file = tmp_path / "bad.py"
+    file.write_text("import os\nimport fcntl\n\n\ndef f(fd):\n    return os.pread(fd, 1, 0)\n")
+    assert list(unguarded(file)) == ["bad.py:2: fcntl", "bad.py:6: os.pread"]
+    file.write_text("import os\n\n\ndef f(fd):\n    return os.pread(fd, 1, 0) if hasattr(os, 'pread') else b''\n")
+    assert list(unguarded(file)) == []
+
+
+WITHOUT = """
+import os, select, signal, sys
+for name in ("fcntl", "termios", "resource", "pwd"):
+    sys.modules[name] = None
+for module, names in {lacking!r}.items():
+    for name in names:
+        if hasattr(sys.modules[module], name) and name != "SIGKILL":
+            delattr(sys.modules[module], name)
+from connectagent import Agent
+from connectagent.cli import main
+from connectagent.testing import ScriptedLLM, call
+
+def add(a: int, b: int) -> int:
+    "Add."
+    return a + b
+
+for number in range(3):
+    agent = Agent("x", [add], llm=ScriptedLLM(call("add", a=1, b=2), "Done."), quiet=True)
+    assert agent.input("Add 1 and 2.") == "Done."
+for command in (["log", "list"], ["log", "show"], ["log", "grep", "Add"], ["log", "prune", "--keep", "1"], ["replay"]):
+    try:
+        code = main(command)
+    except SystemExit as error:
+        code = error.code
+    assert not code, command
+"""
+
+
+def test_sessions_are_recorded_listed_and_removed_without_what_windows_lacks(tmp_path: Path) -> None:
+    code = WITHOUT.replace("{lacking!r}", repr({name: sorted(names) for name, names in LACKING.items()}))
+    (tmp_path / "agent.py").write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "CONNECTAGENT_FSYNC": "1"}
+    environment.pop("CONNECTAGENT_DIR", None)
+    done = subprocess.run(
+        [sys.executable, "agent.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "removed 2 records" in done.stdout and len(list(tmp_path.glob(".co/evals/*.yaml"))) == 1
+
+
+def test_a_file_is_read_from_a_place_where_there_is_no_pread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pread")
+    (tmp_path / "file").write_bytes(b"0123456789")
+    fd = os.open(tmp_path / "file", os.O_RDONLY)
+    try:
+        assert os.read(fd, 2) == b"01"
+        assert disk.read_at(fd, 3, 5) == b"567" and os.read(fd, 2) == b"23"
+    finally:
+        os.close(fd)
+
+
+def test_macos_writes_through_the_drives_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    called: list[Any] = []
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda fd, what: called.append(what))
+    with (tmp_path / "file").open("w") as file:
+        disk.to_disk(file.fileno())
+    assert called == [51]
+
+
+def test_the_view_server_never_asks_for_the_hosts_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from connectagent.cli.view.server import _Handler, _Http
+
+    def slow(name: str = "") -> str:
+        raise AssertionError("it asks for the host's name")
+
+    monkeypatch.setattr(socket, "getfqdn", slow)
+    _Http(("127.0.0.1", 0), _Handler).server_close()
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not Path("/usr/bin/chattr").exists(), reason="root may remove everything")
+def test_prune_fails_where_a_record_may_not_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from connectagent import Agent
+    from connectagent.testing import ScriptedLLM
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    for _ in range(2):
+        Agent("x", llm=ScriptedLLM("Hi."), quiet=True).input("Hello.")
+    real = os.unlink
+
+    def unlink(path: Any, **more: Any) -> None:
+        if str(path).endswith(".yaml"):
+            raise PermissionError(13, "in use", str(path))
+        real(path, **more)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    assert main(["log", "prune", "--keep", "1"]) == 1
+    assert "stays: it may not be removed" in capsys.readouterr().err
