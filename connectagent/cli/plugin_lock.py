@@ -1,4 +1,4 @@
-"""`connectagent plugins lock`: the plugins of an agent as a file for code review, and whether they are still the same."""
+"""`connectagent plugins lock`: the plugins of an agent as a file for review; `--check` shows what differs."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _entry(fact: dict[str, Any], agent: Any, seen: dict[str, list[str]]) -> dict
     options = {key: _plain(value) for key, value in sorted((fact.get("options") or {}).items())}
     entry = {key: fact[key] for key in ("name", "version", "from", "sha256") if fact.get(key) is not None}
     entry |= {"options": mask(options)} if options else {}
-    return entry | {"hooks": hooks, "seen_to_change": seen.get(name, [])}
+    return entry | {"hooks": hooks, "seen_to_change": list(seen.get(name, ()))}
 
 
 def _hooks(agent: Any) -> list[str]:
