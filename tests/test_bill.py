@@ -22,6 +22,7 @@ from connectagent.models.prices import price
 from connectagent.records import read_record
 from connectagent.records.bill import Bill, bill_of
 from connectagent.records.blobs import blob_folder
+from connectagent.records.parts import same_until
 from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call
 from connectagent.tools import Tool
@@ -38,7 +39,7 @@ class Paid(ScriptedLLM):
     def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
         answer = super().complete(messages, tools)
         text = json.dumps([tools, messages])[:-1]
-        cached = len(os.path.commonprefix([text, self.before])) // 4
+        cached = same_until(text, self.before) // 4
         self.before = text
         usage = TokenUsage(len(text) // 4, 20, cached_tokens=cached)
         usage.cost = price("openai", MODEL, usage)

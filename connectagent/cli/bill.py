@@ -94,7 +94,9 @@ def _without(path: Path, program: str | None, plugins: tuple[str, ...], found: B
     from connectagent.testing.replay.without import Resent, key_of
 
     recording = Recording(path)
-    _check(plugins, recording.head)
+    for one in plugins:
+        if not one.startswith("no:"):
+            raise usage_error(f"-p {one!r}: bill takes no:NAME, and shows what it would have been without that plugin")
     program = program or recorded_agent.script_of(path, recording.head, "bill")
     if program is None or not Path(program).is_file():
         what = f"{program!r}: no such script" if program else "the record names no script that is here: name it"
@@ -104,18 +106,16 @@ def _without(path: Path, program: str | None, plugins: tuple[str, ...], found: B
         agent = recorded_agent.agent_in(program, str(recording.head.get("agent")), traceback)
         if agent is None:
             raise usage_error(f"{program} makes no agent at its top level")
+        _check(plugins, [*(recording.head.get("plugins") or ()), *agent.switched_off])
         resent = Resent(recording, agent)
         resent.play()
     sent = {number: resent.sent.get(key_of(call.entry)) for number, call in enumerate(found.calls)}
     return {"plugins": list(plugins), **resized(found, sent, price_of), "until": resent.until}
 
 
-def _check(plugins: tuple[str, ...], head: dict[str, Any]) -> None:
-    """Refuse what is no plugin of the record."""
-    known = list(head.get("plugins") or ())
+def _check(plugins: tuple[str, ...], known: list[str]) -> None:
+    """Refuse to leave out what neither the record nor the agent has."""
     for one in plugins:
-        if not one.startswith("no:"):
-            raise usage_error(f"-p {one!r}: bill takes no:NAME, and shows what it would have been without that plugin")
         if one[3:] not in known:
             near = did_you_mean(one[3:], known)
             raise usage_error(f"-p {one!r}: the record has no such plugin.{near} It has: {', '.join(known) or 'none'}")
