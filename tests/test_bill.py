@@ -279,7 +279,7 @@ def test_from_where_replay_cannot_tell_is_said(folder: Path, monkeypatch: pytest
     ("arguments", "says"),
     [
         (["nope"], "there is no record 'nope'"),
-        (["last", "shop.py", "-p", "no:clok"], "It has: Stuffer, Clock"),
+        (["last", "shop.py", "-p", "no:clok"], "Did you mean 'no:clock'?"),
         (["last", "shop.py", "-p", "more"], "bill takes no:NAME"),
         (["last", "-p", "no:Clock"], "name it"),
         (["last", "gone.py", "-p", "no:Clock"], "'gone.py': no such script"),

@@ -23,7 +23,7 @@ from connectagent.cli.log.reading import (
 )
 from connectagent.cli.usage import WholeNumber
 from connectagent.data import TokenUsage
-from connectagent.errors import ConfigError, HandlerError, PluginError, did_you_mean
+from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.rows import many
 from connectagent.output.text import visible
 from connectagent.records.bill import Bill, Break, Item, bill_of, resized
@@ -106,19 +106,10 @@ def _without(path: Path, program: str | None, plugins: tuple[str, ...], found: B
         agent = recorded_agent.agent_in(program, str(recording.head.get("agent")), traceback)
         if agent is None:
             raise usage_error(f"{program} makes no agent at its top level")
-        _check(plugins, [*(recording.head.get("plugins") or ()), *agent.switched_off])
         resent = Resent(recording, agent)
         resent.play()
     sent = {number: resent.sent.get(key_of(call.entry)) for number, call in enumerate(found.calls)}
     return {"plugins": list(plugins), **resized(found, sent, price_of), "until": resent.until}
-
-
-def _check(plugins: tuple[str, ...], known: list[str]) -> None:
-    """Refuse to leave out what neither the record nor the agent has."""
-    for one in plugins:
-        if one[3:] not in known:
-            near = did_you_mean(one[3:], known)
-            raise usage_error(f"-p {one!r}: the record has no such plugin.{near} It has: {', '.join(known) or 'none'}")
 
 
 # -- showing -------------------------------------------------------------------------------------

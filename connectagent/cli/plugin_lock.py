@@ -11,7 +11,7 @@ import click
 from connectagent.cli import script
 from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.plugin_options import AgentCommand
-from connectagent.errors import ConfigError, ConnectAgentError
+from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
 
@@ -46,7 +46,7 @@ def lock(
     try:
         agent = _agent(path, traceback)
         text = locked(agent, _united(_seen(agent), _noted(before, file)))
-    except ConnectAgentError as error:
+    except (PluginError, HandlerError) as error:
         raise usage_error(str(error)) from error
     if not check:
         return _write(file, text, agent)

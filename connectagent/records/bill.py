@@ -195,7 +195,7 @@ def divide(bill: Bill, call: Billed, price: Price) -> None:
     parts = call.parts or [Part(UNKNOWN, UNTOLD, "request not in the record", " ")]
     edge = _written(usage)
     for part, (start, end) in zip(parts, _spans(parts, usage.input_tokens), strict=True):
-        cached = _overlap(start, end, 0, usage.cached_tokens or 0)
+        cached = _overlap(start, end, 0, usage.cached_tokens)
         written = _overlap(start, end, *edge)
         bill.add(agent, part, end - start, cached, rates.cost(end - start - cached - written, cached, written))
     if usage.output_tokens or (rates.output or 0):
@@ -210,7 +210,7 @@ def _has_files(part: Part) -> bool:
 
 def _written(usage: TokenUsage) -> tuple[int, int]:
     """The tokens of a request that were written into the cache: those behind what was read from it."""
-    read = usage.cached_tokens or 0
+    read = usage.cached_tokens
     return read, read + (usage.cache_write_tokens or 0)
 
 
@@ -256,18 +256,26 @@ def rates_of(entry: TraceEntry, usage: TokenUsage, price: Price) -> Rates:
     """The prices of a call: those of the table, scaled to what the call did cost."""
     if usage.cost is None:
         return Rates()
-    count, read, made = usage.input_tokens, usage.cached_tokens or 0, usage.cache_write_tokens or 0
-    one = count or 1  # with as many tokens as the call, since prices may depend on the number
-    kinds = [price(entry, TokenUsage(input_tokens=one, **more)) for more in ({}, {"cached_tokens": one},
-             {"cache_write_tokens": one})]  # fmt: skip
+    count, read, made = usage.input_tokens, usage.cached_tokens, usage.cache_write_tokens
     whole = price(entry, TokenUsage(count, 0, cached_tokens=read, cache_write_tokens=made))
-    if whole is None or whole > usage.cost * (1 + 1e-9) or (count and not whole) or None in kinds:
+    kinds = _kinds(entry, count or 1, price)
+    if whole is None or kinds is None or whole > usage.cost * (1 + 1e-9):
         each = usage.cost / ((count + usage.output_tokens) or 1)
         return Rates(each, each, each, usage.cost - each * count, even=True)
-    plain, cached, written = (float(kind or 0) / one for kind in kinds)
+    plain, cached, written = kinds
     table = (count - read - made) * plain + read * cached + made * written
     scale = whole / table if table else 1.0
-    return Rates(plain * scale, cached * scale, written * scale, usage.cost - whole if count else usage.cost)
+    return Rates(plain * scale, cached * scale, written * scale, usage.cost - whole)
+
+
+def _kinds(entry: TraceEntry, count: int, price: Price) -> tuple[float, float, float] | None:
+    """What a token costs that is plain, cached or written; with as many as the call had, on which prices may depend."""
+    plain = price(entry, TokenUsage(count, 0))
+    cached = price(entry, TokenUsage(count, 0, cached_tokens=count))
+    written = price(entry, TokenUsage(count, 0, cache_write_tokens=count))
+    if plain is None or cached is None or written is None:
+        return None
+    return plain / count, cached / count, written / count
 
 
 # -- the cache -----------------------------------------------------------------------------------
@@ -331,7 +339,7 @@ def _lost(then: Billed, now: Billed, byte: int, price: Price) -> tuple[int | Non
     if usage is None:
         return None, None
     shared = max(0, min(then.size, now.size) - byte)
-    lost = min(usage.input_tokens * shared // (now.size or 1), max(0, usage.input_tokens - (usage.cached_tokens or 0)))
+    lost = min(usage.input_tokens * shared // (now.size or 1), max(0, usage.input_tokens - (usage.cached_tokens)))
     rates = rates_of(now.entry, usage, price)
     known = not rates.even and rates.plain is not None and rates.cached is not None
     return lost, lost * ((rates.plain or 0.0) - (rates.cached or 0.0)) if known else None
