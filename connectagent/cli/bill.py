@@ -116,7 +116,7 @@ def _without(path: Path, program: str | None, plugins: tuple[str, ...], found: B
 
 
 def _data(found: Bill) -> dict[str, Any]:
-    usage, items = found.spent.usage, sorted(found.items.values(), key=lambda item: -item.tokens)
+    usage, items = found.spent.usage, sorted(found.items.values(), key=_size)
     totals: dict[str, Any] = {"calls": found.spent.calls, "tokens": found.spent.tokens}
     totals |= {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
     totals |= {"cached_tokens": usage.cached_tokens, "cost": found.spent.cost}
@@ -135,7 +135,7 @@ def _show(path: Path, found: Bill, most: int, without: dict[str, Any] | None) ->
     click.echo()
     _table(_sums(items), found, ("who",))
     click.echo()
-    parts = sorted(items, key=lambda item: -item.tokens)
+    parts = sorted(items, key=_size)
     shown = parts[: most or None]
     _table(shown, found, ("who", "kind", "name"))
     if len(parts) > len(shown):
@@ -147,26 +147,32 @@ def _show(path: Path, found: Bill, most: int, without: dict[str, Any] | None) ->
         _show_without(found, without)
 
 
+def _size(item: Item) -> tuple[int, int]:
+    """The largest first."""
+    return -item.tokens, -item.bytes
+
+
 def _sums(items: list[Item]) -> list[Item]:
     """One item for each who."""
     sums: dict[str, Item] = {}
     for item in items:
         one = sums.setdefault(item.who, Item("", item.who, "", ""))
-        one.add(item.tokens, item.cached, item.cost)
-    return sorted(sums.values(), key=lambda item: -item.tokens)
+        one.add(item.tokens, item.cached, item.cost, item.bytes)
+    return sorted(sums.values(), key=_size)
 
 
 def _table(items: list[Item], found: Bill, keys: tuple[str, ...]) -> None:
-    whole = sum(item.tokens for item in found.items.values()) or 1
+    of = "tokens" if any(item.tokens for item in found.items.values()) else "bytes"  # where no usage is known
+    whole = sum(getattr(item, of) for item in found.items.values()) or 1
     several = len({item.agent for item in items}) > 1
     names = [*(["agent"] if several else []), *keys]
     columns = [Column(name, 30) for name in names[:-1]]
-    columns += [Column(name, right=True) for name in ("tokens", "share", "cached", "cost")]
+    columns += [Column(name, right=True) for name in (of, "share", "cached", "cost")]
     cells = [
         [
             *(visible(getattr(item, name), 60) for name in names[:-1]),
-            sum_text(item.tokens),
-            f"{100 * item.tokens / whole:.1f}%",
+            sum_text(getattr(item, of)),
+            f"{100 * getattr(item, of) / whole:.1f}%",
             sum_text(item.cached),
             cost_text(item.cost),
             visible(getattr(item, names[-1]), 60),

@@ -38,7 +38,8 @@ class Item:
     Args:
         agent: the branch of the agent inside, or the name of the record's own.
         who, kind, name: as of a part.
-        tokens: of all calls.
+        bytes: of its text, in all calls.
+        tokens: of all calls whose usage is known.
         cached: how many of these the provider read from its cache.
         cost: USD; None where a price is unknown.
         calls: in how many calls it was.
@@ -52,9 +53,11 @@ class Item:
     cached: int = 0
     cost: float | None = 0.0
     calls: int = 0
+    bytes: int = 0
 
-    def add(self, tokens: int, cached: int, cost: float | None) -> None:
+    def add(self, tokens: int, cached: int, cost: float | None, size: int) -> None:
         """Add its share of one call."""
+        self.bytes += size
         self.tokens, self.cached, self.calls = self.tokens + tokens, self.cached + cached, self.calls + 1
         self.cost = None if self.cost is None or cost is None else self.cost + cost
 
@@ -131,7 +134,7 @@ class Bill:
     def add(self, agent: str, part: Part, tokens: int, cached: int, cost: float | None) -> None:
         """Add a part's share of one call."""
         key = (agent, part.who, part.kind, part.name)
-        self.items.setdefault(key, Item(*key)).add(tokens, cached, cost)
+        self.items.setdefault(key, Item(*key)).add(tokens, cached, cost, size_of(part.text))
 
 
 def bill_of(record: dict[str, Any], price: Price, blobs: Path | None = None, running: bool = False) -> Bill:
@@ -188,11 +191,13 @@ def divide(bill: Bill, call: Billed, price: Price) -> None:
     asker = who_of(by) if is_aside(call.entry) and isinstance(by, dict) else "(model)"
     bill.unpriced += usage is None or usage.cost is None
     bill.images += any(_has_files(part) for part in call.parts or ())
+    parts = call.parts or [Part(UNKNOWN, UNTOLD, "request not in the record", "")]
     if usage is None:
-        return bill.add(agent, Part(UNKNOWN, UNTOLD, "usage not reported", ""), 0, 0, None)
+        for part in parts:
+            bill.add(agent, part, 0, 0, None)
+        return
     rates = rates_of(call.entry, usage, price)
     bill.even += rates.even and usage.cost is not None
-    parts = call.parts or [Part(UNKNOWN, UNTOLD, "request not in the record", " ")]
     edge = _written(usage)
     for part, (start, end) in zip(parts, _spans(parts, usage.input_tokens), strict=True):
         cached = _overlap(start, end, 0, usage.cached_tokens)
@@ -200,7 +205,6 @@ def divide(bill: Bill, call: Billed, price: Price) -> None:
         bill.add(agent, part, end - start, cached, rates.cost(end - start - cached - written, cached, written))
     if usage.output_tokens or (rates.output or 0):
         bill.add(agent, Part(asker, ANSWER, "", ""), usage.output_tokens, 0, rates.output)
-    return None
 
 
 def _has_files(part: Part) -> bool:
