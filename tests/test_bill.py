@@ -224,7 +224,8 @@ def test_a_cost_without_a_price_in_the_table_is_divided_evenly() -> None:
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
-from test_bill import Clock, Stuffer, call, shop
+from test_bill import Agent, Clock, Stuffer, call, shop
+child = Agent("helper", description="Adds.", inherit_plugins=False, quiet=True)  # has no such plugin
 agent = shop(call("look", query="a"), "Done.", plugins=[Stuffer(), Clock()])
 if __name__ == "__main__":
     agent.input("Hi")
@@ -280,7 +281,7 @@ def test_from_where_replay_cannot_tell_is_said(folder: Path, monkeypatch: pytest
     ("arguments", "says"),
     [
         (["nope"], "there is no record 'nope'"),
-        (["last", "shop.py", "-p", "no:clok"], "Did you mean 'no:clock'?"),
+        (["last", "shop.py", "-p", "no:clok"], "Did you mean 'clock'?"),
         (["last", "shop.py", "-p", "more"], "bill takes no:NAME"),
         (["last", "-p", "no:Clock"], "name it"),
         (["last", "gone.py", "-p", "no:Clock"], "'gone.py': no such script"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from connectagent.cli.log.reading import (
 )
 from connectagent.cli.usage import WholeNumber
 from connectagent.data import TokenUsage
-from connectagent.errors import ConfigError, HandlerError, PluginError
+from connectagent.errors import ConfigError, HandlerError, PluginError, did_you_mean
+from connectagent.hooks.entry_points import normalized
 from connectagent.output.rows import many
 from connectagent.output.text import visible
 from connectagent.records.bill import Bill, Break, Item, bill_of, resized
@@ -101,15 +102,32 @@ def _without(path: Path, program: str | None, plugins: tuple[str, ...], found: B
     if program is None or not Path(program).is_file():
         what = f"{program!r}: no such script" if program else "the record names no script that is here: name it"
         raise usage_error(f"{what}; what it would have been without a plugin needs the agent")
-    script.apply(None, True, plugins)
+    script.apply(None, True, ())
     with recorded_agent.offline(), contextlib.redirect_stdout(io.StringIO()):
-        agent = recorded_agent.agent_in(program, str(recording.head.get("agent")), traceback)
-        if agent is None:
-            raise usage_error(f"{program} makes no agent at its top level")
-        resent = Resent(recording, agent)
+        resent = Resent(recording, _agent(program, str(recording.head.get("agent")), plugins, traceback))
         resent.play()
     sent = {number: resent.sent.get(key_of(call.entry)) for number, call in enumerate(found.calls)}
     return {"plugins": list(plugins), **resized(found, sent, price_of), "until": resent.until}
+
+
+def _agent(program: str, name: str, plugins: tuple[str, ...], traceback: bool) -> Any:
+    """The script's agent, and those below it, without the handlers of plugins."""
+    from connectagent.agents.runtime import default, for_new_agents
+
+    out, met = {normalized(one[3:]) for one in plugins}, set()
+
+    def takes(handler: Any) -> bool:
+        met.add(normalized(handler.plugin))
+        return handler.builtin or normalized(handler.plugin) not in out
+
+    with for_new_agents(replace(default(), takes=takes)):
+        agent = recorded_agent.agent_in(program, name, traceback)
+    if agent is None:
+        raise usage_error(f"{program} makes no agent at its top level")
+    for one in sorted(out - met):
+        near = did_you_mean(one, met)
+        raise usage_error(f"-p no:{one}: there is no such plugin.{near} The agent has: {', '.join(sorted(met))}")
+    return agent
 
 
 # -- showing -------------------------------------------------------------------------------------
