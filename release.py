@@ -16,6 +16,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from datetime import date
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -179,6 +180,33 @@ def _changelog_problems(own: str, text: str) -> list[str]:
     return [f"CHANGELOG.md has changes under Unreleased: move them to {own}"] if left else []
 
 
+def set_version(new: str, day: str, folder: Path = ROOT) -> None:
+    """Write a version into the code, the plugins and the changelog.
+
+    Args:
+        new: the version.
+        day: its date, YYYY-MM-DD.
+        folder: the clone.
+    """
+    old = version(folder)
+    if not re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?", new):
+        raise SystemExit(f"{new!r} is no version: write it as 1.2.3 or 1.2.3rc1")
+    _replace(folder / "connectagent" / "__init__.py", f'__version__ = "{old}"', f'__version__ = "{new}"')
+    for plugin in folders(folder)[1:]:
+        project = tomllib.loads((plugin / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        _replace(plugin / "pyproject.toml", f'\nversion = "{project["version"]}"', f'\nversion = "{new}"')
+    _replace(folder / "CHANGELOG.md", "## [Unreleased]\n", f"## [Unreleased]\n\n## [{new}] - {day}\n")
+    link = f"[{new}]: {URL}/releases/tag/v{new}"
+    _replace(folder / "CHANGELOG.md", "\n[Unreleased]: ", f"\n{link}\n[Unreleased]: ")
+
+
+def _replace(file: Path, old: str, new: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    if text.count(old) != 1:
+        raise SystemExit(f"{file} is to have {old.strip()!r} once")
+    file.write_text(text.replace(old, new), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
@@ -187,9 +215,13 @@ def main() -> None:
     building = commands.add_parser("build", help="build every sdist and wheel")
     building.add_argument("target", type=Path)
     building.add_argument("names", nargs="*", help="of the distributions; all by default")
+    setting = commands.add_parser("version", help="write a version into the code, the plugins and the changelog")
+    setting.add_argument("version")
     given = parser.parse_args()
     if given.command == "build":
         print("\n".join(str(path) for path in build(given.target, given.names)))
+    elif given.command == "version":
+        set_version(given.version, date.today().isoformat())
     elif found := problems(given.tag):
         raise SystemExit("not ready:\n" + "\n".join(f"- {line}" for line in found))
     else:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from connectagent.errors import (
         BatchStopped,
         ConfigError,
+        ConnectAgentDeprecationWarning,
         ConnectAgentError,
         DivergenceError,
         HandlerError,
@@ -87,7 +88,8 @@ _HOME = {
     "agents.agent": "Agent",
     "agents.keyed": "KeyedSession",
     "builtin.xray": "xray",
-    "errors": "BatchStopped ConfigError ConnectAgentError DivergenceError HandlerError HookResultError OutputError "
+    "errors": "BatchStopped ConfigError ConnectAgentDeprecationWarning ConnectAgentError DivergenceError HandlerError "
+    "HookResultError OutputError "
     "Pause Paused PluginError PluginWarning ProviderError ResourceError SessionBusy ToolArgumentsError "
     "ToolDefinitionError ToolNotFound ToolRejected TurnEndedError Waiting",
     "hooks": "after_each_tool after_llm after_tools after_user_input around_llm around_tool around_turn "
@@ -111,6 +113,7 @@ __all__ = [
     "Agent",
     "BatchStopped",
     "ConfigError",
+    "ConnectAgentDeprecationWarning",
     "ConnectAgentError",
     "Continue",
     "DivergenceError",
@@ -180,6 +183,14 @@ __all__ = [
 ]
 
 
+_RENAMED = {
+    "around_tools": "around_tool",
+    "before_tool": "before_each_tool",
+    "after_tool": "after_each_tool",
+}
+"""Names that plugins may still use, and what they are called now."""
+
+
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         from importlib import import_module
@@ -200,10 +211,18 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'connectagent' has no attribute {name!r}")
     from connectagent.errors import did_you_mean
 
-    if hint := did_you_mean(name, __all__, 0.8):
+    known = f" It is called {_RENAMED[name]!r} now." if name in _RENAMED else did_you_mean(name, __all__, 0.8)
+    if known and _is_imported():
         # An ImportError: `from connectagent import ...` would hide the text of an AttributeError.
-        raise ImportError(f"connectagent has no {name!r}.{hint}", name=name)
-    raise AttributeError(f"module 'connectagent' has no attribute {name!r}")
+        raise ImportError(f"connectagent has no {name!r}.{known}", name=name)
+    raise AttributeError(f"module 'connectagent' has no attribute {name!r}.{known}")
+
+
+def _is_imported() -> bool:
+    """Whether `from connectagent import ...` asks for a name, in place of `hasattr()` or `connectagent.name`."""
+    import sys
+
+    return sys._getframe(2).f_code.co_name == "_handle_fromlist"
 
 
 def __dir__() -> list[str]:

@@ -55,6 +55,13 @@ class PluginWarning(UserWarning):
     """An observing handler raised, and `Agent(plugin_errors="warn")` let the turn go on."""
 
 
+class ConnectAgentDeprecationWarning(UserWarning):
+    """A plugin uses a hook or a parameter that a later version removes; the message says which, and what replaces it.
+
+    It is no DeprecationWarning, which Python does not show outside of `__main__`.
+    """
+
+
 class ToolDefinitionError(ConnectAgentError, TypeError):
     """A function, class or schema cannot be made into a tool."""
 

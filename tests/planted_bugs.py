@@ -80,6 +80,16 @@ def measure(result):
 """,
         None,
     ),
+    "reads schemas": (
+        """
+@before_llm
+def describe(request):
+    for tool in request.tools:
+        if request.messages[-1]["role"] == "tool" and tool["function"]["parameters"].get("required"):
+            raise OSError("it has required parameters")
+""",
+        None,
+    ),
     "a class": (
         """
 class Counting:

@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from connectagent import (
     Agent,
     LLMRequest,
     Pause,
+    ProviderError,
+    Retry,
     Sequential,
     after_each_tool,
     after_llm,
@@ -27,6 +30,8 @@ from connectagent import (
     around_tool,
     before_each_tool,
     before_llm,
+    on_error,
+    run_async,
 )
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.errors import ConfigError, Paused, ToolRejected
@@ -625,3 +630,103 @@ SLOW = """    def complete(self, messages, tools=None):
         pathlib.Path("asked.txt").write_text("x")
         time.sleep(0.3)
 """
+
+
+# -- with everything else that a session may have -------------------------------------------------------
+
+
+class Harm:
+    """The guilty one: it adds a text, however the turn runs."""
+
+    name = "harm"
+
+    @after_user_input
+    def add(self, agent: Agent) -> None:
+        agent.session["messages"].append({"role": "user", "content": "Money back!"})
+
+
+class Asks:
+    """A handler that asks a model itself."""
+
+    name = "asks"
+
+    @after_user_input
+    def ask(self, agent: Agent) -> None:
+        agent.session["state"]["said"] = agent.ask("Is it day?")
+
+
+class TriesAgain:
+    name = "tries_again"
+
+    @on_error
+    def again(self, error: Exception, tool_call: Any) -> Any:
+        return Retry() if tool_call is None else None
+
+
+class Typed(BaseModel):
+    text: str
+
+
+class Model:
+    """Asks for two refunds at once where it reads of money; it fails first where it is to be tried again."""
+
+    model = "planted"
+    fails = False
+
+    def complete(self, messages: Any, tools: Any = None) -> LLMResponse:
+        if messages[-1]["content"] == "Is it day?":
+            return LLMResponse("Yes.")
+        if self.fails and len(messages) % 2 == 0:
+            type(self).fails = False
+            raise ProviderError("busy", kind="overloaded", provider="planted")
+        if any(message.get("tool_call_id") == "c1" for message in messages):
+            return LLMResponse('{"text": "Done."}')
+        if "Money back" in json.dumps(messages):
+            return LLMResponse(None, [ToolCall("c1", "refund", {"order": 7}), ToolCall("c2", "refund", {"order": 8})])
+        return LLMResponse('{"text": "No."}')
+
+
+def taken(form: str, make: Callable[..., Agent]) -> Path:
+    agent = make(None)
+    if form == "stream":
+        list(agent.stream("Hello."))
+    elif form == "typed":
+        assert agent.input("Hello.", output=Typed).text == "Done."
+    elif form == "async":
+        assert run_async(agent.ainput("Hello."))
+    elif form == "second turn":
+        agent.input("First.")
+        agent.input("Hello.")
+    elif form == "resumed elsewhere":
+        agent.input("First.")
+        agent = make(None)
+        agent.resume(max(Path(".co/evals").glob("*.yaml"), key=lambda path: path.stat().st_mtime_ns))
+        agent.input("Hello.")
+    else:
+        agent.input("Hello.")
+    assert agent.record is not None
+    return agent.record
+
+
+FORMS = ("stream", "typed", "async", "second turn", "resumed elsewhere", "retry", "ask", "parallel", "warn")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_plugin_is_found_in_any_kind_of_session(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+
+    def make(log: Any = False) -> Agent:
+        plugins: list[Any] = [plugin(0), Harm(), plugin(1)]
+        plugins += {"ask": [Asks()], "retry": [TriesAgain()]}.get(form, [])
+        more: dict[str, Any] = {"parallel": {"parallel_tools": 4}, "warn": {"plugin_errors": "warn"}}.get(form, {})
+        return Agent("shop", [refund], llm=Model(), plugins=plugins, quiet=True, log=log, **more)
+
+    monkeypatch.setattr(Model, "fails", form == "retry")
+    record = taken(form, make)
+    finding = bisect(record, make, "calls refund", by=["plugins", "prompt"])
+    assert finding.is_confirmed and finding.needed == ["harm"], finding
+    assert finding.cause is not None and finding.cause.names == ["harm"]
+    assert finding.line == "Money back!" and finding.maker["plugin"] == "harm"

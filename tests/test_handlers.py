@@ -189,6 +189,8 @@ def test_the_same_plugin_listed_twice_is_an_error_that_names_it() -> None:
 
 def test_a_misspelt_hook_is_told_at_the_import() -> None:
     with pytest.raises(ImportError, match="Did you mean 'after_each_tool'"):
+        exec("from connectagent import after_each_tol")
+    with pytest.raises(AttributeError, match="Did you mean 'after_each_tool'"):
         connectagent.after_each_tol  # noqa: B018
     with pytest.raises(AttributeError):
         connectagent.something_else  # noqa: B018

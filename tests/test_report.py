@@ -498,7 +498,13 @@ if __name__ == "__main__" or not Path("ran").exists():
     code, out, err = run("report", "last", "-o", "bug.yaml")
     assert code == 0, err
     assert "clock is in your code: others need it as a file, -p ./clock.py" in out
+    clock = plugin(here, CLOCK.replace("def clock", "def late").replace("boom", "ello"), "late")
     assert run("replay", "bug.yaml", "-p", plugin(here, CLOCK))[0] == 1
+    code, out, err = run("report", "last", "shop.py", "-p", clock, "--bad", "error KeyError by clock", "-o", "bug.yaml")
+    assert code == 0 and "needs: clock" in out, err
+    (here / "shop.py").write_text("raise RuntimeError('not today')\n")
+    code, out, err = run("report", "last", "-p", "./clock.py", "-o", "bug.yaml")
+    assert code == 0 and "cannot be loaded: RuntimeError: not today\nThe agent is made from the record." in err
 
 
 # -- what stays, and where it is written ---------------------------------------------------------

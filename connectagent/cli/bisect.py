@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,7 @@ from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo, echo_json
 from connectagent.cli.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError, did_you_mean
+from connectagent.output.rows import many
 from connectagent.records.find import find_record
 
 BY = ("plugins", "handlers", "prompt")
@@ -92,8 +94,8 @@ def _finding(path: Path, program: str | None, bad: str, by: list[str], options: 
         echo_json(rate)
         raise click.exceptions.Exit(0)
     kept = _kept(make, options["keep"])
-    with silent():
-        return search(path, make, bad, by=by, samples=options["samples"], keep=kept, **given)
+    with silent(), progress_line() as show:
+        return search(path, make, bad, by=by, samples=options["samples"], keep=kept, progress=show, **given)
 
 
 def _command(path: Path, program: str | None, bad: str, options: dict[str, Any]) -> list[str]:
@@ -153,6 +155,26 @@ def maker(path: Path, program: str | None, traceback: bool = False) -> Callable[
         return agent_of(recording) if agent is None else agent
 
     return make
+
+
+@contextlib.contextmanager
+def progress_line() -> Iterator[Callable[[Any], None]]:
+    """Show on a terminal how many runs and model calls there were so far, in one line that goes in the end."""
+    if not sys.stderr.isatty():
+        yield lambda spent: None
+        return
+    last = [0.0]
+
+    def show(spent: Any) -> None:
+        if time.monotonic() - last[0] > 0.1:
+            last[0] = time.monotonic()
+            text = f"{many(spent.runs, 'run')}, {many(spent.calls, 'model call')}, ${spent.cost:.2f}"
+            click.echo(f"\r\x1b[K{text}", err=True, nl=False)
+
+    try:
+        yield show
+    finally:
+        click.echo("\r\x1b[K", err=True, nl=False)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from connectagent.cli import replay, script
-from connectagent.cli.bisect import INTERRUPTED, maker, silent
+from connectagent.cli.bisect import INTERRUPTED, maker, progress_line, silent
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo, echo_json
 from connectagent.cli.usage import WholeNumber
@@ -69,7 +69,7 @@ def _compared(paths: list[Path], program: str | None, traceback: bool, options: 
 
     def case(path: Path) -> Any:
         made = Case(path, makers[path], symptom, None, options["live_tools"], options["budget"], whole=True)
-        made.spent = spent  # one budget for all
+        made.spent, made.progress = spent, show  # one budget for all
         return made
 
     makers = {path: maker(path, program, traceback) for path in paths}  # while `.co` is the project's own
@@ -81,7 +81,7 @@ def _compared(paths: list[Path], program: str | None, traceback: bool, options: 
 
     comparing = Comparing(case, makers.__getitem__, after, model, options["samples"], options["good"] is not None)
     script.apply(None, True, ())
-    with sandboxed(), silent():
+    with sandboxed(), silent(), progress_line() as show:
         after(paths[0])()  # what is wrong with it is said once
         return comparing.run(paths, Comparison(what), lambda path: None)
 

@@ -21,7 +21,7 @@ version = "0.1.0"
 description = "A connectagent plugin."
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["connectagent"]
+dependencies = ["connectagent>=0.1,<0.2"]
 
 [project.entry-points.connectagent]
 {name} = "{module}"

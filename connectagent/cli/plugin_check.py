@@ -20,7 +20,7 @@ from pathlib import Path
 from connectagent.cli.plugin_status import Status, declared, everything, status_of
 from connectagent.errors import PluginError
 from connectagent.hooks.distributions import way_out
-from connectagent.hooks.entry_points import Installed
+from connectagent.hooks.entry_points import Installed, problem_of
 
 LIMIT_S = 10.0
 
@@ -38,7 +38,7 @@ def check(plugins: Iterable[Installed], limit: float = LIMIT_S) -> list[Status]:
 
 def _tried(plugin: Installed, limit: float) -> Status:
     unloaded = declared(plugin)
-    if plugin.problem:
+    if problem_of(plugin):
         return unloaded
     with tempfile.TemporaryDirectory(prefix="connectagent-doctor-") as folder:
         file = Path(folder) / "status.json"

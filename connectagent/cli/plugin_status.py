@@ -27,6 +27,7 @@ from connectagent.hooks.entry_points import (
     normalized,
     options_of,
     options_place,
+    problem_of,
     table_names,
 )
 from connectagent.hooks.handler import RESOURCE, Handler
@@ -83,8 +84,8 @@ def declared(plugin: Installed) -> Status:
         folder = "?"
     source, named_by = f"{plugin.entry.value} in {folder}", _named_by(plugin)
     status = Status(plugin.name, plugin.distribution, plugin.version, "installed", [], source, named_by)
-    if plugin.problem:
-        _break(status, PluginError(f"{plugin.problem}\n{way_out(plugin, PluginError())}"), plugin)
+    if problem := problem_of(plugin):
+        _break(status, PluginError(f"{problem}\n{way_out(plugin, PluginError())}"), plugin)
     elif plugin.rivals:
         _break(status, PluginError(clash(plugin)), plugin)
     return status

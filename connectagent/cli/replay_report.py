@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,7 @@ def _looked(
     asked: Any = head.get("agent_options")
     items = asked.items() if isinstance(asked, dict) else ()
     options = {key: value for key, value in items if isinstance(value, _OPTIONS.get(key, ()))}
-    with offline():
+    with offline(), redirect_stdout(sys.stderr):
         sources, differing = for_report(_needed(head), known, given)
         shown, problem = look(recording, Setup(lambda: listed(sources), options), wanted)
     differing += _versions(head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 import time
@@ -60,14 +61,13 @@ def report(
 
     path = _found(record)
     _check_output(output, path)
-    if program is not None and not Path(program).is_file():
-        raise usage_error(f"{program!r}: no such script")
     started = time.monotonic()
     try:
         recording = _read(path)
-        program = program or _own_script(path, recording.head)
-        with offline(), redirect_stdout(sys.stderr):
-            made = _made(recording, program, bad, also_mask, plugins, traceback)
+        script.apply(None, True, plugins)
+        agent = _agent(recording, program, traceback)
+        with offline(), redirect_stdout(io.StringIO()):  # handlers run dozens of times
+            made = _made(recording, agent, bad, also_mask, plugins)
     except NotShown as error:
         click.echo(f"{path.name}: the failure does not show when the record is played: {visible(error, 400)}", err=True)
         raise click.exceptions.Exit(1) from error
@@ -101,9 +101,27 @@ def _check_output(output: str | None, record: Path) -> None:
         raise usage_error(f"{output} is there already, and is no report: remove it, or name another file")
 
 
-def _made(
-    recording: Any, program: str | None, bad: str | None, also: Sequence[str], plugins: Sequence[str], traceback: bool
-) -> Any:
+def _agent(recording: Any, program: str | None, traceback: bool) -> Any:
+    """The agent of a script; None where the record names none, or one that may not be run or fails, which is said."""
+    if program is not None and not Path(program).is_file():
+        raise usage_error(f"{program!r}: no such script")
+    found = program or _own_script(recording.path, recording.head)
+    if found is None:
+        return None
+    try:
+        with offline(), redirect_stdout(sys.stderr):
+            return agent_in(found, str(recording.head.get("agent")), traceback)
+    except (PluginError, HandlerError):
+        raise
+    except (Exception, SystemExit) as error:
+        if program is not None:
+            raise
+        why = visible(f"{type(error).__name__}: {error}", 200)
+        click.echo(f"{found} cannot be loaded: {why}\nThe agent is made from the record.", err=True)
+        return None
+
+
+def _made(recording: Any, agent: Any, bad: str | None, also: Sequence[str], plugins: Sequence[str]) -> Any:
     """The report.
 
     Raises:
@@ -112,9 +130,7 @@ def _made(
     from connectagent.settings import override
     from connectagent.testing.reports.report import NotShown, make
 
-    script.apply(None, True, tuple(plugins))
     head = recording.head
-    agent = agent_in(program, str(head.get("agent")), traceback) if program is not None else None
     plugins_of, missing = _of_agent(agent) if agent is not None else _of_record(head, plugins)
     private = _private(recording.path, head, also)
     if bad is not None and private.text(bad) != bad:
@@ -128,7 +144,8 @@ def _made(
         if not missing:
             raise
         raise PluginError(
-            f"{error}\nPlugins of the record that are not here: {', '.join(missing)}. Name them: -p ./{missing[0]}.py"
+            f"the failure does not show when the record is played: {error}\n"
+            f"Plugins of the record that are not here: {', '.join(missing)}. Name them: -p ./{missing[0]}.py"
         ) from error
 
 
@@ -152,13 +169,15 @@ def _own_script(record: Path, head: dict[str, Any]) -> str | None:
 
 def _of_agent(agent: Any) -> tuple[PluginsOf, list[str]]:
     """The plugins of a script's agents, by name."""
-    from connectagent.testing.reports.plugins import of_agent
+    from connectagent.testing.reports.plugins import everywhere, of_agent
+
+    named = everywhere()
 
     def plugins_of(name: str) -> tuple[list[Any], dict[str, Any]]:
         found = next((one for one in (agent, *agent.below) if one.name == name), agent)
         warns = found.boundary.warn_only
         options = {"stream": found.streaming, "plugin_errors": "warn" if warns else "raise"}
-        return of_agent(found), options
+        return of_agent(found, named), options
 
     return plugins_of, []
 

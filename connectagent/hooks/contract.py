@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import pluggy
@@ -21,21 +21,34 @@ class Contract(NamedTuple):
             values).
         takes: the types that a handler may return; empty for any.
         chained: for `chain`, the parameter with the value.
+        retired: why the hook should not be used any more; its handlers warn so where they are defined.
+        retired_parameters: the same of parameters, by name.
     """
 
     kind: Kind
     takes: tuple[type, ...] = ()
     chained: str = ""
+    retired: Warning | None = None
+    retired_parameters: Mapping[str, Warning] = {}
 
 
 _marker = pluggy.HookspecMarker(PROJECT)
 
 
-def spec(kind: Kind, takes: tuple[type, ...] = (), chained: str = "") -> Callable[[F], F]:
-    """Mark a function as the definition of a hook."""
+def spec(
+    kind: Kind,
+    takes: tuple[type, ...] = (),
+    chained: str = "",
+    *,
+    retired: Warning | None = None,
+    retired_parameters: Mapping[str, Warning] | None = None,
+) -> Callable[[F], F]:
+    """Mark a function as the definition of a hook; the arguments are those of `Contract`."""
 
     def mark(function: F) -> F:
-        function.contract = Contract(kind, takes, chained)  # type: ignore[attr-defined]
-        return _marker(function, firstresult=kind in ("first", "around"))
+        parameters = dict(retired_parameters or {})
+        function.contract = Contract(kind, takes, chained, retired, parameters)  # type: ignore[attr-defined]
+        is_first = kind in ("first", "around")
+        return _marker(function, firstresult=is_first, warn_on_impl=retired, warn_on_impl_args=parameters or None)
 
     return mark

@@ -97,3 +97,44 @@ def _how_to_get(module: str, plugin: Any) -> str:
         if re.sub(r"[-_.]+", "-", re.split(r"[^\w.-]", requirement)[0]).lower() == module.replace("_", "-").lower():
             return f"Install what it needs: pip install '{requirement}'"
     return f"{plugin.distribution} requires nothing named {module}: its documentation may say what to install"
+
+
+_CLAUSE = re.compile(r"\s*(===|~=|==|!=|<=|>=|<|>)\s*v?(\d+(?:\.\d+)*)(\.\*)?((?:a|b|rc|\.?dev|\.?post)\d*)?\s*")
+
+
+def unfit(plugin: Any, version: str) -> str | None:
+    """Why a plugin's distribution does not go with this version of connectagent, or None.
+
+    Args:
+        plugin: an `Installed`.
+        version: of connectagent.
+    """
+    requires = (plugin.entry.dist.requires if plugin.entry.dist else None) or []
+    for one in requires:
+        requirement = one.partition(";")[0].strip()
+        match = re.fullmatch(rf"{PROJECT}\s*(?:\[[^\]]*\])?\s*\(?([^)]*)\)?", requirement)
+        wanted = match[1].strip() if match else ""
+        if wanted and not all(_fits(version, clause) for clause in wanted.split(",")):
+            return f"{plugin.distribution} needs {PROJECT} {wanted}, and this is {version}"
+    return None
+
+
+def _fits(version: str, clause: str) -> bool:
+    """Whether a version is one that a clause of a requirement names; True where the clause is none of the usual ones.
+
+    Of the rules of https://packaging.python.org/specifications/version-specifiers/ these are the ones for releases.
+    """
+    match = _CLAUSE.fullmatch(clause)
+    if match is None:
+        return True
+    operator, written, any_below, _ = match.groups()
+    own, other = (tuple(map(int, re.findall(r"\d+", text.split("+")[0])[:3])) for text in (version, written))
+    width = max(len(own), len(other))
+    left, right = (tuple([*one, *[0] * (width - len(one))]) for one in (own, other))
+    begins = own[: len(other)] == other
+    if operator == "~=":
+        return left >= right and own[: len(other) - 1] == other[:-1]
+    if operator in ("==", "===", "!="):
+        return (begins if any_below else left == right) is not (operator == "!=")
+    compared = {"<": left < right, "<=": left <= right, ">": left > right, ">=": left >= right}
+    return compared[operator]

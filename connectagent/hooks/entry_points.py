@@ -241,9 +241,16 @@ def imported(plugin: Installed) -> Any:
         PluginError: the entry point has a known problem.
         BaseException: whatever its code raises.
     """
-    if plugin.problem:
-        raise PluginError(plugin.problem)
+    if problem := problem_of(plugin):
+        raise PluginError(problem)
     return plugin.entry.load()
+
+
+def problem_of(plugin: Installed) -> str | None:
+    """Why a plugin cannot be loaded, as far as its distribution tells without being imported."""
+    from connectagent.hooks.distributions import unfit
+
+    return plugin.problem or unfit(plugin, str(vars(sys.modules[PROJECT])["__version__"]))
 
 
 def is_factory(thing: Any) -> bool:

@@ -14,10 +14,10 @@ from typing import Any, Protocol, overload
 
 import pluggy
 
-from connectagent.errors import HandlerError
+from connectagent.errors import HandlerError, did_you_mean
 from connectagent.hooks.connectonion import CONNECTONION, UNORDERED
 from connectagent.hooks.contract import PROJECT
-from connectagent.hooks.handler import MARKS, F, check_handler, event_of, place_of
+from connectagent.hooks.handler import MARKS, F, check_handler, event_of, place_of, where
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.settings.tracebacks import with_short_tracebacks
 
@@ -45,7 +45,9 @@ def marker(hook: str) -> Marker:
                 raise HandlerError(f"@{hook} marks functions, not {function!r}")
             if tryfirst and trylast:
                 raise HandlerError(f"@{hook} at {place_of(target)}: tryfirst and trylast exclude each other")
-            check_handler(target, hook, unbound=target is function or not inspect.ismethod(function))
+            unbound = target is function or not inspect.ismethod(function)
+            taken = check_handler(target, hook, unbound=unbound)
+            _warn_of_retired(hook, (*taken[0], *taken[1]), target)
             wrapper = CONTRACTS[hook].kind == "around"
             _hookimpl(target, specname=hook, wrapper=wrapper, tryfirst=tryfirst, trylast=trylast)
             marks = dict(getattr(target, MARKS, {}))
@@ -58,6 +60,18 @@ def marker(hook: str) -> Marker:
     marker.__name__ = marker.__qualname__ = hook
     marker.__doc__ = f"Mark a function as a handler of `{hook}`: see `connectagent hooks {hook}`."
     return marker
+
+
+def _warn_of_retired(hook: str, parameters: tuple[str, ...], function: Any) -> None:
+    """Warn, at the function's file and line, that its hook or a parameter will be removed."""
+    contract = CONTRACTS[hook]
+    found = [contract.retired, *(contract.retired_parameters.get(name) for name in parameters)]
+    for warning in found:
+        if warning is not None:
+            import warnings
+
+            file, line = where(function)
+            warnings.warn_explicit(warning, type(warning), file, line, module=function.__module__)
 
 
 after_user_input = marker("after_user_input")
@@ -94,15 +108,54 @@ def marks_of(function: object) -> dict[str, dict[str, Any]]:
     return marks if isinstance(marks, dict) else {}
 
 
+def foreign_mark(function: object) -> str | None:
+    """The project of a `pluggy.HookimplMarker` that marks a function which no marker of this package marks."""
+    own = getattr(function, "__dict__", None)
+    if not isinstance(own, dict) or isinstance(function, type) or marks_of(function):
+        return None
+    marks = (name for name, value in own.items() if name.endswith("_impl") and _is_options(value))
+    return next((name.removesuffix("_impl") for name in marks), None)
+
+
+def _is_options(value: object) -> bool:
+    return isinstance(value, dict) and {"tryfirst", "trylast", "optionalhook"} <= value.keys()
+
+
+def _refuse_foreign(function: Any, thing: object) -> None:
+    """Refuse a function that only pluggy's own marker marks: it would be a handler that never runs.
+
+    Raises:
+        HandlerError: it is one.
+    """
+    project = foreign_mark(function)
+    if project in (None, "pytest") or (isinstance(thing, ModuleType) and function.__module__ != thing.__name__):
+        return
+    name = function.__name__
+    near = did_you_mean(name, CONTRACTS) if name not in CONTRACTS else ""
+    use = f"mark it with @{name}" if name in CONTRACTS else "mark it with one of connectagent's markers"
+    raise HandlerError(
+        f"{name!r} ({place_of(function)}) is marked by pluggy.HookimplMarker({project!r}), which connectagent does not "
+        f"read, so that it would never run: {use}: from connectagent import after_tools, ...{near}"
+    )
+
+
 def marked_members(thing: object) -> Iterator[Callable[..., Any]]:
-    """The marked functions of a module or an object, in the order of their definition."""
+    """The marked functions of a module or an object, in the order of their definition.
+
+    Raises:
+        HandlerError: a function has only a mark that no hook takes.
+    """
     if isinstance(thing, ModuleType):
-        yield from (member for member in vars(thing).values() if marks_of(member))
+        for member in list(vars(thing).values()):
+            _refuse_foreign(member, thing)
+            if marks_of(member):
+                yield member
         return
     members: dict[str, Any] = {}
     for cls in reversed(type(thing).__mro__):
         members.update(vars(cls))
     members.update(getattr(thing, "__dict__", {}))
     for name, member in members.items():  # from the class: no property is run
+        _refuse_foreign(getattr(member, "__func__", member), thing)
         if marks_of(getattr(member, "__func__", member)):
             yield getattr(thing, name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, update_wrapper
 from typing import Any, TypeVar, get_args, overload
 
@@ -91,10 +91,22 @@ class OwnHook:
 def hookspec(function: Callable[..., Any], /) -> OwnHook: ...
 @overload
 def hookspec(
-    *, kind: Kind = "observe", takes: type | tuple[type, ...] = (), chained: str = ""
+    *,
+    kind: Kind = "observe",
+    takes: type | tuple[type, ...] = (),
+    chained: str = "",
+    warn_on_impl: Warning | None = None,
+    warn_on_impl_args: Mapping[str, Warning] | None = None,
 ) -> Callable[[Callable[..., Any]], OwnHook]: ...
 def hookspec(
-    function: Any = None, /, *, kind: Kind = "observe", takes: type | tuple[type, ...] = (), chained: str = ""
+    function: Any = None,
+    /,
+    *,
+    kind: Kind = "observe",
+    takes: type | tuple[type, ...] = (),
+    chained: str = "",
+    warn_on_impl: Warning | None = None,
+    warn_on_impl_args: Mapping[str, Warning] | None = None,
 ) -> Any:
     """Define a hook for other plugins: the function's name, parameters and docstring are the hook's.
 
@@ -103,6 +115,8 @@ def hookspec(
             the one before it), `around` (generators around an operation), `collect` (a list of all values).
         takes: the type, or types, that a handler may return; without it, any.
         chained: for `chain`, the parameter with the value.
+        warn_on_impl: a warning for whoever defines a handler of it, as pluggy has it: the hook will be removed.
+        warn_on_impl_args: the same for parameters, by name.
 
     Returns:
         The hook: a marker, `@before_compact`, with `before_compact.fire(agent=agent, ...)`.
@@ -117,7 +131,7 @@ def hookspec(
         _check(function, kind, types, chained)
         name = function.__name__
         _refuse_taken(name, function)
-        spec(kind, types, chained)(function)
+        spec(kind, types, chained, retired=warn_on_impl, retired_parameters=warn_on_impl_args)(function)
         SPECS[name], CONTRACTS[name] = function, function.contract
         PARAMETERS[name] = tuple(inspect.signature(function).parameters)
         return OwnHook(function)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Callable
 from io import BufferedReader, FileIO
@@ -25,6 +26,33 @@ BETWEEN_TURNS = "between_turns"
 
 INCOMPLETE = ".incomplete.yaml"
 """The ending of a record's name whose session was not recorded to its end: the disk was full or failed."""
+
+
+_FORMAT = re.compile(rb"format: (\d{1,9})\n")
+_VERSION = re.compile(rb"^connectagent: \"?([^\"\n]*)", re.MULTILINE)
+
+
+def newer_format(head: bytes) -> str | None:
+    """The version of connectagent that wrote a record in a later format than this one knows; None of a known format.
+
+    Args:
+        head: how the record begins.
+    """
+    match = _FORMAT.match(head)
+    if match is None or int(match[1]) <= FORMAT:
+        return None
+    version = _VERSION.search(head)
+    return version[1].decode("utf-8", "replace")[:40] if version else "?"
+
+
+def refuse_newer(file: BufferedReader, path: str | os.PathLike[str]) -> None:
+    """Refuse a record in a later format; what is read of the file stays to be read.
+
+    Raises:
+        ConfigError: it is in a later format.
+    """
+    if (version := newer_format(file.peek(1 << 12)[: 1 << 12])) is not None:
+        raise ConfigError(f"{path}: written by connectagent {version}; upgrade: pip install -U connectagent")
 
 
 def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:

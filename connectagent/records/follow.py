@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
-from connectagent.records.file import BETWEEN_TURNS, open_to_read
+from connectagent.records.file import BETWEEN_TURNS, open_to_read, refuse_newer
 from connectagent.records.find import records_folder
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of
 from connectagent.records.read import ODD, is_shown
@@ -47,6 +47,8 @@ class Follower:
             ConfigError: it is no record, or holds more than is read at once.
         """
         with open_to_read(self.path) as file:
+            if self._offset == 0:
+                refuse_newer(file, self.path)
             # The writer removes a line that it could not write whole, as on a full disk.
             self._offset = min(self._offset, os.fstat(file.fileno()).st_size)
             file.seek(self._offset)

@@ -10,7 +10,7 @@ from io import BufferedReader
 from typing import Any
 
 from connectagent.errors import ConfigError, ConnectAgentError
-from connectagent.records.file import open_to_read
+from connectagent.records.file import open_to_read, refuse_newer
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.session.journal import LINES
 
@@ -70,6 +70,7 @@ def load_record(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[st
         ConfigError: it is not a record, or is too large to be read at once.
     """
     with open_to_read(path) as file:
+        refuse_newer(file, path)
         return _read(path, file, most)
 
 
@@ -87,6 +88,7 @@ def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -
         ConfigError: it is not a record.
     """
     with open_to_read(path) as file:
+        refuse_newer(file, path)
         count = sum(1 for line, is_wanted in _with_turns(file, turn) if is_wanted and line.startswith(b"  - "))
         file.seek(0)
         data = _read(path, _ends(file, turn, most, count - most))

@@ -17,7 +17,7 @@ from pathlib import Path
 from connectagent.errors import ConfigError
 from connectagent.output.text import clean
 from connectagent.records.blobs import blob_folder
-from connectagent.records.file import open_to_read
+from connectagent.records.file import newer_format, open_to_read
 from connectagent.settings import setting
 
 MAX_RECORDS = 1_000
@@ -213,11 +213,12 @@ def is_paused(path: Path) -> bool:
 
 
 def _is_record(path: Path) -> bool:
-    """Whether a file has the head of a record."""
+    """Whether a file has the head of a record, in a format that this version knows."""
     with contextlib.suppress(OSError):
         fd = os.open(path, os.O_RDONLY | _SAFELY)
         try:
-            return stat.S_ISREG(os.fstat(fd).st_mode) and _HEAD.match(os.pread(fd, 8192, 0)) is not None
+            head = os.pread(fd, 8192, 0)
+            return stat.S_ISREG(os.fstat(fd).st_mode) and _HEAD.match(head) is not None and newer_format(head) is None
         finally:
             os.close(fd)
     return False

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from connectagent.errors import ConfigError
-from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE, open_to_read
+from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE, newer_format, open_to_read
 from connectagent.records.find import agent_in_name
 from connectagent.records.lines import entry_of, pair_of, text_of, value_of
 from connectagent.records.locks import is_elsewhere, lock
@@ -22,6 +22,7 @@ from connectagent.session.usage import Totals, spent_in
 _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
 _MOST_TAIL = 1 << 23  # bytes after the last sums
+NEWER = "newer"  # the status of a record in a later format
 _ITEM = re.compile(rb"^(?:- |  )(turn|session|status): ([^\n]*)\n", re.MULTILINE)
 _OWNER = re.compile(rb"^  owner: ([^\n]*)\n", re.MULTILINE)
 _CALL = re.compile(rb'^  - [^\n]*?"type": ?"(?:llm_call|began|closed)"[^\n]*', re.MULTILINE)
@@ -41,8 +42,9 @@ class Summary:
         script: the script that made the agent, or None.
         status: of the last turn: `answered`, `ended`, `max_iterations`, `error`, `interrupted`, `cancelled`, `paused`;
             `running` while a process is writing it, `crashed` where the process is gone, `unfinished` where nobody can
-            tell: another host began the turn, or the system has no locks; `not recorded from turn 3` where the disk was
-            full; `between_turns` and `empty` of a session without a turn.
+            tell: another host began the turn, or the system has no locks; `not recorded from turn 3` where the disk
+            was full; `newer` of a record that a later version wrote; `between_turns` and `empty` of a session without
+            a turn.
         turns: how many turns have begun; None where head and tail do not show it.
         totals: the sums of finished turns; None where the tail does not have them.
         first_words: of the first input.
@@ -99,6 +101,8 @@ def summarise(path: str | os.PathLike[str], held: bool = False) -> Summary:
             raise ConfigError(f"{path}: not a record: it has no 'agent:'")
         tail = _tail(fd)
         status, tail = (tail.status, tail) if tail.status else _unended(fd, tail)
+        if newer_format(os.pread(fd, 4096, 0)) is not None:
+            status = NEWER
         if str(path).endswith(INCOMPLETE):
             status = "not recorded" + ("" if tail.turns is None else f" from turn {tail.turns + bool(tail.status)}")
     started = head.get("started")

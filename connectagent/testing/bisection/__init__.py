@@ -11,7 +11,7 @@ from typing import Any
 from connectagent.agents.agent import Agent
 from connectagent.agents.resume import is_record
 from connectagent.errors import ConfigError, did_you_mean
-from connectagent.testing.bisection.case import Case
+from connectagent.testing.bisection.case import Case, Spent
 from connectagent.testing.bisection.finding import Cause, Finding
 from connectagent.testing.bisection.search import HANDLERS, PLUGINS, PROMPT, Bisection
 from connectagent.testing.bisection.versions import Search, Versions, in_a_process
@@ -32,6 +32,7 @@ def bisect(
     model: str | None = None,
     budget_usd: float | None = None,
     live_tools: bool = False,
+    progress: Callable[[Spent], None] = lambda spent: None,
 ) -> Finding:
     """Find what makes a recorded failure happen: plugins or handlers, and the text of the prompt.
 
@@ -48,6 +49,7 @@ def bisect(
         model: a model to ask in place of the agent's own.
         budget_usd: how much the model calls may cost.
         live_tools: whether tools run; else they answer from the record.
+        progress: is called before each run, with `runs`, `calls`, `served` and `cost` so far.
 
     Raises:
         ConfigError: the record does not show it, or an argument cannot be used.
@@ -58,7 +60,7 @@ def bisect(
             raise ConfigError(f"by has {one!r}.{did_you_mean(one, known)} It takes {', '.join(known)}")
     if samples < 1:
         raise ConfigError(f"samples is a whole number from 1, not {samples}")
-    case = Case(is_record(record), make, symptom(bad), model, live_tools, budget_usd)
+    case = Case(is_record(record), make, symptom(bad), model, live_tools, budget_usd, progress=progress)
     with sandboxed():
         return Bisection(case, by, samples, keep).run()
 

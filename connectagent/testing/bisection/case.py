@@ -101,6 +101,7 @@ class Case:
         model: the name of the model to ask in place of the agent's own.
         live_tools: whether tools run; else they answer from the record.
         budget_usd: how much may be spent.
+        progress: is called before each run, with what was taken so far.
         whole: whether all turns are played, whether or not the record shows the symptom, and no step is asked again.
 
     Attributes:
@@ -119,6 +120,7 @@ class Case:
     live_tools: bool = False
     budget_usd: float | None = None
     whole: bool = False
+    progress: Callable[[Spent], None] = lambda spent: None
     spent: Spent = field(default_factory=Spent)
     offline: str | None = None
 

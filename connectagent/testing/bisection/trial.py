@@ -114,6 +114,7 @@ def outcome_of(case: Case, arm: Arm, sample: int) -> Outcome:
         NoModel, BudgetSpent: the model cannot be asked.
         KeyboardInterrupt: Ctrl-C was pressed.
     """
+    case.progress(case.spent)
     case.spent.runs += 1
     try:
         agent = made(case, arm)

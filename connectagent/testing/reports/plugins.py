@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import shlex
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
@@ -107,10 +106,10 @@ def _hash(files: Iterable[str]) -> str | None:
 # -- the reporter's ------------------------------------------------------------------------------
 
 
-def of_agent(agent: Any) -> list[Source]:
-    """The plugins of an agent that a script made, with those that it inherits and those of every agent."""
+def of_agent(agent: Any, named: list[Any]) -> list[Source]:
+    """The plugins of an agent that a script made, with those that it inherits and those named for every agent."""
     there = {handler.plugin for handler in agent.hooks.loaded if not handler.builtin}
-    listed = everywhere()
+    listed = list(named)
     above = agent
     while above is not None:
         arguments = definition_of(above).arguments()
@@ -292,8 +291,3 @@ def _differs(one: dict[str, Any], found: list[Source]) -> Iterator[str]:
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return normalized(str(one["name"])) == normalized(str(other["name"]))
-
-
-def relative(item: Any) -> Any:
-    """A file of a plugin by its whole path."""
-    return os.path.abspath(item) if isinstance(item, str) and item.endswith(".py") else item

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -90,11 +89,6 @@ class Private:
             text = self.text(str(value))
             return value if text == str(value) else text
         return value
-
-
-def texts_of(value: Any) -> str:
-    """All texts in a value."""
-    return json.dumps(value, ensure_ascii=False, default=repr)
 
 
 def _pattern(regex: str) -> re.Pattern[str]:

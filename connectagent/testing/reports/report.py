@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,7 @@ def make(recording: session.Outline, plugins_of: PluginsOf, private: Private, ba
     problems: list[str] = []
     for wanted, tree, turns in _wanted(recording, bad):
         sources, options = plugins_of(str(tree["head"].get("agent")))
-        clean = _Clean(tree, private)
-        for setup in _setups(sources, options):
+        for clean, setup in product(_cleaned(tree, private), _setups(sources, options)):
             found = _first(wanted, clean, turns, setup, problems)
             if found is not None:
                 made = _shrunk(_Work(wanted, tree, setup, sources, private, recording.head), *found)
@@ -147,6 +147,14 @@ class _Clean:
                 session.share_arguments(self._turns[at]["entries"])
         head = {key: value for key, value in self._tree["head"].items() if not start or key != "begins_with"}
         return {"head": self._private.value(head), "turns": [self._turns[at] for at in range(start, end)]}
+
+
+def _cleaned(tree: Tree, private: Private) -> Iterator[_Clean]:
+    """A tree with the schemas of its tools, and without: they check the arguments of calls, as the tools did."""
+    yield _Clean(tree, private)
+    if "tools" in tree["head"]:
+        head = {key: value for key, value in tree["head"].items() if key != "tools"}
+        yield _Clean({**tree, "head": head}, private)
 
 
 def _first(
@@ -220,9 +228,9 @@ def _head(work: _Work, needed: Sequence[Source], shown: Shown) -> dict[str, Any]
     """What a report says above its turns."""
     facts = [_masked(fact, work.private) for source in work.sources for fact in source.facts]
     names = {name for source in needed for name in source.names}
-    here = environment()
+    here, then = environment(), work.head.get("connectagent")
     others = {
-        "recorded_with": None if work.head.get("connectagent") == here["connectagent"] else work.head["connectagent"],
+        "recorded_with": None if then == here["connectagent"] else then,
         "agent_options": {key: value for key, value in work.setup.options.items() if value},
     }
     return {

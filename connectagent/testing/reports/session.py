@@ -29,7 +29,7 @@ A list or dict that stands in two places, as the arguments of a call do, is one 
 _NOT_NEEDED = ("timestamp", "started", "duration_ms", "at", "masked", "raised_at", "from", "author", "branch")
 _OF_CALLS = (*_NOT_NEEDED, "retries", "request", "entries_since_request", "tool_calls_count")
 _BY = ("plugin", "version", "hook", "handler", "tool", "agent")
-_HEAD = ("agent", "model", "max_iterations", "system_prompt", "begins_with")
+_HEAD = ("agent", "model", "max_iterations", "system_prompt", "begins_with", "tools")
 _END = ("error", "stream_left", "status")
 
 
@@ -62,7 +62,14 @@ def outline(tree: Tree) -> Outline:
 def tree_of(recording: Recording) -> Tree:
     """What replay needs of a record."""
     head = {key: recording.head[key] for key in _HEAD if recording.head.get(key)}
-    return {"head": head, "turns": [_turn(turn, f"T{turn.number}") for turn in recording.turns]}
+    turns = [_turn(turn, f"T{turn.number}") for turn in recording.turns]
+    return {"head": {**head, **_schemas(recording.turns)}, "turns": turns}
+
+
+def _schemas(turns: Iterable[RecordedTurn]) -> Tree:
+    """The tools as the model was offered them last; {} where they are not known."""
+    found = [sent.schemas for turn in turns for sent in turn.sent if sent.schemas]
+    return {"tools": found[-1]} if found else {}
 
 
 def sessions_in(recording: Recording) -> Iterator[tuple[Tree, list[RecordedTurn]]]:
@@ -79,7 +86,7 @@ def sessions_in(recording: Recording) -> Iterator[tuple[Tree, list[RecordedTurn]
     for branch, turns in turns_inside(recording).items():
         line = began.get(branch, {})
         head = {"agent": line.get("agent"), "system_prompt": line.get("system_prompt"), "model": _model(turns.values())}
-        head = {key: value for key, value in head.items() if value}
+        head = {key: value for key, value in head.items() if value} | _schemas(turns.values())
         yield {"head": head, "turns": [_turn(turn, id) for id, turn in turns.items()]}, list(turns.values())
 
 

@@ -21,7 +21,7 @@ Shows = Callable[[Tree], bool]
 
 # What an entry or a turn needs not have.
 _OPTIONAL = ("usage", "provider_data", "finish_reason", "tools", "model", "error", "max_iterations")
-_HEAD = ("begins_with", "max_iterations", "system_prompt")
+_HEAD = ("begins_with", "max_iterations", "system_prompt", "tools")
 # What holds what somebody wrote, or what a tool returned; the other texts of an entry say what it is.
 _CONTENTS = (
     *("prompt", "content", "result", "arguments", "message", "delta", "value", "provider_data", "reason", "error"),
@@ -211,7 +211,7 @@ def _texts_in(value: Any, seen: set[int]) -> Iterator[tuple[Place, str]]:
 def _roots(tree: Tree) -> Iterator[tuple[Any, Place]]:
     """The contents of a session, each with its place."""
     head = tree["head"]
-    yield from ((head[key], (id(head), key)) for key in ("system_prompt",) if key in head)
+    yield from ((head[key], (id(head), key)) for key in ("system_prompt", "tools") if key in head)
     begins = head.get("begins_with") or {}
     yield from ((begins[key], (id(begins), key)) for key in ("messages", "state") if key in begins)
     for turn in tree["turns"]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from connectagent.testing.replay.player import Player, RecordEnds
 from connectagent.testing.replay.playing import Playing, agent_of
 from connectagent.testing.replay.recording import Recording
 from connectagent.testing.symptoms import Symptom
+from connectagent.tools.tool import Tool
 
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
@@ -47,10 +46,9 @@ class Shown:
 
     @property
     def who(self) -> tuple[Any, ...]:
-        """Who did it where, for errors and rejections."""
+        """Which handler did it, for errors and rejections; a plugin may have got another name since."""
         by = self.entry.get("by") or {}
-        keys = ("plugin", "hook", "handler")
-        return (self.entry.get("type"), self.entry.get("error_type"), *(by.get(key) for key in keys))
+        return self.entry.get("type"), self.entry.get("error_type"), by.get("hook"), by.get("handler")
 
 
 @dataclass(slots=True)
@@ -78,6 +76,7 @@ class Trying(Playing):
         self._symptom = symptom
         self.player.on_request = lambda player, sent: player.requests.clear()
         self.seen: list[TraceEntry] = []
+        self._offer([schema["function"] for schema in recording.head.get("tools") or () if "function" in schema])
 
     def look(self) -> Shown | None:
         """Play until the failure shows."""
@@ -93,10 +92,21 @@ class Trying(Playing):
                 return Shown(entry, _raised_in(error))
         return None
 
+    def _offer(self, tools: list[dict[str, Any]]) -> None:
+        """Offer the model the tools of the session, which answer from it."""
+        for one in tools:
+            if one["name"] not in self.agent.tools:
+                given = str(one.get("description") or ""), one.get("parameters") or {"type": "object", "properties": {}}
+                self.agent.tools.add(Tool(one["name"], *given, _gone))
+
     def _meet(self, agent: Agent, branch: str) -> None:
         """Let an agent that a plugin asks have no answers: it is not in the session."""
         for one in (agent, *agent.below):
             Player(one)
+
+
+def _gone(**arguments: Any) -> None:
+    """In place of a tool's function, which does not run."""
 
 
 def look(recording: Recording, setup: Setup, symptom: Symptom) -> tuple[Shown | None, str]:
@@ -106,16 +116,15 @@ def look(recording: Recording, setup: Setup, symptom: Symptom) -> tuple[Shown | 
         CannotTell: it cannot be played: there is a handoff in it, for example.
         PluginError: a plugin cannot be loaded.
     """
-    with redirect_stdout(sys.stderr):
-        try:
-            trying = Trying(recording, setup, symptom)
-            shown = trying.look()
-        except (PluginError, HandlerError):
-            raise
-        except ConfigError as error:
-            raise CannotTell(str(error)) from error
-        except (Exception, RecordEnds) as error:  # before a turn, where a program called a tool
-            raise CannotTell(f"it cannot be played: {type(error).__name__}: {describe(str, error)}") from error
+    try:
+        trying = Trying(recording, setup, symptom)
+        shown = trying.look()
+    except (PluginError, HandlerError):
+        raise
+    except ConfigError as error:
+        raise CannotTell(str(error)) from error
+    except (Exception, RecordEnds) as error:  # before a turn, where a program called a tool
+        raise CannotTell(f"it cannot be played: {type(error).__name__}: {describe(str, error)}") from error
     return shown, "" if shown else symptom.why_not(trying.seen)
 
 

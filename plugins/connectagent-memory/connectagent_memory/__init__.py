@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
-from connectagent import ConfigError, PluginWarning, after_user_input, on_agent_ready, on_complete, tool
-from connectagent.output.masking import current
+from connectagent import ConfigError, PluginWarning, after_user_input, mask, on_agent_ready, on_complete, tool
 from connectagent_memory.stores import MemoryStore, MemoryStoreError, Remembered, SqliteStore
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Memory:
         added = _added_by_handlers(session["trace"], own["turn"])
         now, new = time.time(), []
         for index, message in enumerate(messages[start:], start):
-            text = current().text(_text_of(message.get("content")))[:_LONGEST]
+            text = str(mask(_text_of(message.get("content"))))[:_LONGEST]
             if message["role"] in ("user", "assistant") and text.strip() and message not in added:
                 who = "user" if message["role"] == "user" else agent.name
                 new.append(Remembered(kept["session"], index, who, text, now))

@@ -24,9 +24,8 @@ from connectagent import (
 )
 
 if TYPE_CHECKING:
-    from connectagent import Agent
+    from connectagent import Agent, Session
     from connectagent.data import LLM
-    from connectagent.session import Session
 
 _LONGEST = 2_000  # characters of one tool's result, or of the user's prompt, that are reflected on
 _STEPS = 20  # the last so many tool calls of a turn; its beginning is in the plan

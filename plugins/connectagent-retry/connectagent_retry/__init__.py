@@ -13,7 +13,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tenacity import RetryCallState, wait_exponential_jitter
+from tenacity import RetryCallState, wait_exponential, wait_random
 
 from connectagent import (
     ConfigError,
@@ -85,7 +85,7 @@ class Retries:
         self.attempts, self.fallback = attempts, names
         self.wait_s, self.max_wait_s = wait_s, min(max_wait_s, 86_399)  # `Retry` takes less than a day
         self.breaker, self.breaker_s = breaker, breaker_s
-        self._wait = wait_exponential_jitter(initial=wait_s, max=self.max_wait_s, jitter=wait_s)
+        self._wait = wait_exponential(multiplier=wait_s, max=self.max_wait_s) + wait_random(0, wait_s)
         self._courses: dict[int, _Course] = {}  # by request
         self._failures: dict[str, tuple[int, float]] = {}  # by model: how many in a row, and when the last one was
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ class Retries:
         """How long to wait before the next attempt: what the provider asks for, or tenacity's wait."""
         state: Any = RetryCallState(None, None, (), {})  # type: ignore[arg-type]
         state.attempt_number = max(made, 1)
-        wait_s, asked_s = float(self._wait(state)), getattr(error, "retry_after_s", None)
+        wait_s, asked_s = min(float(self._wait(state)), self.max_wait_s), getattr(error, "retry_after_s", None)
         if asked_s is None or asked_s > self.max_wait_s:
             return wait_s if asked_s is None else float(asked_s)
         spread_s = float(asked_s) + random.uniform(0, self.wait_s)  # not all at one moment
