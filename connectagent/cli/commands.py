@@ -15,6 +15,7 @@ COMMANDS = {
     "report": "connectagent.cli.report",
     "bisect": "connectagent.cli.bisect",
     "compare": "connectagent.cli.compare",
+    "bill": "connectagent.cli.bill",
     "plugins": "connectagent.cli.plugins",
     "allow": "connectagent.cli.allow",
 }

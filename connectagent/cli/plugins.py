@@ -13,6 +13,7 @@ from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.new import new
 from connectagent.cli.plan import handler_text, plan_of, text_of
 from connectagent.cli.plugin_check import LIMIT_S, check
+from connectagent.cli.plugin_lock import lock
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
 from connectagent.cli.usage import Group
@@ -152,3 +153,4 @@ def doctor(as_json: bool, timeout: float) -> None:
 plugins.add_command(installer.install)
 plugins.add_command(installer.uninstall)
 plugins.add_command(new)
+plugins.add_command(lock)

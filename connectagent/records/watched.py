@@ -29,12 +29,16 @@ class SentMessage:
         by: who made it, or changed it last; {} where it is not known.
         state: since the call before: `new`, `changed` or `same`.
         before: of a changed one: what it was.
+        line: its line in the conversation; None for a message of this request only.
+        changes: how many changes its line had then.
     """
 
     message: Message
     by: By
     state: str
     before: Message | None = None
+    line: Line | None = None
+    changes: int = 0
 
 
 @dataclass(slots=True)
@@ -48,6 +52,7 @@ class Request:
         tools: the schemas of the tools; their names where the record has no schemas.
         options: the parameters of the provider's API.
         before: the `llm_call` entry of the call before; None for the first.
+        tool_makers: by the name of a tool: who added or changed it for this request only.
     """
 
     entry: TraceEntry
@@ -56,6 +61,7 @@ class Request:
     tools: list[Any]
     options: dict[str, Any]
     before: TraceEntry | None = None
+    tool_makers: dict[str, By] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
         """The whole request as data."""
@@ -181,9 +187,21 @@ class WatchedAgent:
             known |= {"tools": entry["tools"]} if "tools" in entry else {}
             known |= {key: value for key, value in given.items() if key != "messages"}
             own = self.history.moments.get(self.marks[number], Moment())
-            moment = _moment_of(given["messages"]) if "messages" in given else own
-            yield _request(entry, moment, before, known)
+            edits = self._edits(number)
+            moment = _edited(own, given["messages"], edits) if "messages" in given else own
+            made = _request(entry, moment, before, known)
+            made.tool_makers = _tool_makers(edits)
+            yield made
             before = entry, moment
+
+    def _edits(self, number: int) -> list[TraceEntry]:
+        """How handlers changed the request of a model call, the newest first."""
+        edits: list[TraceEntry] = []
+        for entry in reversed(self.entries[:number]):
+            if entry.get("type") in ("llm_call", "user_input"):
+                break
+            edits += [entry] if (entry.get("type"), entry.get("of")) == ("change", "request") else []
+        return edits
 
 
 def watched_agents(record: dict[str, Any], blobs: Path | None = None) -> list[WatchedAgent]:
@@ -261,6 +279,33 @@ def _moment_of(messages: Any) -> Moment:
     return Moment(own, [{}] * len(own), [(None, 0)] * len(own))
 
 
+def _tool_makers(edits: list[TraceEntry]) -> dict[str, By]:
+    """By the name of a tool: who added or changed it in one request."""
+    makers: dict[str, By] = {}
+    for entry in reversed(edits):
+        value = entry.get("value")
+        changed = value.get("changed_tools") if isinstance(value, dict) else None
+        makers |= dict.fromkeys(changed or (), entry.get("by") or {})
+    return makers
+
+
+def _edited(own: Moment, messages: Any, edits: list[TraceEntry]) -> Moment:
+    """The messages of one edited request: those of the conversation with their lines, others by who edited it.
+
+    Where several plugins edited it, nobody can tell whose the others are.
+    """
+    plugins = {(entry.get("by") or {}).get("plugin") for entry in edits}
+    by: By = (edits[0].get("by") or {}) if len(plugins) == 1 else {}
+    made, free = _moment_of(messages), dict(enumerate(own.messages))
+    made.by = [by] * len(made.messages)
+    for place, message in enumerate(made.messages):
+        at = next((at for at, one in free.items() if one == message), None)
+        if at is not None:
+            del free[at]
+            made.by[place], made.lines[place] = own.by[at], own.lines[at]
+    return made
+
+
 def _request(
     entry: TraceEntry, now: Moment, before: tuple[TraceEntry, Moment] | None, known: dict[str, Any]
 ) -> Request:
@@ -271,11 +316,12 @@ def _request(
     for place, message in enumerate(now.messages):
         at = _place_then(then, lines, now, place, kept)
         if at is None:
-            sent.append(SentMessage(message, now.by[place], NEW))
+            sent.append(SentMessage(message, now.by[place], NEW, None, *now.lines[place]))
             continue
         kept.add(at)
         same = then.lines[at] == now.lines[place] or then.messages[at] == message
-        sent.append(SentMessage(message, now.by[place], SAME if same else CHANGED, None if same else then.messages[at]))
+        state, was = (SAME, None) if same else (CHANGED, then.messages[at])
+        sent.append(SentMessage(message, now.by[place], state, was, *now.lines[place]))
     gone = [message for place, message in enumerate(then.messages) if place not in kept]
     tools, options = known.get("tools") or [], known.get("options") or {}
     return Request(entry, sent, gone, list(tools), dict(options), before[0] if before else None)

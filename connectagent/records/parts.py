@@ -1,0 +1,142 @@
+"""The parts of a request, each with who made it: the schemas of tools, the system prompt, messages and results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from connectagent.data import Message
+from connectagent.records.watched import Request, SentMessage
+from connectagent.session.history import Line
+from connectagent.session.journal import is_aside
+from connectagent.session.messages import text_of
+from connectagent.session.snapshot import By
+
+UNKNOWN = "?"
+SYSTEM, SCHEMA, RESULT, MESSAGE, ANSWER, UNTOLD = (
+    *("system prompt", "tool schema", "tool result", "message", "answer", "not told"),
+)
+
+
+class Part(NamedTuple):
+    """A piece of a request, in the order in which providers read it: tools, system prompt, messages.
+
+    Args:
+        who: the plugin that made it, else the user, the model, the tool or the agent.
+        kind: one of the words above.
+        name: the tool, or the first words of the message.
+        text: its text.
+        line: the line of its message; None for a tool and for a message of one request only.
+        changes: how many changes the line had.
+    """
+
+    who: str
+    kind: str
+    name: str
+    text: str
+    line: Line | None = None
+    changes: int = 0
+
+
+
+def parts_of_request(request: Request) -> Iterator[Part]:
+    """The parts of a request in the order in which providers read it."""
+    aside = who_of(request.entry.get("by") or {}) if is_aside(request.entry) else None
+    yield from schemas(request.tools, request.tool_makers)
+    for sent in sorted(request.messages, key=lambda one: one.message.get("role") != "system"):
+        yield from _message_parts(sent, aside)
+
+
+def schemas(tools: Iterable[Any], makers: dict[str, By] | None = None) -> Iterator[Part]:
+    """The schemas of tools as parts."""
+    for tool in tools:
+        inside = tool.get("function") if isinstance(tool, dict) else None
+        name = str((inside or tool).get("name") or tool.get("type")) if isinstance(tool, dict) else str(tool)
+        yield Part(who_of((makers or {}).get(name) or {"agent": ""}), SCHEMA, name, _json(tool))
+
+
+def _message_parts(sent: SentMessage, aside: str | None) -> Iterator[Part]:
+    role, line = str(sent.message.get("role")), sent.line
+    kind = {"system": SYSTEM, "developer": SYSTEM, "tool": RESULT}.get(role, MESSAGE)
+    pieces = _pieces(sent)
+    name = _name(sent.message if line is None else line.changes[0].message or sent.message, kind)
+    if line is not None and isinstance(line.changes[0].by.get("tool"), str):
+        name = line.changes[0].by["tool"]
+    for by, text in pieces:
+        yield Part(aside or who_of(by), kind, name, text, line, sent.changes)
+
+
+def _pieces(sent: SentMessage) -> list[tuple[By, str]]:
+    """The text of a message in pieces, each with who wrote it."""
+    if sent.line is None:
+        return [(sent.by, message_text(sent.message))]
+    pieces: list[tuple[By, str]] = []
+    for change in sent.line.changes[: sent.changes]:
+        if change.message is not None:
+            pieces = _rewritten(pieces, message_text(change.message), change.by)
+    text = message_text(sent.message)
+    return pieces if "".join(piece for _, piece in pieces) == text else _rewritten(pieces, text, {})
+
+
+def _rewritten(pieces: list[tuple[By, str]], now: str, by: By) -> list[tuple[By, str]]:
+    """The pieces of a text after an edit: what is the same at both ends keeps its writer."""
+    then = "".join(text for _, text in pieces)
+    start = same_until(then, now)
+    end = same_until(then[start:][::-1], now[start:][::-1])
+    kept = [*_cut(pieces, 0, start), (by, now[start : len(now) - end]), *_cut(pieces, len(then) - end, len(then))]
+    return [piece for piece in kept if piece[1]]
+
+
+def _cut(pieces: list[tuple[By, str]], start: int, end: int) -> Iterator[tuple[By, str]]:
+    at = 0
+    for by, text in pieces:
+        yield by, text[max(0, start - at) : max(0, end - at)]
+        at += len(text)
+
+
+def same_until(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def message_text(message: Message) -> str:
+    """A message as the text that is measured: its role, what was said, and the calls that were asked for."""
+    content = message.get("content")
+    said = content if isinstance(content, str) else text_of(content) if isinstance(content, list) else ""
+    calls = [call.get("function") for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    return "".join([f"{message.get('role')}: {said}", *map(_json, calls), "\n"])
+
+
+def _name(message: Message, kind: str) -> str:
+    if kind == SYSTEM:
+        return ""
+    if kind == RESULT:
+        return str(message.get("name") or message.get("tool_call_id") or "")
+    words = " ".join(message_text(message).split())
+    return words if len(words) <= 60 else words[:57] + "..."
+
+
+def who_of(by: By) -> str:
+    """Who made something, in one word: a plugin's name, or `user`, `model`, `tool`, `agent`."""
+    plugin = by.get("plugin")
+    if isinstance(plugin, str):
+        return plugin
+    kind = next((key for key in ("user", "model", "tool", "agent") if key in by), None)
+    return UNKNOWN if kind is None else f"({kind})"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def size_of(text: str) -> int:
+    """The bytes of a text."""
+    return len(text.encode("utf-8", "replace"))
