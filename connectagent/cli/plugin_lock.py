@@ -106,10 +106,10 @@ def locked(agent: Any, seen: dict[str, list[str]]) -> str:
 
 def _facts(agent: Any) -> list[dict[str, Any]]:
     """What is known of each plugin of an agent, in the order of the list."""
-    from connectagent.testing.reports.plugins import of_agent
+    from connectagent.testing.reports.plugins import everywhere, of_agent
 
     loaded = list(dict.fromkeys(handler.plugin for handler in agent.hooks.loaded if not handler.builtin))
-    known = {fact["name"]: fact for source in of_agent(agent) for fact in source.facts}
+    known = {fact["name"]: fact for source in of_agent(agent, everywhere()) for fact in source.facts}
     order = [name for name in known if name in loaded]
     return [known.get(name, {"name": name}) for name in [*order, *(name for name in loaded if name not in known)]]
 
