@@ -17,11 +17,15 @@ from connectagent.cli import main
 from connectagent.records import disk
 
 ROOT = Path(__file__).parents[1]
-_OS = """pread pwrite fork forkpty register_at_fork killpg getpgid setsid setpgid getuid geteuid getgid getegid chown
-fchmod fchown mkfifo mknod openpty ttyname sysconf statvfs uname nice getloadavg sync wait3 wait4 sched_getaffinity O_NOFOLLOW
-O_NONBLOCK O_DIRECTORY O_CLOEXEC posix_fadvise posix_spawn"""
-_SIGNAL = """SIGKILL SIGHUP SIGUSR1 SIGUSR2 SIGWINCH SIGTSTP SIGALRM SIGPIPE SIGCHLD SIGCONT SIGSTOP SIGQUIT alarm
-setitimer pause pthread_kill pthread_sigmask siginterrupt sigwait"""
+_OS = """
+pread pwrite fork forkpty register_at_fork killpg getpgid setsid setpgid getuid geteuid getgid getegid chown
+fchmod fchown mkfifo mknod openpty ttyname sysconf statvfs uname nice getloadavg sync wait3 wait4
+sched_getaffinity O_NOFOLLOW O_NONBLOCK O_DIRECTORY O_CLOEXEC posix_fadvise posix_spawn
+"""
+_SIGNAL = """
+SIGKILL SIGHUP SIGUSR1 SIGUSR2 SIGWINCH SIGTSTP SIGALRM SIGPIPE SIGCHLD SIGCONT SIGSTOP SIGQUIT alarm
+setitimer pause pthread_kill pthread_sigmask siginterrupt sigwait
+"""
 _SELECT = "poll epoll kqueue POLLOUT POLLERR POLLHUP POLLIN"
 LACKING = {name: set(text.split()) for name, text in {"os": _OS, "signal": _SIGNAL, "select": _SELECT}.items()}
 MODULES = {"fcntl", "termios", "resource", "pwd", "grp", "pty", "tty", "crypt", "readline"}
