@@ -212,10 +212,14 @@ def test_a_handler_of_a_plugin_with_several_is_found() -> None:
     def make(log: Any = False) -> Agent:
         return Agent("shop", [refund], llm=model, plugins=[Helper()], quiet=True, log=log)
 
-    finding = bisect(recorded(make), make, "calls refund", by=["handlers", "prompt"])
+    record = recorded(make)
+    finding = bisect(record, make, "calls refund", by=["handlers", "prompt"])
     assert finding.is_confirmed and finding.needed == ["Helper: Helper.harm (after_user_input)"], finding
     assert finding.text is not None and finding.line == "Money back!"
     assert finding.maker["handler"] == "Helper.harm"
+    both = bisect(record, make, "calls refund", by=["plugins", "handlers"])
+    assert both.needed == ["Helper"] and both.handlers == ["Helper: Helper.harm (after_user_input)"], both
+    assert "handlers:  Helper: Helper.harm" in str(both)
 
 
 def test_what_handlers_do_themselves_is_told_without_a_model() -> None:

@@ -237,7 +237,7 @@ def play(turns: list[Turn], **options: Any) -> None:
         session.turn(turn)
 
 
-CASES = int(os.environ.get("PROPERTY_CASES", "800"))  # set it for a longer run, which draws new cases
+CASES = int(os.environ.get("PROPERTY_CASES", "500"))  # set it for a longer run, which draws new cases
 MEAN = settings(
     max_examples=CASES,
     deadline=None,
@@ -253,13 +253,13 @@ def test_whatever_handlers_do_each_request_is_valid_and_the_next_turn_works(turn
     play(turns)
 
 
-@settings(MEAN, max_examples=CASES // 10)
+@settings(MEAN, max_examples=CASES // 6)
 @given(turns=st.lists(TURNS, min_size=1, max_size=2))
 def test_whatever_handlers_do_in_awaited_turns_the_same_holds(turns: list[Turn]) -> None:
     play(turns, awaited=True)
 
 
-@settings(MEAN, max_examples=CASES // 15)
+@settings(MEAN, max_examples=CASES // 10)
 @given(turns=st.lists(TURNS, min_size=1, max_size=2))
 def test_whatever_handlers_do_the_record_is_one_yaml_document(turns: list[Turn], tmp_path_factory: Any) -> None:
     folder = tmp_path_factory.mktemp("co")

@@ -68,7 +68,7 @@ def unnamed(before: list[str], now: list[str]) -> list[str]:
     changelog = (ROOT / "CHANGELOG.md").read_text()
     unreleased = re.split(r"^## ", changelog, flags=re.MULTILINE)[1]
     gone = [line for line in before if line not in now]
-    names = {line: re.split(r"[(:]", line.removeprefix("class "))[0] for line in gone}
+    names = {line: re.split(r"[(:]", line.removeprefix("class "))[0].removesuffix(".__init__") for line in gone}
     return [line for line in gone if names[line].rpartition(".")[2] not in unreleased]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_conversation_property import FAULTS, MEAN, RESPONSES, Fault, Session, Turn, good
+from test_conversation_property import CASES, FAULTS, MEAN, RESPONSES, Fault, Session, Turn, good
 from test_wire_agent import agent_for
 from wire_driver import MODES, WIRE, Recording, load, recordings, replay_server
 
@@ -161,7 +161,7 @@ class Planned(Session):
         """It need not be one that a session may raise: that is tested elsewhere."""
 
 
-@settings(MEAN, max_examples=500)
+@settings(MEAN, max_examples=CASES // 2)
 @given(turns=PLANS)
 def test_a_session_with_the_same_handlers_is_replayed_byte_for_byte(turns: list[Turn], tmp_path_factory: Any) -> None:
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():

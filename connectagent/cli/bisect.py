@@ -32,7 +32,7 @@ INTERRUPTED = 130
               help="The failure: 'calls NAME [/regex/]', 'says /regex/', 'result /regex/', 'error TYPE [by PLUGIN]', "
               "'rejected NAME [by PLUGIN]', or './check.py:function'.")  # fmt: skip
 @click.option("--by", default="plugins,prompt", show_default=True, metavar="LIST",
-              help="What is varied: plugins or handlers, and prompt.")  # fmt: skip
+              help="What is varied: plugins, handlers, prompt.")  # fmt: skip
 @click.option("--versions", metavar="RANGE",
               help="Search the versions of one plugin instead: NAME=1.0..2.0, or ./file.py@REV..REV.")  # fmt: skip
 @click.option("--samples", default=10, show_default=True, type=WholeNumber(min=1),
@@ -111,8 +111,8 @@ def _by(text: str) -> list[str]:
     for one in named:
         if one not in BY:
             raise usage_error(f"--by {one!r}: it takes {', '.join(BY)}.{did_you_mean(one, BY)}")
-    if not named or {"plugins", "handlers"} <= set(named):
-        raise usage_error("--by takes plugins or handlers, and prompt")
+    if not named:
+        raise usage_error(f"--by takes some of {', '.join(BY)}")
     return named
 
 

@@ -43,7 +43,8 @@ def bisect(
         record: the record's path, or what else `resume` takes.
         make: makes the agent, a fresh one for each run.
         bad: what is bad, as `calls refund`; see `connectagent.testing.symptoms.symptom`.
-        by: what is varied: `plugins` or `handlers`, and `prompt`.
+        by: what is varied: `plugins`, `handlers`, `prompt`. With the first two, the handlers of the plugins that are
+            found are searched.
         samples: how often each side of a comparison is run.
         keep: plugins that stay on.
         model: a model to ask in place of the agent's own.
@@ -62,7 +63,12 @@ def bisect(
         raise ConfigError(f"samples is a whole number from 1, not {samples}")
     case = Case(is_record(record), make, symptom(bad), model, live_tools, budget_usd, progress=progress)
     with sandboxed():
-        return Bisection(case, by, samples, keep).run()
+        finding = Bisection(case, [one for one in by if PLUGINS not in by or one != HANDLERS], samples, keep).run()
+        if {PLUGINS, HANDLERS} <= set(by) and finding.cause is not None and not finding.stopped:
+            guilty = {*finding.needed, *finding.cause.names}
+            inside = Bisection(case, [HANDLERS], samples, {*finding.units, *keep} - guilty).run()
+            finding.handlers, finding.stopped = inside.needed, inside.stopped
+        return finding
 
 
 def rate_of(

@@ -53,6 +53,7 @@ class Finding:
         why: more about the verdict.
         needed: a smallest part of the units with which it happens, all others off.
         cause: a smallest part of the units that is enough to turn off, with how often it happened.
+        handlers: the handlers of the cause that are needed, where they were searched too.
         text: the smallest text of the request that is enough to leave out, or None.
         line: the line in which it stands.
         maker: who added that text first.
@@ -77,6 +78,7 @@ class Finding:
     cause: Cause | None = None
     with_: Rate = field(default_factory=Rate)
     without: Rate = field(default_factory=Rate)
+    handlers: list[str] = field(default_factory=list)
     text: Cause | None = None
     line: str = ""
     maker: dict[str, Any] = field(default_factory=dict)
@@ -108,6 +110,8 @@ class Finding:
             lines.append(f"needed:    {' and '.join(shown)}")
         if self.cause is not None:
             lines.append(f"turn off:  {' and '.join(self.cause.names):<12} {self.cause.rates}")
+        if self.handlers:
+            lines.append(f"handlers:  {' and '.join(self.handlers)}")
         if self.text is not None:
             by = f", added by {actor(self.maker)}" if self.maker else ""
             inside = "" if self.line == self.text.names[0] else f" in {_quoted(self.line)}"
