@@ -611,6 +611,18 @@ def test_a_record_of_a_stranger_does_not_run_its_script(project: Path, tmp_path:
     assert "connectagent bisect bug.yaml" in done.stderr
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_a_secret_in_the_text_that_is_found_is_not_shown(project: Path, form: list[str]) -> None:
+    secret = "sk-proj-" + "a1B2c3D4" * 5
+    script = SCRIPT.replace('"Give it back" in json', f'"{secret}" in json').replace("import guard\n", "")
+    text = f'"Thanks. Use {secret} now."'
+    (project / "secret.py").write_text(script.replace('"Thanks."', text).replace(", guard.tone", ""))
+    run_in(project, sys.executable, "secret.py")
+    done = bisected(project, "last", "secret.py", "--bad", "calls refund", *form)
+    assert done.returncode == 0, done.stderr
+    assert "polite" in done.stdout and secret not in done.stdout + done.stderr
+
+
 def test_ctrl_c_ends_it_with_what_is_known(project: Path) -> None:
     slow = SCRIPT.replace("    def complete(self, messages, tools=None):\n", SLOW)
     (project / "slow.py").write_text(slow)

@@ -18,6 +18,7 @@ from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo, echo_json
 from connectagent.cli.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError, did_you_mean
+from connectagent.output.masking import mask
 from connectagent.output.rows import many
 from connectagent.records.find import find_record
 
@@ -64,7 +65,7 @@ def bisect(record: str, program: str | None, bad: str, **options: Any) -> None:
         finding = _finding(path, program, bad, by, options)
     except (ConfigError, PluginError, OSError) as error:
         raise usage_error(str(error)) from error
-    echo_json(data_of(finding)) if options["as_json"] else echo(finding)
+    echo_json(mask(data_of(finding))) if options["as_json"] else echo(mask(str(finding)))
     if not finding.is_confirmed:
         raise click.exceptions.Exit(INTERRUPTED if finding.stopped == "interrupted" else 1)
 

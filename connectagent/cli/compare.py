@@ -15,6 +15,7 @@ from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import echo, echo_json
 from connectagent.cli.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError
+from connectagent.output.masking import mask
 from connectagent.settings import override, overrides
 
 
@@ -52,7 +53,7 @@ def compare(records: tuple[str, ...], agent: str | None, as_json: bool, tracebac
         found = _compared(paths, program, traceback, options)
     except (ConfigError, PluginError, OSError) as error:
         raise usage_error(str(error)) from error
-    echo_json(_data(found)) if as_json else echo(found)
+    echo_json(mask(_data(found))) if as_json else echo(mask(str(found)))
     if found.stopped == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
     if found.p < 0.05 and sum(found.differences) > 0:
