@@ -189,7 +189,7 @@ def maker(change: Change) -> Any:
 
 
 @settings(
-    max_examples=int(os.environ.get("PROPERTY_CASES", "250")),
+    max_examples=int(os.environ.get("PROPERTY_CASES", "120")),
     deadline=None,
     database=None,
     derandomize=True,

@@ -42,7 +42,7 @@ class Watched(Session):
         assert plain(history.messages) == plain(self.agent.current_session["messages"])
 
 
-@settings(MEAN, max_examples=int(os.environ.get("PROPERTY_CASES", "250")))
+@settings(MEAN, max_examples=int(os.environ.get("PROPERTY_CASES", "120")))
 @given(turns=st.lists(TURNS, min_size=1, max_size=2))
 def test_the_changes_that_a_record_lists_give_exactly_the_conversation(
     turns: list[Turn], tmp_path_factory: Any

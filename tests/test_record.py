@@ -317,7 +317,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=int(os.environ.get("PROPERTY_CASES", "120")), deadline=None)
 def test_whatever_is_json_comes_out_of_yaml_as_it_went_in(value: Any) -> None:
     assert repr(reloaded(value)) == repr(value)
 

@@ -191,7 +191,7 @@ def test_the_shell_completes_commands_and_options() -> None:
         command = [sys.executable, "-m", "connectagent"]
         return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
 
-    assert completed("connectagent re") == "plain,resume\nplain,replay\n"
+    assert completed("connectagent re") == "plain,resume\nplain,replay\nplain,report\n"
     assert "plain,--max-iterations\n" in completed("connectagent run --m")
 
 
