@@ -200,7 +200,11 @@ LINES = [
 
 
 @given(st.lists(st.sampled_from(LINES) | st.text(max_size=12), max_size=8), st.data())
-@settings(max_examples=int(os.environ.get("PROPERTY_CASES", "600")), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=int(os.environ.get("PROPERTY_CASES", "600")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_any_text_is_read_as_yaml_reads_it_or_refused(folder: Path, lines: list[str], data: Any) -> None:
     start = data.draw(st.sampled_from(["", "agent: a\nturns:\n- turn: 1\n", "turns:\n- turn: 1\n  trace:\n"]))
     _assert_same((start + "\n".join(lines)).encode("utf-8", "replace").decode())
@@ -228,7 +232,11 @@ def _assert_same(text: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=int(os.environ.get("PROPERTY_CASES", "160")), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=int(os.environ.get("PROPERTY_CASES", "160")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 def test_a_record_with_characters_changed_is_read_as_yaml_reads_it(folder: Path, data: Any) -> None:
     plain = folder / "plain.yaml"  # one agent for all examples
     text = plain.read_text() if plain.exists() else path_of(_plain_agent()).rename(plain).read_text()
