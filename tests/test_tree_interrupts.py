@@ -85,7 +85,7 @@ def _what_is_wrong(root: Agent) -> list[str]:
     return found
 
 
-STEP = 1 if os.environ.get("CONNECTAGENT_CUTS") == "all" else 2  # by default every second line
+STEP = 1 if os.environ.get("CONNECTAGENT_CUTS") == "all" else 3  # by default every third line
 
 
 def test_a_tree_that_is_interrupted_at_any_line_of_the_package_can_go_on() -> None:

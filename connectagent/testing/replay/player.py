@@ -344,7 +344,7 @@ class Player:
     def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
         """The run of the turn that this call is, the first that was not taken yet."""
         runs = [run for run in self.turn.runs if run.name == name] if self.turn is not None else []
-        same = [run for run in runs if not run.used and canonical(run.arguments) == arguments]
+        same = [run for run in runs if not run.used and run.key(canonical) == arguments]
         for run in same:
             if run.id == id:
                 return run, ""
