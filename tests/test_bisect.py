@@ -33,7 +33,6 @@ from connectagent import (
     on_error,
     run_async,
 )
-from connectagent.cli import main
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.errors import ConfigError, Paused, ToolRejected
 from connectagent.testing import Finding, ScriptedLLM, bisect, call
@@ -597,21 +596,10 @@ def test_the_first_bad_version_of_a_file_is_found_and_a_broken_one_skipped(proje
         (["last", "scrpt.py", "--bad", "calls refund"], "scrpt.py"),
     ],
 )
-def test_a_mistake_gets_one_message(
-    project: Path,
-    arguments: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(project)
-    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
-    monkeypatch.setenv("HOME", str(project))
-    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert main(["bisect", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert said in shown.err and "Traceback" not in shown.err and not shown.out
-    assert len(shown.err.splitlines()) <= 6
+def test_a_mistake_gets_one_message(project: Path, arguments: list[str], said: str) -> None:
+    done = bisected(project, *arguments)
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) <= 6 and not done.stdout
 
 
 def test_a_record_of_a_stranger_does_not_run_its_script(project: Path, tmp_path: Path) -> None:
