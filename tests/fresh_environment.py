@@ -80,7 +80,8 @@ class Environment:
         return self.run("-m", "connectagent", *arguments, **variables)
 
     def listed(self) -> dict[str, Any]:
-        return {row["distribution"]: row for row in json.loads(self.co("plugins", "doctor", "--json").stdout)}
+        found = json.loads(self.co("plugins", "doctor", "--json").stdout)
+        return {row["distribution"]: row for row in found["plugins"]}
 
     def install_checkout(self) -> None:
         """Install a copy of the checkout: a build writes into the folder that it builds."""

@@ -116,6 +116,7 @@ def test_a_new_package_has_tests_that_pass_and_an_entry_point_that_is_its_module
     table = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
     assert table["entry-points"]["connectagent"] == {"my-zoo": "connectagent_my_zoo"}
     assert "my-zoo" in (folder / "README.md").read_text()
+    assert (folder / "connectagent_my_zoo" / "py.typed").exists()
     tests = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
         cwd=folder,

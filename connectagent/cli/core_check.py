@@ -17,15 +17,11 @@ from connectagent.errors import LIBRARIES, install_again
 LIMIT_S = 60.0  # for all of them: a slow disk
 
 
-def core_problems(*, load: bool = True) -> list[str]:
-    """What is wrong with the libraries of connectagent: missing, too old, or not to be imported.
-
-    Args:
-        load: whether they are imported as well, which takes about two seconds.
-    """
+def core_problems() -> list[str]:
+    """What is wrong with the libraries of connectagent: missing, too old, or not to be imported."""
     found = {module: problem for module in LIBRARIES if (problem := _problem(module))}
     rest = [module for module in LIBRARIES if module not in found]
-    while load and rest:
+    while rest:
         broken, why = _first_broken(rest)
         if not broken:
             break

@@ -27,7 +27,10 @@ dependencies = ["connectagent>=0.1,<0.2"]
 {name} = "{module}"
 {brings}
 [tool.setuptools]
-py-modules = ["{module}"]
+packages = ["{module}"]
+
+[tool.setuptools.package-data]
+{module} = ["py.typed"]
 
 [tool.pytest.ini_options]
 pythonpath = ["."]
@@ -79,7 +82,7 @@ def test_the_turn_goes_its_way(no_network):
 @click.argument("name")
 @click.option("--hooks", default="after_tools", show_default=True, help="The hooks to begin with, by commas.")
 def new(name: str, hooks: str) -> None:
-    """Write a new package, connectagent-NAME, into the current folder: pyproject, module, README and tests."""
+    """Write a new package, connectagent-NAME, into the current folder: pyproject, package, README and tests."""
     name = re.sub(r"[-_.]+", "-", name).lower().removeprefix("connectagent-")
     if not re.fullmatch(r"[a-z][a-z0-9-]*[a-z0-9]|[a-z]", name):
         raise usage_error(f"a plugin's name is letters, digits and dashes, beginning with a letter, not {name!r}")
@@ -95,12 +98,13 @@ def new(name: str, hooks: str) -> None:
         "pyproject.toml": PYPROJECT.format(**words),
         "README.md": README.format(**words),
         "conftest.py": CONFTEST,
-        f"{module}.py": _module(name, listed),
+        f"{module}/__init__.py": _module(name, listed),
+        f"{module}/py.typed": "",
         f"tests/test_{name.replace('-', '_')}.py": TESTS.format(**words),
     }
     try:
-        (folder / "tests").mkdir(parents=True)
         for path, text in files.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8")
             click.echo(f"{folder}/{path}")
     except OSError as error:

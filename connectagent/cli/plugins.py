@@ -120,20 +120,20 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
 
 
 @plugins.command(short_help="Check the installation.")
-@click.option("--json", "as_json", is_flag=True, help="Print the plugins as a JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="Print {plugins, problems} as JSON.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=LIMIT_S, show_default=True,
               metavar="SECONDS", help="How long one plugin may take to load.")  # fmt: skip
 def doctor(as_json: bool, timeout: float) -> None:
     """Check the installation; the last line and the exit code are the summary.
 
-    The libraries of connectagent must be installed and new enough; without --json they are imported too. Each plugin
+    The libraries of connectagent must be installed, new enough and importable. Each plugin
     is loaded in a process of its own, so that a plugin that hangs or crashes is reported like any other.
     """
     found = check(everything(), timeout)
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
-    problems = [*core_problems(load=not as_json), *project_problems(), *shared_names()]
+    problems = [*core_problems(), *project_problems(), *shared_names()]
     if as_json:
-        click.echo(json.dumps([status.data() for status in found], indent=2))
+        click.echo(json.dumps({"plugins": [status.data() for status in found], "problems": problems}, indent=2))
         raise SystemExit(1 if broken or problems else 0)
     for status in found:
         click.echo(plain(f"{status.name} ({status.distribution} {status.version}): {status.status}"))
