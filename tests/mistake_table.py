@@ -38,7 +38,7 @@ class Mistake:
         files: more files of the folder, or others in place of `agent.py`.
         has_record: whether there was a session before.
         code: the exit code.
-        given: more for `Runner.run`.
+        given: more for `mistake_runner.run`.
     """
 
     name: str

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked
 import pytest
 from test_discovery import ENDING, site  # noqa: F401  a fixture
 from wire_server import WireServer, chat
@@ -55,8 +56,8 @@ def allowed(folder: Path | None = None) -> None:
 
 def co(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
     """A command as one that is installed: the current folder is no place of modules."""
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "connectagent", *arguments],
+    return forked.run(
+        "-P", "-m", "connectagent", *arguments,
         cwd=cwd,
         env={
             "PATH": os.environ["PATH"],
@@ -65,10 +66,7 @@ def co(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess
             "XDG_STATE_HOME": os.environ["XDG_STATE_HOME"],
             **variables,
         },
-        capture_output=True,
-        text=True,
         timeout=60,
-        stdin=subprocess.DEVNULL,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from pydantic import BaseModel
 
@@ -540,18 +541,18 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         git("add", "-A")
         git("commit", "-qm", f"Version {number}")
         git("tag", f"v{number}")
-    run_in(tmp_path, sys.executable, "script.py")
+    run_in(tmp_path, "script.py")
     return tmp_path
 
 
 def run_in(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key != "CONNECTAGENT_DIR"}
     environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), "COLUMNS": "80"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return forked.run(*command, cwd=folder, env=environment, timeout=120)
 
 
 def bisected(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return run_in(folder, sys.executable, "-m", "connectagent", "bisect", *arguments)
+    return run_in(folder, "-m", "connectagent", "bisect", *arguments)
 
 
 def test_the_command_names_the_plugin_and_the_text(project: Path) -> None:
@@ -617,7 +618,7 @@ def test_a_secret_in_the_text_that_is_found_is_not_shown(project: Path, form: li
     script = SCRIPT.replace('"Give it back" in json', f'"{secret}" in json').replace("import guard\n", "")
     text = f'"Thanks. Use {secret} now."'
     (project / "secret.py").write_text(script.replace('"Thanks."', text).replace(", guard.tone", ""))
-    run_in(project, sys.executable, "secret.py")
+    run_in(project, "secret.py")
     done = bisected(project, "last", "secret.py", "--bad", "calls refund", *form)
     assert done.returncode == 0, done.stderr
     assert "polite" in done.stdout and secret not in done.stdout + done.stderr

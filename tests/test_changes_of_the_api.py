@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import textwrap
 import warnings
 from pathlib import Path
 from typing import Any
 
+import forked
 import pluggy
 import pytest
 
@@ -173,7 +173,7 @@ def installed_plugin(folder: Path, requires: str) -> None:
 
 def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": f"{ROOT}:{folder}", "HOME": str(folder), "PATH": "/usr/bin:/bin", "COLUMNS": "200"}
-    return subprocess.run([sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True)
+    return forked.run(*command, cwd=folder, env=environment)
 
 
 def test_a_plugin_that_needs_a_later_version_is_refused_and_shown(folder: Path) -> None:

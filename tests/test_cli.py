@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 
 from connectagent import __version__
@@ -40,14 +41,8 @@ def environment(folder, **variables):
 
 def co(folder, *arguments, stdin="", **variables):
     """Run `connectagent` in a folder, with no key and an empty home."""
-    return subprocess.run(
-        [sys.executable, "-m", "connectagent", *arguments],
-        cwd=folder,
-        env=environment(folder, **variables),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=60,
+    return forked.run(
+        "-m", "connectagent", *arguments, cwd=folder, env=environment(folder, **variables), input=stdin, timeout=60
     )
 
 

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import forked
 import pytest
 from decision_cases import NAME, Stop, log_of, made, shape, trace_of
 from decision_table import DECISIONS, PROMPT, Decision
@@ -316,8 +316,7 @@ def connectagent(folder: Path, *arguments: str, **given: Any) -> tuple[subproces
     (folder / "script.py").write_text(SCRIPT)
     path = os.pathsep.join([str(FOLDER.parent), str(FOLDER)])
     environment = {**os.environ, "PYTHONPATH": path, "GIVEN": json.dumps({**given, "seen": str(folder / "seen")})}
-    command = [sys.executable, "-m", "connectagent", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    done = forked.run("-m", "connectagent", *arguments, cwd=folder, env=environment)
     return done, json.loads((folder / "seen").read_text())
 
 

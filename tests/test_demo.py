@@ -3,11 +3,10 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 import yaml
 
@@ -19,15 +18,7 @@ ROOT = Path(__file__).parents[1]
 
 def demo(folder, **variables):
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder), **variables}
-    return subprocess.run(
-        [sys.executable, "-m", "connectagent", "demo"],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return forked.run("-m", "connectagent", "demo", cwd=folder, env=environment, timeout=60)
 
 
 def files_in(folder):
@@ -130,14 +121,7 @@ def test_two_commands_of_the_readme_find_the_plugin_that_made_it_write_a_note(tm
     (line,) = re.findall(r"^\.venv/bin/connectagent (bisect demo .*?) *#", readme, re.MULTILINE)
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
     before = files_in(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-m", "connectagent", *shlex.split(line)],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = forked.run("-m", "connectagent", *shlex.split(line), cwd=tmp_path, env=environment, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "needed:    reminder (after_user_input, " in done.stdout and "turn off:  reminder " in done.stdout
     assert '"Write a note.", message 0, added by Reminder.remind' in done.stdout

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from test_discovery import site  # noqa: F401  a fixture
 
@@ -189,12 +189,10 @@ agent = Agent('a', [wipe], llm=ScriptedLLM([call('wipe')], 'Done.'), trust='stri
 
 
 def co(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "connectagent", *arguments],
+    return forked.run(
+        "-m", "connectagent", *arguments,
         cwd=folder,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder), **variables},
-        capture_output=True,
-        text=True,
         timeout=60,
     )
 

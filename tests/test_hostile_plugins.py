@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from connectagent import Agent, PluginError
@@ -84,12 +84,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def co(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     for path in folder.glob("*.imported"):
         path.unlink()
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "connectagent", *arguments],
+    return forked.run(
+        "-P", "-m", "connectagent", *arguments,
         cwd=folder.parent,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "HOME": str(folder.parent)},
-        capture_output=True,
-        text=True,
         timeout=120,
     )
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from record_agents import worker
 
@@ -36,11 +37,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def log(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "connectagent", "log", *arguments],
+    return forked.run(
+        "-m", "connectagent", "log", *arguments,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": os.getcwd(), "TZ": "UTC", **variables},
-        capture_output=True,
-        text=True,
         timeout=60,
     )
 
@@ -177,7 +176,7 @@ def test_tail_f_shows_what_another_process_does_as_it_does_it(folder: Path) -> N
                 if line.strip() == "Fine.":  # all of the first: another process begins the next one
                     agent = "from record_agents import worker; worker('second').input('Hello second')"
                     path = f"{ROOT}:{ROOT / 'tests'}"
-                    subprocess.run([sys.executable, "-c", agent], env={**environment, "PYTHONPATH": path}, check=True)
+                    forked.run("-c", agent, env={**environment, "PYTHONPATH": path}, check=True)
                 if line.strip() == "All of it is done.":
                     break
         finally:

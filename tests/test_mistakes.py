@@ -5,19 +5,11 @@ from __future__ import annotations
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mistake_runner import Runner
+from mistake_runner import run
 from mistake_table import AGENT, MISTAKES, RUN, Mistake
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[Runner]:
-    runner = Runner()
-    yield runner
-    runner.close()
 
 
 def folder_of(mistake: Mistake, above: Path) -> Path:
@@ -33,23 +25,21 @@ def folder_of(mistake: Mistake, above: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recorded(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the record of one session."""
     folder = tmp_path_factory.mktemp("recorded")
     (folder / "agent.py").write_text(AGENT)
-    assert runner.run(folder, shlex.split(RUN))[0] == 0
+    assert run(folder, shlex.split(RUN))[0] == 0
     return folder
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[mistake.name for mistake in MISTAKES])
-def test_a_mistake_costs_five_lines_that_name_it_and_its_remedy(
-    mistake: Mistake, runner: Runner, recorded: Path
-) -> None:
+def test_a_mistake_costs_five_lines_that_name_it_and_its_remedy(mistake: Mistake, recorded: Path) -> None:
     with tempfile.TemporaryDirectory() as above:
         folder = folder_of(mistake, Path(above))
         if mistake.has_record:
             shutil.copytree(recorded, folder, dirs_exist_ok=True)
-        code, output, error = runner.run(folder, shlex.split(mistake.command), **mistake.given)
+        code, output, error = run(folder, shlex.split(mistake.command), **mistake.given)
         if folder.exists():
             folder.chmod(0o755)
     assert code == mistake.code, error

@@ -5,11 +5,10 @@ from __future__ import annotations
 import io
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import yaml
 
@@ -101,7 +100,7 @@ def shown_number(cost: float | None) -> str:
 
 def told(*words: str) -> str:
     """What a command writes."""
-    done = subprocess.run([sys.executable, "-m", "connectagent", *words], capture_output=True, text=True, check=True)
+    done = forked.run("-m", "connectagent", *words, check=True)
     return done.stdout
 
 
@@ -217,7 +216,7 @@ if __name__ == "__main__":
 
 def test_a_killed_turn_counts_what_it_received_and_does_not_know_what_it_lost() -> None:
     Path("script.py").write_text(CRASHES)
-    assert subprocess.run([sys.executable, "script.py"], check=False).returncode == 9
+    assert forked.run("script.py", check=False).returncode == 9
 
     def tell_all() -> list[tuple[int, float | None]]:
         (listed,) = json.loads(told("log", "list", "--json"))
@@ -228,7 +227,7 @@ def test_a_killed_turn_counts_what_it_received_and_does_not_know_what_it_lost() 
 
     assert tell_all() == [(1 + 2 + 10 + 20 + 30 + 4, None)] * 3  # the call in which it died may have cost anything
     Path("again").touch()
-    resumed = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=True).stdout
+    resumed = forked.run("script.py", check=True).stdout
     assert resumed.splitlines() == ["Two.", "367 2.875 None"]
     assert tell_all() == [(367, None)] * 3
 
@@ -288,8 +287,8 @@ for agent in (root, child, grand):
 @pytest.mark.parametrize("related", ["related", "unrelated"])
 def test_what_agents_inside_spent_is_known_in_the_process_that_goes_on(related: str, logged: str) -> None:
     Path("family.py").write_text(FAMILY)
-    assert subprocess.run([sys.executable, "family.py", related, logged, "dies"], check=False).returncode == 9
-    resumed = subprocess.run([sys.executable, "family.py", related, logged], capture_output=True, text=True, check=True)
+    assert forked.run("family.py", related, logged, "dies", check=False).returncode == 9
+    resumed = forked.run("family.py", related, logged, check=True)
     assert resumed.stdout.splitlines() == ["Done.", "root 1.75 None 14", "child 1.0 None 8", "grand 0.25 0.25 2"]
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
+import forked
 import pytest
 from pydantic import BaseModel, TypeAdapter, create_model
 from typing_extensions import TypedDict
@@ -290,8 +289,7 @@ def test_killed_anywhere_it_gives_the_object_and_repeats_nothing(tmp_path: Path)
         place = tmp_path / str(point)
         place.mkdir()
         for die_at in (point, 10_000):
-            run = [sys.executable, "-c", KILLED, str(die_at)]
-            done = subprocess.run(run, cwd=place, env=environment, capture_output=True, text=True, timeout=60)
+            done = forked.run("-c", KILLED, str(die_at), cwd=place, env=environment)
             if done.returncode == 0:
                 break
             assert done.returncode == -9, done.stderr

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from click.testing import CliRunner
 from scripted_agents import CALL, agent_with, double, entries, is_by
@@ -505,8 +505,8 @@ else:
 
 def test_after_a_kill_nothing_that_was_fired_is_fired_again(tmp_path: Path) -> None:
     Path("script.py").write_text(KILLED)
-    assert subprocess.run([sys.executable, "script.py"], timeout=60).returncode == 9
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=60)
+    assert forked.run("script.py", timeout=60).returncode == 9
+    done = forked.run("script.py", timeout=60)
     assert done.stdout == "Done. {'began': 1, 'reports': 1, 'report': [1]}\n", done.stderr
     assert Path("seen.txt").read_text().split() == ["begun", "look", "one", "resumed"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from awaiting import go_on, take
 
@@ -423,8 +423,7 @@ agent = Agent("payer", [pay], llm=Model())
 def command(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
     Path("pay.py").write_text(SCRIPT)
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(connectagent.__file__).parents[1])}
-    line = [sys.executable, "-m", "connectagent", *arguments]
-    return subprocess.run(line, capture_output=True, text=True, env=environment, input=typed, timeout=60)
+    return forked.run("-m", "connectagent", *arguments, env=environment, input=typed)
 
 
 def test_the_command_line_says_how_a_paused_turn_goes_on_and_resume_ends_it(folder: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import forked
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -22,12 +23,10 @@ FIRING = [hook for hook in (*EVENTS, *AROUND) if hook != "on_error"]
 
 
 def co(folder, *arguments, **variables):
-    return subprocess.run(
-        [sys.executable, "-m", "connectagent", *arguments],
+    return forked.run(
+        "-m", "connectagent", *arguments,
         cwd=folder,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder), **variables},
-        capture_output=True,
-        text=True,
         timeout=60,
     )
 

@@ -7,9 +7,9 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 from connectagent.records.own import record_mark
@@ -38,12 +38,10 @@ NAMING = POLYGLOT.replace('open("ran", "w").close()', '"test/model"')  # a recor
 
 
 def co(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "connectagent", *arguments],
+    return forked.run(
+        "-m", "connectagent", *arguments,
         cwd=folder,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(folder)},
-        capture_output=True,
-        text=True,
         timeout=60,
     )
 
@@ -92,7 +90,7 @@ def test_the_own_record_runs_its_script(command: list[str], project: Path) -> No
 def test_a_record_that_is_python_too_is_not_run(command: list[str], tmp_path: Path) -> None:
     record = tmp_path / "bug.yaml"
     record.write_text(POLYGLOT % ("", str(record)))
-    subprocess.run([sys.executable, "bug.yaml"], cwd=tmp_path, check=True)
+    forked.run("bug.yaml", cwd=tmp_path, check=True)
     (tmp_path / "ran").unlink()
     done = co(tmp_path, *command, "bug.yaml")
     assert done.returncode in (1, 2) and "bug.yaml: not a record: line 4 " in done.stderr

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from connectagent import Agent, LLMResponse, Pause, Paused, Retry, TokenUsage, on_error, tool, xray
@@ -108,7 +109,7 @@ print(agent.input("Hi") if len(sys.argv) == 1 else agent.resume(sys.argv[1]))
 
 def test_a_model_that_was_given_as_an_object_is_asked_for_again_where_it_cannot_be_made() -> None:
     Path("script.py").write_text(GIVEN)
-    first = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
+    first = forked.run("script.py", check=False)
     assert (first.returncode, first.stdout) == (9, "asked\n")
     (record,) = Path(".co/evals").glob("*.yaml")
     words = [sys.executable, "script.py", str(record)]
@@ -196,9 +197,7 @@ def test_a_tool_that_succeeds_at_its_second_attempt_is_a_success_with_two_attemp
     failed, row = (row for row in news["rows"] if row["kind"] == "tool")
     assert (failed["status"], failed["bad"], "tried again" in failed["badges"]) == ("error", 1, True)
     assert (row["status"], row["bad"], row["attempt"], row["name"]) == ("success", 0, 2, "flaky")
-    told = subprocess.run(
-        [sys.executable, "-m", "connectagent", "log", "show"], capture_output=True, text=True, check=True
-    ).stdout
+    told = forked.run("-m", "connectagent", "log", "show", check=True).stdout
     assert "2 attempts" in told and "ConnectionError" in told
 
 

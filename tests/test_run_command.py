@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -51,9 +52,8 @@ agent = Agent(
 
 def run(folder: Path, *arguments: str, script: str = AGENT, **variables: str) -> subprocess.CompletedProcess[str]:
     (folder / "agent.py").write_text(script)
-    command = [sys.executable, "-m", "connectagent", "run", *arguments]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80", **variables}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
+    return forked.run("-m", "connectagent", "run", *arguments, cwd=folder, env=environment)
 
 
 def test_the_end_says_what_failed_and_where_what_it_cost_and_where_to_look(tmp_path: Path) -> None:

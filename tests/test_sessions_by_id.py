@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from connectagent import Agent, Pause, Paused, before_each_tool, before_llm, on_complete
@@ -282,12 +282,10 @@ agent = Agent("shop", llm=Counts())
 
 
 def co(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "connectagent", *arguments],
+    return forked.run(
+        "-m", "connectagent", *arguments,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(Path.cwd())},
         input=stdin,
-        capture_output=True,
-        text=True,
         timeout=60,
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import forked
 import pytest
 from security_tables import table
 from wire_server import WireServer, chat
@@ -49,8 +50,8 @@ def server() -> Iterator[WireServer]:
 
 def co(folder: Path, *arguments: str, wait: float | None = None) -> subprocess.CompletedProcess[str]:
     """A command as one that is installed; with `wait`, it is ended by Ctrl-C after so many seconds."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "connectagent", *arguments],
+    process = forked.start(
+        "-P", "-m", "connectagent", *arguments,
         cwd=folder,
         env={
             "PATH": os.environ["PATH"],
@@ -59,16 +60,12 @@ def co(folder: Path, *arguments: str, wait: float | None = None) -> subprocess.C
             "CONNECTAGENT_GATEWAY_KEY": "key-of-the-person",
             "OPENAI_API_KEY": "",
         },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    )  # fmt: skip
     if wait is not None:
         time.sleep(wait)
-        process.send_signal(signal.SIGTERM)
+        os.kill(process.pid, signal.SIGTERM)
     out, err = process.communicate(timeout=60)
-    return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+    return subprocess.CompletedProcess(arguments, int(process.returncode or 0), out, err)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import forked
 import pytest
 from record_agents import worker
 from view_agents import HOSTILE, Page, busy, failing
@@ -326,11 +327,9 @@ def test_the_command_exports_the_page_and_with_whole_also_texts_kept_apart(folde
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "connectagent", *arguments],
+    return forked.run(
+        "-m", "connectagent", *arguments,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": os.getcwd()},
-        capture_output=True,
-        text=True,
         timeout=60,
     )
 
