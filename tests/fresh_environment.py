@@ -89,7 +89,7 @@ class Environment:
         shutil.copytree(ROOT / "connectagent", copy / "connectagent", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, copy / name)
-        done = self.run("-m", "pip", "install", "--quiet", "--no-deps", str(copy), **OFFLINE)
+        done = self.run("-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", str(copy), **OFFLINE)
         assert done.returncode == 0, done.stderr
 
 

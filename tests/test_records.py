@@ -201,7 +201,7 @@ LINES = [
 
 @given(st.lists(st.sampled_from(LINES) | st.text(max_size=12), max_size=8), st.data())
 @settings(
-    max_examples=int(os.environ.get("PROPERTY_CASES", "600")),
+    max_examples=int(os.environ.get("PROPERTY_CASES", "300")),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -143,8 +143,8 @@ def test_the_conversation_of_an_inner_agent_is_shown(tab: Tab, served: Page) -> 
     page = tab.open(served.server.url)
     page.keyboard.press("c")
     page.click("#conversation .plugins button:text-is('checker')")
-    page.wait_for_selector("#conversation .message:has-text('You check.')")
-    assert len(page.query_selector_all("#conversation .message")) == 5
+    page.wait_for_function("document.querySelectorAll('#conversation .message').length === 5")
+    assert page.query_selector("#conversation .message:has-text('You check.')")
 
 
 def test_a_turn_that_was_resumed_is_shown_item_by_item_with_the_wait_for_a_person(tab: Tab, served: Page) -> None:

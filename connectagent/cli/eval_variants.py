@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -127,11 +128,15 @@ def _described(agent: Any) -> list[Any]:
 
 def _sources(module: ModuleType) -> set[Path]:
     """The script, and the modules of its folder that it has imported."""
-    folder = Path(str(module.__file__)).resolve().parent
+    folder = os.path.join(os.path.realpath(os.path.dirname(str(module.__file__))), "")
     modules = [one for name, one in list(sys.modules.items()) if not name.startswith(CHECKS)]
-    files = [getattr(one, "__file__", None) for one in modules]
-    paths = {Path(file).resolve() for file in files if isinstance(file, str)}
-    return {path for path in paths if folder in path.parents}
+    files = [file for one in modules if isinstance(file := getattr(one, "__file__", None), str)]
+    places = {place for place in set(map(os.path.dirname, files)) if _is_below(place, folder)}
+    return {Path(file).resolve() for file in files if os.path.dirname(file) in places}
+
+
+def _is_below(place: str, folder: str) -> bool:
+    return os.path.join(os.path.realpath(place), "").startswith(folder)
 
 
 def _is_own(path: Path) -> bool:
