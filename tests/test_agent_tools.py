@@ -290,7 +290,7 @@ def _run_of_eight(root: Agent, children: list[Agent], n: int) -> None:
         assert {entry["author"] for entry in session(child)["trace"]} == {child.name}
 
 
-RUNS = int(os.environ.get("CONNECTAGENT_RUNS", "300"))
+RUNS = int(os.environ.get("CONNECTAGENT_RUNS", "120"))
 
 
 def test_many_runs_of_eight_agents_at_the_same_time_do_not_mix() -> None:
