@@ -10,6 +10,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Service:
                 Route("/sessions/{id}/decision", self._checked(self.decision), methods=["POST"]),
                 Route("/v1/chat/completions", self._checked(self.completions), methods=["POST"]),
                 Route("/agui", self._checked(self.agui), methods=["POST"]),
+                *(self._a2a() if find_spec("a2a") and find_spec("sse_starlette") else []),
             ],
             exception_handlers={HTTPException: _refused},
         )
@@ -66,7 +68,7 @@ class Service:
 
     async def session(self, request: Request) -> Response:
         """How a session stands, and what waits in it."""
-        with self._session(request.path_params["id"]) as session:
+        with self.open_session(request.path_params["id"]) as session:
             if not session.record.exists():
                 raise HTTPException(404, "there is no such session")
             status, cost, tokens = session.sums()
@@ -81,7 +83,7 @@ class Service:
         prompt, number = _text(body.get("prompt"), "prompt"), body.get("number")
         if number is not None and (type(number) is not int or number < 1):
             raise HTTPException(400, "number is an integer of at least 1")
-        with self._slot(), self._session(request.path_params["id"]) as session:
+        with self.slot(), self.open_session(request.path_params["id"]) as session:
             return _answer(session.key, await self._outcome(session.aturn, prompt, number))
 
     async def decision(self, request: Request) -> Response:
@@ -89,7 +91,7 @@ class Service:
         body = await self._body(request)
         if not set(body) <= {"approve", "reject", "answer", "wait"} or not set(body) & {"approve", "reject", "answer"}:
             raise HTTPException(400, "a decision has approve, reject or answer, and perhaps wait")
-        with self._slot(), self._session(request.path_params["id"]) as session:
+        with self.slot(), self.open_session(request.path_params["id"]) as session:
             if not session.record.exists():
                 raise HTTPException(404, "there is no such session")
             return _answer(session.key, await self._outcome(session.aresume, **body))
@@ -108,7 +110,7 @@ class Service:
         if number is not None and not re.fullmatch("[1-9][0-9]{0,8}", number):
             raise HTTPException(400, "X-Turn-Number is an integer of at least 1")
         prompt, key = _text(messages[-1].get("content"), "content"), key or uuid.uuid4().hex
-        with self._slot(), self._session(key) as session:
+        with self.slot(), self.open_session(key) as session:
             outcome = await self._outcome(session.aturn, prompt, None if number is None else int(number))
         headers = {"X-Session-Id": key}
         if outcome["status"] == "paused":
@@ -133,9 +135,37 @@ class Service:
         prompt = "" if run.resume else _text(users[-1].content, "content")
         decisions = [{"wait": one.interrupt_id, **_decision(one)} for one in run.resume or ()]
         _check_key(run.thread_id)
-        with self._slot():  # the stream takes one of its own: it may never begin
+        with self.slot():  # the stream takes one of its own: it may never begin
             events = self._run(run, prompt, len(users), decisions)
             return StreamingResponse(events, media_type="text/event-stream")
+
+    def _a2a(self) -> list[Route]:
+        """The agent's card, and messages of other agents."""
+        from a2a.server.request_handlers.response_helpers import agent_card_to_dict  # type: ignore[import-not-found, misc, unused-ignore]
+
+        from connectagent_serve.a2a import card_of, endpoint_of
+
+        answer = endpoint_of(self)
+
+        async def card(request: Request) -> Response:
+            """What the agent says of itself; everybody may read it."""
+            made = card_of(self.agent, str(request.url_for("a2a")), self.token is not None)
+            return JSONResponse(agent_card_to_dict(made))
+
+        async def a2a(request: Request) -> Response:
+            """A message of another agent, within the limits of every body."""
+            read = await self._read(request)
+
+            async def receive() -> Any:
+                return {"type": "http.request", "body": read, "more_body": False}
+
+            response: Response = await answer(Request(request.scope, receive))
+            return response
+
+        return [
+            Route("/.well-known/agent-card.json", self._checked(card, open_to_all=True)),
+            Route("/a2a", self._checked(a2a), methods=["POST"], name="a2a"),
+        ]
 
     # -- turns ---------------------------------------------------------------------------------
 
@@ -143,7 +173,7 @@ class Service:
         self, run: RunAgentInput, prompt: str, number: int, decisions: list[dict[str, Any]]
     ) -> AsyncIterator[str]:
         try:
-            with self._slot(), self._session(run.thread_id) as session:
+            with self.slot(), self.open_session(run.thread_id) as session:
                 async for text in run_events(run, _taken(session, prompt, number, decisions)):
                     yield text
         except HTTPException as error:  # another turn has begun meanwhile
@@ -162,11 +192,17 @@ class Service:
         except Exception as error:
             raise HTTPException(500, mask(f"{type(error).__name__}: {error}")) from None
 
-    def _session(self, key: str) -> Any:
+    def open_session(self, key: str) -> Any:
+        """The session of a key.
+
+        Raises:
+            HTTPException: it is none.
+        """
         _check_key(key)
         return self.agent.for_session(key)
 
-    def _slot(self) -> _Slot:
+    def slot(self) -> _Slot:
+        """One of the turns that may run at a time."""
         return _Slot(self)
 
     # -- checks --------------------------------------------------------------------------------
@@ -185,7 +221,17 @@ class Service:
         return checked
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        """The body, an object in JSON. Other types are refused: a page of another site could send them unasked."""
+        """The body, an object."""
+        try:
+            body = json.loads(await self._read(request))
+        except (ValueError, RecursionError):
+            raise HTTPException(400, "the body is not JSON") from None
+        if not isinstance(body, dict):
+            raise HTTPException(400, "the body is an object")
+        return body
+
+    async def _read(self, request: Request) -> bytes:
+        """The body, in JSON. Other types are refused: a page of another site could send them unasked."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, "the body is application/json")
         read = bytearray()
@@ -193,13 +239,7 @@ class Service:
             read += piece
             if len(read) > self.max_bytes:
                 raise HTTPException(413, f"a body has at most {self.max_bytes} bytes")
-        try:
-            body = json.loads(read)
-        except (ValueError, RecursionError):
-            raise HTTPException(400, "the body is not JSON") from None
-        if not isinstance(body, dict):
-            raise HTTPException(400, "the body is an object")
-        return body
+        return bytes(read)
 
 
 class _Slot:

@@ -1,0 +1,174 @@
+"""A2A: a context is a session, and a task is one of its turns. It needs `connectagent-serve[a2a]`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from a2a.helpers import (  # type: ignore[import-not-found, misc, unused-ignore]
+    get_data_parts,
+    get_text_parts,
+    new_data_part,
+    new_task_from_user_message,
+    new_text_part,
+)
+from a2a.server.agent_execution import AgentExecutor, RequestContext  # type: ignore[import-not-found, misc, unused-ignore]
+from a2a.server.events import EventQueue  # type: ignore[import-not-found, misc, unused-ignore]
+from a2a.server.request_handlers import DefaultRequestHandler  # type: ignore[import-not-found, misc, unused-ignore]
+from a2a.server.routes import create_jsonrpc_routes  # type: ignore[import-not-found, misc, unused-ignore]
+from a2a.server.tasks import InMemoryTaskStore, TaskUpdater  # type: ignore[import-not-found, misc, unused-ignore]
+from a2a.types import (  # type: ignore[import-not-found, misc, unused-ignore]
+    AgentCapabilities,
+    AgentCard,
+    AgentInterface,
+    AgentSkill,
+    HTTPAuthSecurityScheme,
+    SecurityRequirement,
+    SecurityScheme,
+    StringList,
+    TaskState,
+)
+from starlette.exceptions import HTTPException
+
+from connectagent import ConfigError, DivergenceError, Paused, SessionBusy, mask
+
+if TYPE_CHECKING:
+    from connectagent_serve.app import Service
+
+DECISIONS = ("approve", "reject", "answer")
+
+
+def card_of(agent: Any, address: str, protected: bool) -> Any:
+    """What an agent says of itself to others; its instructions and tools stay its own.
+
+    Args:
+        agent: the agent.
+        address: the URL at which it takes messages.
+        protected: whether clients need a bearer token.
+    """
+    said = agent.description or f"The agent {agent.name}."
+    card = AgentCard(
+        name=agent.name,
+        description=said,
+        version="1",
+        supported_interfaces=[AgentInterface(url=address, protocol_binding="JSONRPC", protocol_version="1.0")],
+        capabilities=AgentCapabilities(streaming=True),
+        default_input_modes=["text/plain", "application/json"],
+        default_output_modes=["text/plain", "application/json"],
+        skills=[AgentSkill(id=agent.name, name=agent.name, description=said, tags=["agent"])],
+    )
+    if protected:
+        bearer = SecurityScheme(http_auth_security_scheme=HTTPAuthSecurityScheme(scheme="bearer"))
+        card.security_schemes["bearer"].CopyFrom(bearer)
+        card.security_requirements.append(SecurityRequirement(schemes={"bearer": StringList()}))
+    return card
+
+
+def endpoint_of(service: Service) -> Any:
+    """The function that answers the requests of A2A's JSON-RPC."""
+    card = card_of(service.agent, "/a2a", service.token is not None)
+    handler = DefaultRequestHandler(agent_executor=Turns(service), task_store=InMemoryTaskStore(), agent_card=card)
+    return create_jsonrpc_routes(handler, "/a2a")[0].endpoint
+
+
+class Turns(AgentExecutor):  # type: ignore[import-not-found, misc, unused-ignore]
+    """Takes a turn for each task. Where the session waits, the message decides, whichever task it is for."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Take a turn, or go on with the one that waits."""
+        message: Any = context.message
+        updates = TaskUpdater(event_queue, str(context.task_id), str(context.context_id))
+        if context.current_task is None:
+            task = new_task_from_user_message(message)
+            task.id, task.context_id = updates.task_id, updates.context_id
+            await event_queue.enqueue_event(task)
+        await updates.start_work()
+        state, parts = await self._outcome(message, updates)
+        await updates.update_status(state, updates.new_agent_message(parts) if parts else None)
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Say that a turn has been cancelled; `execute` was, and the record tells it."""
+        await TaskUpdater(event_queue, str(context.task_id), str(context.context_id)).cancel()
+
+    async def _outcome(self, message: Any, updates: TaskUpdater) -> tuple[Any, list[Any]]:
+        """What a task has come to, and what is said of it."""
+        waits = False
+        try:
+            with self.service.slot(), self.service.open_session(updates.context_id) as session:
+                waits = session.record.exists() and session.sums()[0] == "paused"
+                result = await _take(session, message, _decision(message) if waits else None, updates)
+                await updates.add_artifact([_part(result)], name="result")
+                return TaskState.TASK_STATE_COMPLETED, []
+        except Paused as paused:
+            waiting = [{"id": one.id, "call": one.call, "reason": one.reason} for one in paused.waiting]
+            parts = [new_text_part(mask(paused.reason)), new_data_part(mask({"waiting": waiting}))]
+            return TaskState.TASK_STATE_INPUT_REQUIRED, parts
+        except HTTPException as error:  # no slot is free, or the context is no name of a session
+            state, said = TaskState.TASK_STATE_REJECTED, error.detail
+        except (SessionBusy, DivergenceError) as error:
+            state, said = TaskState.TASK_STATE_REJECTED, str(error)
+        except (ConfigError, ValueError) as error:
+            state, said = TaskState.TASK_STATE_FAILED, str(error)
+        except Exception as error:
+            return TaskState.TASK_STATE_FAILED, [new_text_part(mask(f"{type(error).__name__}: {error}"))]
+        return TaskState.TASK_STATE_INPUT_REQUIRED if waits else state, [new_text_part(mask(said))]
+
+
+async def _take(session: Any, message: Any, decision: dict[str, Any] | None, updates: TaskUpdater) -> Any:
+    """Take a turn, or go on with the one that waits; each tool call is an update. Returns the turn's result."""
+    if decision is not None:
+        entries = session.aresume_stream(**decision)
+    else:
+        entries = session.astream(_prompt(message), _number(message))
+    result: Any = None
+    async with entries as given:
+        async for entry in given:
+            if entry["type"] == "result":
+                result = entry["result"]
+            elif entry["type"] == "tool_execution" and entry["status"] != "skipped":
+                told = {"tool": entry["tool_name"], "status": entry["status"], "arguments": entry.get("arguments")}
+                parts = [new_data_part(mask(told))]
+                await updates.update_status(TaskState.TASK_STATE_WORKING, updates.new_agent_message(parts))
+    return result
+
+
+def _part(result: Any) -> Any:
+    if isinstance(result, str):
+        return new_text_part(result)
+    dump = getattr(result, "model_dump", None)
+    return new_data_part(dump(mode="json")) if dump else new_text_part(str(result))
+
+
+def _prompt(message: Any) -> str:
+    text = "\n".join(get_text_parts(message.parts))
+    if not text.strip():
+        raise ValueError("a message has a text that is not empty")
+    return text
+
+
+def _number(message: Any) -> int | None:
+    """The number of the turn, from the message's metadata: a message that is sent again takes its turn once."""
+    number = dict(message.metadata).get("turn")
+    if number is None:
+        return None
+    if isinstance(number, bool) or number != int(number) or number < 1:
+        raise ValueError("the metadata's turn is an integer of at least 1")
+    return int(number)
+
+
+def _decision(message: Any) -> dict[str, Any]:
+    """What a message decides: an object with approve, reject or answer, and perhaps wait; or its text is the answer."""
+    objects = get_data_parts(message.parts)
+    if not objects:
+        return {"answer": _prompt(message)}
+    given = objects[0]
+    if not isinstance(given, dict) or not set(given) <= {*DECISIONS, "wait"} or len(set(given) & set(DECISIONS)) != 1:
+        raise ValueError("a decision has approve, reject or answer, and perhaps wait")
+    if given.get("approve") is False:
+        given = {**given, "reject": "rejected"}
+        del given["approve"]
+    return given
+
+
