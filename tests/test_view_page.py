@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import view_browser
 from view_agents import HOSTILE, Page, big, busy, company, failing, killed
-from view_browser import NEEDS_CHROMIUM, NODE, PNG, SHOWN, Tab
+from view_browser import NEEDS_CHROMIUM, NODE, PNG, SHOWN, Tab, until
 
 from connectagent import Agent, LLMRequest, before_llm
+from connectagent.records.findings import keep_finding
+from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM
 
 browser, served, tab = view_browser.browser, view_browser.served, view_browser.tab
@@ -143,7 +145,7 @@ def test_the_conversation_of_an_inner_agent_is_shown(tab: Tab, served: Page) -> 
     page = tab.open(served.server.url)
     page.keyboard.press("c")
     page.click("#conversation .plugins button:text-is('checker')")
-    page.wait_for_function("document.querySelectorAll('#conversation .message').length === 5")
+    until(lambda: len(page.query_selector_all("#conversation .message")) == 5)
     assert page.query_selector("#conversation .message:has-text('You check.')")
 
 
@@ -414,7 +416,8 @@ def test_axe_finds_nothing_in_any_state_and_nothing_scrolls_sideways(
     axe = NODE / "node_modules" / "axe-core" / "axe.min.js"
     if not axe.exists():
         pytest.skip(f"no axe-core in {NODE}: npm install --prefix {NODE} axe-core")
-    names = {one: name_of(made) for one, made in {"editor": company(), "busy": busy(), "failing": failing()}.items()}
+    editor = company()
+    names = {one: name_of(made) for one, made in {"editor": editor, "busy": busy(), "failing": failing()}.items()}
     names["doomed"] = killed().name
     tab = Tab(browser, viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True)
     found: list[Any] = []
@@ -449,6 +452,11 @@ def test_axe_finds_nothing_in_any_state_and_nothing_scrolls_sideways(
     page.keyboard.press("?")
     check("keys")
     page.keyboard.press("Escape")
+    keep(editor, "confirmed", "search")
+    page = fresh(f"record={names['editor']}")
+    page.click(".row:has(.badge.bisect) summary")
+    page.wait_for_selector(".bisected pre")
+    check("found")
     page.goto(f"{served.server.url}#record={names['editor']}&beside={names['busy']}")
     page.wait_for_selector("#beside .sides")
     check("beside")
@@ -459,7 +467,33 @@ def test_axe_finds_nothing_in_any_state_and_nothing_scrolls_sideways(
     check("filters")
     tab.context.close()
     assert found == []
-    assert tab.complaints == [] and len(states) == 10
+    assert tab.complaints == [] and len(states) == 11
+
+
+def keep(agent: Agent, said: str, tool: str) -> None:
+    """Keep a finding of a tool call."""
+    assert agent.record is not None
+    lines = [line for turn in read_record(agent.record)["turns"] for line in turn["lines"]]
+    entry = next(line for line in lines if line.get("tool_name") == tool and line["type"] == "tool_execution")
+    maker = {"file": __file__, "line": 7}
+    keep_finding(agent.record, {"symptom": f"calls {tool}", "said": said.splitlines(), "entry": entry, "maker": maker})
+
+
+def test_what_bisect_found_is_at_the_entry_that_was_bad_also_if_it_comes_later(tab: Tab, served: Page) -> None:
+    agent = busy()
+    page = tab.open(served.server.url)
+    assert not page.query_selector(".badge.bisect")
+    keep(agent, "turn off:  remind\n<img src=x onerror=alert(1)>", "search")
+    page.click(".row.tool:has(.badge.bisect) summary")
+    page.wait_for_selector(".bisected pre")
+    assert page.inner_text(".bisected h4") == "bisect: calls search"
+    assert page.inner_text(".bisected pre").splitlines() == ["turn off:  remind", "<img src=x onerror=alert(1)>"]
+    assert page.get_attribute(".bisected a.where", "href").startswith("vscode://file")
+    assert "not confirmed" in page.inner_text(".bisected .facts")
+    page.fill("#filter", "bisect")
+    until(lambda: tab.rows() == 1)
+    keep(agent, "turn off:  nothing", "search")
+    page.wait_for_selector(".row[open] .bisected pre:has-text('nothing')")
 
 
 def name_of(agent: Agent) -> str:

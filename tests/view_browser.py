@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,16 @@ def browser() -> Iterator[Any]:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield browser
         browser.close()
+
+
+
+def until(is_so: Callable[[], bool], most_s: float = 10.0) -> None:
+    """Wait until something is so; the page's policy forbids to evaluate it there again and again."""
+    end = time.monotonic() + most_s
+    while not is_so():
+        assert time.monotonic() < end, "it does not come to be so"
+        time.sleep(0.02)
+
 
 PNG = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c63f8cfc0f01f00050001ff"

@@ -21,6 +21,9 @@ from connectagent.errors import ConfigError, PluginError, did_you_mean
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
 from connectagent.records.find import find_record
+from connectagent.records.findings import keep_finding
+from connectagent.records.own import is_own
+from connectagent.records.read import read_ends
 
 BY = ("plugins", "handlers", "prompt")
 INTERRUPTED = 130
@@ -50,8 +53,8 @@ def bisect(record: str, program: str | None, bad: str, **options: Any) -> None:
     """Find what makes a recorded failure happen, by playing it again with plugins switched off.
 
     Recorded answers serve while a request is the same as then; from the first difference on, the model is asked, and
-    the step that is bad is always asked again. Tools answer from the record. Nothing is written. A difference counts
-    only if fresh samples confirm it.
+    the step that is bad is always asked again. Tools answer from the record. A difference counts only if fresh samples
+    confirm it. What is found is kept beside your own record, for `view` and `log summary`; nothing else is written.
 
     RECORD is as for `replay`; `demo` is the last demo. SCRIPT makes the agent, by default the script that a record of
     this project names.
@@ -65,9 +68,29 @@ def bisect(record: str, program: str | None, bad: str, **options: Any) -> None:
         finding = _finding(path, program, bad, by, options)
     except (ConfigError, PluginError, OSError) as error:
         raise usage_error(str(error)) from error
+    _keep(path, finding)
     echo_json(mask(data_of(finding))) if options["as_json"] else echo(mask(str(finding)))
     if not finding.is_confirmed:
         raise click.exceptions.Exit(INTERRUPTED if finding.stopped == "interrupted" else 1)
+
+
+def _keep(path: Path, finding: Any) -> None:
+    """Keep a finding beside the record, where that is the person's own."""
+    if finding.verdict == "cannot tell" or not is_own(read_ends(path, None, 1)):
+        return
+    entry = finding.place.entry
+    kept = {
+        "symptom": finding.symptom,
+        "confirmed": finding.is_confirmed,
+        "said": str(finding).splitlines()[1:],
+        "entry": {key: entry[key] for key in ("type", "timestamp", "call_id") if key in entry},
+        "maker": finding.maker,
+        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    try:
+        keep_finding(path, mask(kept))
+    except OSError as error:
+        click.echo(f"connectagent: view will not show this: it cannot be kept: {error}", err=True)
 
 
 def _plugins(options: dict[str, Any]) -> tuple[Any, ...]:

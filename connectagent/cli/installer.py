@@ -104,7 +104,8 @@ def _listed(tried: bool = False) -> list[dict[str, Any]]:
     """
     command = [sys.executable, "-m", "connectagent", "plugins", "doctor" if tried else "list", "--json"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode not in ((0, 1) if tried else (0,)) or not done.stdout.startswith("["):
+    if done.returncode not in ((0, 1) if tried else (0,)) or done.stdout[:1] not in ("[", "{"):
         raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr.strip()}")
-    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    told = json.loads(done.stdout)
+    rows: list[dict[str, Any]] = told["plugins"] if tried else told
     return rows

@@ -19,6 +19,7 @@ from connectagent.output.text import clean
 from connectagent.records.blobs import blob_folder
 from connectagent.records.disk import read_at
 from connectagent.records.file import newer_format, open_to_read
+from connectagent.records.findings import forget_findings
 from connectagent.settings import setting
 
 MAX_RECORDS = 1_000
@@ -299,8 +300,10 @@ def _removed(path: Path, dry_run: bool) -> bool:
 def _remove_blobs(
     removed: list[_RecordFile], users: Counter[str], blobs: dict[str, tuple[int, float, Path]], dry_run: bool
 ) -> int:
-    """Remove blobs that only removed records needed; how many. One that a session has just begun to use stays."""
+    """Remove what only removed records needed; how many blobs. One that a session has just begun to use stays."""
     gone = 0
+    for record in removed if not dry_run else ():
+        forget_findings(record.path)
     for digest in {digest for record in removed for digest in record.blobs}:
         if users[digest] or digest not in blobs:
             continue

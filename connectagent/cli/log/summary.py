@@ -11,7 +11,9 @@ from connectagent.cli.log.reading import record_argument, terminal
 from connectagent.cli.summary import Summary
 from connectagent.cli.usage import WholeNumber
 from connectagent.output.rows import Row
+from connectagent.output.text import visible
 from connectagent.records.find import find_record
+from connectagent.records.findings import findings_of
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.summary import summarise
 
@@ -27,6 +29,9 @@ def command(record: str | None, most: int) -> None:
     with refuse_odd(path):
         shown = terminal()
         rows = _summary(path, most).rows(shown, 1)
+        for one in findings_of(path):
+            rows.append(Row(0, ((visible(f"bisect: {one['symptom']}", 300), "bold"),), wrap=True))
+            rows += [Row(2, ((visible(line, 600), ""),), wrap=True) for line in one["said"][:40]]
         shown.show(rows or [Row(0, (("nothing failed, and nothing was called", ""),))])
 
 

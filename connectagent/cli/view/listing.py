@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from connectagent.cli.log.reading import data_text, number_of
+from connectagent.cli.view.editor import editor_link
 from connectagent.cli.view.rows import excerpt, inner_turn, row_of
 from connectagent.records.amended import retried
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.session.journal import LINES
 from connectagent.session.usage import spent_inside
 
+_FOUND = "bisect"  # the badge
 _OF_AN_END = ("status", "duration_ms", "tokens", "cost", "result", "error")
 
 
@@ -33,6 +35,7 @@ class Listing:
         items: the items of the record: a turn that was paused and resumed is two.
         ends: of each item its pairs, as recorded.
         waits: the waits that nobody has decided, by their ids.
+        found: the numbers of the rows with a finding, or that had one.
     """
 
     def __init__(self) -> None:
@@ -43,6 +46,7 @@ class Listing:
         self.items: list[dict[str, Any]] = []
         self.ends: list[dict[str, Any]] = []
         self.waits: dict[str, dict[str, Any]] = {}
+        self.found: list[int] = []
         self._last: dict[Any, int] = {}  # of each call the number of its last attempt's row
         self._started: dict[str, int] = {}  # what has no end yet, with the number of its row
 
@@ -102,6 +106,18 @@ class Listing:
             self.changed.append((len(self.rows), before))
         self._last[inner_turn(line), call] = self._last[line.get("call_id")] = row["n"]
 
+    def show_findings(self, findings: list[dict[str, Any]]) -> None:
+        """Show findings at the entries that they are of, in place of those before."""
+        places = {_identity(entry): number for number, entry in enumerate(self.entries)}
+        shown: dict[int, list[dict[str, Any]]] = {number: [] for number in self.found}
+        for one in findings:
+            if (number := places.get(_identity(one.get("entry", {})))) is not None:
+                shown.setdefault(number, []).append(_finding(one))
+        for number, found in shown.items():
+            badges = [badge for badge in self.rows[number].get("badges", ()) if badge != _FOUND]
+            self.rows[number] |= {"found": found, "badges": [*badges, _FOUND] if found else badges}
+        self.found = sorted(shown)
+
     def _note_wait(self, line: dict[str, Any]) -> None:
         if line.get("type") == "wait":
             self.waits[str(line.get("id"))] = line
@@ -139,6 +155,20 @@ class Listing:
                 one |= {"tokens": spent[branch].tokens, "cost": spent[branch].cost, "calls": spent[branch].calls}
         places = {branch: number for number, branch in enumerate(found)}
         return sorted(found.values(), key=lambda one: _path(one["branch"], places))
+
+
+def _identity(entry: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(entry.get(key)) for key in ("type", "timestamp", "call_id"))
+
+
+def _finding(one: dict[str, Any]) -> dict[str, Any]:
+    """A finding as the page shows it, with a link to the code of who made the text that was found."""
+    said = "\n".join(excerpt(line, 600)["text"] for line in one["said"][:40])
+    shown = {"symptom": excerpt(one["symptom"], 300)["text"], "said": said, "date": data_text(one.get("date", ""))[:40]}
+    maker = one.get("maker", {})
+    if maker.get("file"):
+        shown["where"] = excerpt(f"{maker['file']}:{maker.get('line')}", 300)["text"]
+    return {**shown, "confirmed": one.get("confirmed") is True, "edit": editor_link(maker)}
 
 
 def _path(branch: str, places: dict[str, int]) -> list[int]:

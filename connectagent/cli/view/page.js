@@ -48,18 +48,22 @@ function ask(session) {
   return source.news(session.name, session.rows.length, session.open, session.file);
 }
 
-// Puts what is new into the session.
+// Puts what is new into the session; the rows that have changed.
 /** @param {any} session @param {any} news */
 function take(session, news) {
   session.file = news.file;
   session.items.splice(session.open, Infinity, ...news.items);
   const open = session.items.findIndex((/** @type {any} */ item) => !item.status);
   session.open = Math.min(open < 0 ? session.items.length : open, Math.max(session.items.length - 1, 0));
-  for (const row of news.changed ?? []) session.rows[row.n] = row;
+  const found = news.found && news.found.at !== session.found ? news.found.rows : [];
+  session.found = news.found?.at ?? session.found;
+  const changed = [...(news.changed ?? []), ...found];
   for (const row of news.rows) session.rows.push(row);
+  for (const row of changed) session.rows[row.n] = row;
   session.agents = news.agents ?? session.agents;
   session.waits = news.waits ?? [];
   session.summary = news.summary;
+  return changed;
 }
 
 // Shows what is new in the session; what was scrolled to stays where it is.
@@ -73,9 +77,9 @@ async function update() {
   for (;;) {
     if (session !== state.shown) return;
     if (session.file && session.file !== news.file) return open(session.name);
-    take(session, news);
+    const changed = take(session, news);
     const rest = news.more ? ask(session) : null; // it is read while the rows are made
-    session.timeline.change(news.changed ?? []);
+    session.timeline.change(changed);
     await session.timeline.add();
     if (!rest) break;
     news = await rest;

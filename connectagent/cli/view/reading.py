@@ -18,6 +18,7 @@ from connectagent.cli.view.rows import MOST_IN_DETAIL, excerpt, fields_of
 from connectagent.errors import short_path
 from connectagent.output.rows import call_text
 from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.findings import findings_file, findings_of
 from connectagent.records.follow import Follower
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
@@ -41,9 +42,10 @@ class Reading:
         self._lock = threading.Lock()
         self._watched: tuple[int, dict[str, Any], list[WatchedAgent]] | None = None  # with the size of the record
         self._requests: dict[tuple[int, int], Request | None] = {}
+        self._found_at: int | None = None  # when the findings were written that the rows show
 
     def news(self, row: int = 0, item: int = 0) -> dict[str, Any]:
-        """What is new: `rows` and `items` (the turns) from these numbers on, `changed` rows, and `summary`.
+        """What is new: `rows` and `items` (the turns) from these numbers on, `changed` rows, `summary`; all of `found`.
 
         Of a long record it is the beginning, with `more`: the reader shows it while the rest is read.
 
@@ -60,6 +62,8 @@ class Reading:
             news = {"rows": rows, "changed": changed, "items": [dict(one) for one in items], "summary": summary}
             if more:
                 return {**news, "more": True}
+            if found := self._found():
+                news["found"] = found
             if rows:
                 news["agents"] = listing.agents()
             if summary["status"] == "paused":
@@ -79,6 +83,18 @@ class Reading:
             if end is not None and time.monotonic() > end:
                 return True
         return False
+
+    def _found(self) -> dict[str, Any]:
+        """The `rows` at which `connectagent bisect` has found something, and when (`at`); {} if it never has."""
+        try:
+            written = os.stat(findings_file(self.path)).st_mtime_ns
+        except OSError:
+            written = None
+        if written != self._found_at:
+            self._found_at = written
+            self._listing.show_findings(findings_of(self.path))
+        rows = [self._listing.rows[number] for number in self._listing.found]
+        return {"at": str(self._found_at), "rows": rows} if rows else {}
 
     def _waits(self) -> list[dict[str, Any]]:
         """What a person is to decide, each with the commands for it."""

@@ -87,6 +87,7 @@ export async function openEntry(session, row, node) {
     const shown = main.filter((/** @type {any} */ field) => (field.key !== "result" || field.text !== error) && !known.includes(field.key));
     detail.replaceChildren(
       facts(session, row, edit),
+      ...(row.found ?? []).map(foundNode),
       ...changed.map((/** @type {any} */ change) => changeNode(change, false)),
       ...shown.map((/** @type {any} */ field) => fieldNode(session, row, field)),
     );
@@ -109,6 +110,20 @@ function facts(session, row, edit) {
     el("a", {href: address({record: session.name, entry: row.n})}, "link to this entry"),
   ].filter(Boolean);
   return el("p", {class: "facts"}, ...parts.flatMap((part, number) => (number ? ["  ·  ", part] : [part])));
+}
+
+/** What `connectagent bisect` found of an entry. @param {any} found */
+function foundNode(found) {
+  const code = found.where && (found.edit ? el("a", {class: "where", href: found.edit, title: "Open in the editor"}, found.where) : found.where);
+  const where = code ? [el("span", {}, "added at ", code)] : [];
+  const facts = [found.confirmed ? "confirmed" : "not confirmed", ...where, found.date].filter(Boolean);
+  return el(
+    "div",
+    {class: "field bisected"},
+    el("h4", {}, `bisect: ${found.symptom}`),
+    el("pre", {}, found.said),
+    el("p", {class: "facts"}, ...facts.flatMap((part, number) => (number ? ["  ·  ", part] : [part]))),
+  );
 }
 
 /** @param {any} session @param {any} row @param {any} field */

@@ -1,0 +1,79 @@
+"""What `connectagent bisect` found of a record: `.co/bisect/<record's name>.json`, removed with the record."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from connectagent.errors import ConfigError
+from connectagent.records.blobs import blob_folder
+from connectagent.records.file import open_to_read
+
+MOST_BYTES = 1 << 20
+MOST = 20  # findings of one record
+
+
+def findings_of(record: Path) -> list[dict[str, Any]]:
+    """The findings of a record, the newest last; [] where there are none that can be read.
+
+    They are data, of whoever wrote the file. Each has `symptom`, the question, and `said`, its answer in lines; perhaps
+    `confirmed`, `entry` (`type`, `timestamp` and `call_id` of the entry that was called bad), `maker` (who added the
+    text that was found, as `by` of an entry) and `date`.
+    """
+    try:
+        with open_to_read(findings_file(record)) as file:
+            data = file.read(MOST_BYTES + 1)
+        found = json.loads(data) if len(data) <= MOST_BYTES else []
+    except (OSError, ConfigError, ValueError, RecursionError):
+        return []
+    return [one for one in found if _is_finding(one)][-MOST:] if isinstance(found, list) else []
+
+
+def keep_finding(record: Path, finding: dict[str, Any]) -> None:
+    """Keep a finding in place of the one with the same question.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    file = findings_file(record)
+    if file.parent.is_symlink():
+        raise OSError(errno.ELOOP, "a link may lead anywhere", str(file.parent))
+    kept = [one for one in findings_of(record) if one["symptom"] != finding["symptom"]]
+    kept = [*kept, finding][-MOST:]
+    while len(text := json.dumps(kept, default=str)) > MOST_BYTES and len(kept) > 1:
+        del kept[0]
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    fd, whole = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".new")
+    try:
+        with os.fdopen(fd, "w", encoding="ascii") as new:
+            new.write(text)
+        os.replace(whole, file)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(whole)
+        raise
+
+
+def forget_findings(record: Path) -> None:
+    """Remove the findings of a record that is removed."""
+    file = findings_file(record)
+    with contextlib.suppress(OSError):
+        if not file.parent.is_symlink():
+            file.unlink()
+
+
+def findings_file(record: Path) -> Path:
+    """Where the findings of a record are, if there are any."""
+    return blob_folder(record).with_name("bisect") / f"{record.stem}.json"
+
+
+def _is_finding(one: Any) -> bool:
+    if not isinstance(one, dict) or not isinstance(one.get("symptom"), str) or not isinstance(one.get("said"), list):
+        return False
+    parts = (one.get("entry", {}), one.get("maker", {}))
+    return all(isinstance(line, str) for line in one["said"]) and all(isinstance(part, dict) for part in parts)
