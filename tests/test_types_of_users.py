@@ -160,7 +160,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / f"example_{number}_{example.name}").write_text(example.read_text("utf-8"))
     for step in steps():
         if step.path.endswith(".py"):
-            (folder / Path(step.path).name).write_text(step.text)
+            path = Path(step.path)
+            place = folder / path.parent.name if path.name == "__init__.py" else folder
+            place.mkdir(exist_ok=True)
+            (place / path.name).write_text(step.text)
     (folder / "typed.py").write_text(TYPED)
     assert len(list(folder.iterdir())) > 60
     return folder
