@@ -12,7 +12,9 @@ import pytest
 from test_discovery import site  # noqa: F401  a fixture
 
 from connectagent import Agent, PluginError, ToolRejected, before_each_tool, settings, shadow, use
+from connectagent.cli import main
 from connectagent.records import read_record
+from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
@@ -276,3 +278,36 @@ def test_only_plugins_of_this_project_are_advised_to_be_installed(tmp_path: Path
     with pytest.raises(PluginError) as error:
         result_of(plugins=["wether"])
     assert "pip install" not in str(error.value)
+
+
+SEVERAL = """
+from connectagent import Agent, before_llm
+class Clock:
+    name = "clock"
+    @before_llm
+    def tell(self): print("tick")
+first = Agent("first", llm=None, model="offline", quiet=True, log=False)
+second = Agent("second", model="offline", plugins=[Clock()], quiet=True, log=False)
+agent = second
+def main():
+    Agent("third", model="offline", quiet=True, log=False)
+    print(second.input("Hi"))
+"""
+
+
+def test_what_the_person_leaves_out_is_of_one_of_the_agents_of_a_script(tmp_path: Path) -> None:
+    (tmp_path / "agents.py").write_text(SEVERAL)
+    assert "tick" in co(tmp_path, "run", "agents.py").stdout
+    done = co(tmp_path, "run", "agents.py", "-p", "no:clock")
+    assert done.returncode == 0 and "tick" not in done.stdout, done.stderr
+    done = co(tmp_path, "run", "agents.py", "-p", "no:clok")
+    assert done.returncode != 0 and "there is no plugin 'clok'" in done.stderr and "Known: " in done.stderr
+    assert len(done.stderr.splitlines()) <= 5, done.stderr
+
+
+def test_what_one_command_says_is_forgotten_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = dict(overrides)
+    (tmp_path / "agents.py").write_text(SEVERAL)
+    assert main(["run", "agents.py", "-p", "no:clock", "--model", "offline"]) == 0
+    assert overrides == before

@@ -25,8 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     from connectagent.settings import overrides
 
+    before = dict(overrides)
     overrides["program"] = None  # the command itself is no program of the project
     try:
         return invoke(given)
     finally:
-        overrides.pop("program", None)
+        overrides.clear()
+        overrides.update(before)

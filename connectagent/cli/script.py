@@ -16,6 +16,7 @@ import click
 from connectagent.cli.failure import script_is
 from connectagent.cli.plugin_options import with_given
 from connectagent.errors import ConfigError, did_you_mean, short_path
+from connectagent.hooks.left_out import for_all
 from connectagent.hooks.options import from_text
 from connectagent.records.own import is_own
 from connectagent.records.read import refuse_odd
@@ -79,7 +80,8 @@ def load(path: str, whole_traceback: bool = False) -> ModuleType:
     module, code = _compiled(path, NAME)
     sys.argv = [path]
     overrides["program"] = module.__file__
-    exec(code, module.__dict__)
+    with for_all():
+        exec(code, module.__dict__)
     return module
 
 

@@ -14,21 +14,13 @@ from typing import Any
 from connectagent.errors import ConfigError, PluginError, nearest
 from connectagent.hooks.connectonion import CONNECTONION, adapted
 from connectagent.hooks.entry_points import (
-    BY_DEFAULT,
-    CODE,
-    IN_CODE,
     MODELS,
-    PERSON,
-    USE,
     Installed,
-    LeftOut,
     check_required,
     clash,
-    describe_place,
     find,
     guarded,
     installed,
-    leaves_out,
     load,
     named,
     normalized,
@@ -39,6 +31,7 @@ from connectagent.hooks.entry_points import (
 )
 from connectagent.hooks.files import module_from_path
 from connectagent.hooks.handler import Handler, event_of, name_of, where
+from connectagent.hooks.left_out import BY_DEFAULT, CODE, IN_CODE, PERSON, USE, LeftOut, describe_place, leaves_out
 from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.options import Configured, configured
 from connectagent.hooks.specs import HOOKS

@@ -36,9 +36,6 @@ COMMANDS = f"{PROJECT}.commands"
 OWN_HOOKS = f"{PROJECT}.hooks"
 PREFIX = f"{PROJECT}-"
 GET = f"Install it from a clone of connectagent's repository: pip install ./plugins/{PREFIX}"
-# The places that name plugins. Other places are settings: a file's path, or an environment variable.
-CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
-IN_CODE = (CODE, USE)
 
 # The plugins that this project publishes.
 OFFICIAL = (
@@ -339,61 +336,3 @@ def check_required(handlers: Iterable[Any]) -> None:
                     f"plugin {handler.plugin!r} requires plugin {name!r}, which this agent does not have.{get} Name it "
                     f"too: plugins=[{name!r}, {handler.plugin!r}]"
                 )
-
-
-def leaves_out(item: Any) -> bool:
-    """Whether an item of a list of plugins is `"no:name"`."""
-    return isinstance(item, str) and item.startswith("no:")
-
-
-class LeftOut:
-    """The plugins that are left out by `"no:name"`.
-
-    `"no:name"` in settings or the environment leaves out plugins of these places, and defaults. A plugin that code or
-    the command line names is left out only by code or the command line.
-
-    Args:
-        items: everything that is named, each with its place.
-        built_in: the names of the built-in plugins, for which no entry point is read.
-    """
-
-    def __init__(self, items: list[tuple[Any, str]], built_in: Iterable[str]) -> None:
-        self.items: dict[str, tuple[str, str]] = {}  # by normalized name: as written, and its place
-        self.by_settings: set[str] = set()
-        self.by_person: set[str] = set()
-        self.by_code: set[str] = set()
-        for item, place in items:
-            if not leaves_out(item):
-                continue
-            names = {normalized(item[3:])}
-            self.items[normalized(item[3:])] = (item, place)
-            if normalized(item[3:]) not in built_in:
-                names |= {normalized(plugin.name) for plugin in named(item[3:])}
-            by = self.by_code if place in IN_CODE else self.by_person if place == PERSON else self.by_settings
-            by |= names
-
-    def __call__(self, name: str, place: str) -> bool:
-        """Whether a plugin named in a place is left out."""
-        stays = place in (*IN_CODE, PERSON)
-        by = [self.by_code, self.by_person] if stays else [self.by_code, self.by_person, self.by_settings]
-        return any(normalized(name) in names for names in by)
-
-    def check(self, known: set[str]) -> None:
-        """Refuse unknown names.
-
-        Raises:
-            PluginError: a name is unknown; the message quotes it with its place and suggests another.
-        """
-        for name, (item, place) in self.items.items():
-            if name not in known and not named(name):
-                near = nearest(name, known)
-                hint = f" Did you mean 'no:{near}'?" if near else ""
-                where, listed = describe_place(place), ", ".join(sorted(known))
-                raise PluginError(f"{item!r} ({where}): there is no plugin {name!r}.{hint} Known: {listed}")
-
-
-def describe_place(place: str) -> str:
-    """The place that names a plugin, for errors."""
-    if place.startswith("CONNECTAGENT_"):
-        return f"named by the environment variable {place}"
-    return {CODE: "named in code", PERSON: "named on the command line"}.get(place, f"named by {place}")

@@ -15,7 +15,6 @@ from connectagent.agents.again import definition_of
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import SHADOW, handlers_of, process_wide, shadow
 from connectagent.hooks.entry_points import (
-    PERSON,
     Installed,
     imported,
     is_factory,
@@ -24,6 +23,7 @@ from connectagent.hooks.entry_points import (
     options_of,
 )
 from connectagent.hooks.handler import Handler
+from connectagent.hooks.left_out import PERSON
 from connectagent.hooks.options import Configured, configured, read_options
 from connectagent.settings import check_file, named_plugins
 
