@@ -12,6 +12,7 @@ from connectagent.data import Message, ToolCall, TraceEntry
 from connectagent.records.blobs import restored
 from connectagent.records.history import history_begun, inside_begun, parts_of, settle, void_entries
 from connectagent.records.read import own_entries
+from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History, Line
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.snapshot import By
@@ -52,6 +53,7 @@ class Request:
         tools: the schemas of the tools; their names where the record has no schemas.
         options: the parameters of the provider's API.
         before: the `llm_call` entry of the call before; None for the first.
+        model: the model that was asked; of a record that does not tell, the one that answered.
         tool_makers: by the name of a tool: who added or changed it for this request only.
     """
 
@@ -61,11 +63,12 @@ class Request:
     tools: list[Any]
     options: dict[str, Any]
     before: TraceEntry | None = None
+    model: Any = None
     tool_makers: dict[str, By] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
         """The whole request as data."""
-        whole = {"model": self.entry.get("model"), "messages": [sent.message for sent in self.messages]}
+        whole = {"model": self.model, "messages": [sent.message for sent in self.messages]}
         return {**whole, **({"tools": self.tools} if self.tools else {}), **self.options}
 
 
@@ -175,20 +178,20 @@ class WatchedAgent:
     def requests(self) -> Iterator[Request]:
         """The requests, in order."""
         before: tuple[TraceEntry, Moment] | None = None
-        known: dict[str, Any] = {}
+        known = SentSoFar()
         for number, entry in enumerate(self.entries):
             if entry.get("type") != "llm_call" or entry.get("status") == "stand_in":
                 continue
-            recorded = entry.get("request")
-            given: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
             if is_aside(entry):
-                yield _request(entry, _moment_of(given.get("messages")), None, given)
+                aside = SentSoFar()
+                aside.take(entry)
+                yield _request(entry, _moment_of(aside.messages), None, aside)
                 continue
-            known |= {"tools": entry["tools"]} if "tools" in entry else {}
-            known |= {key: value for key, value in given.items() if key != "messages"}
+            known.take(entry)
             own = self.history.moments.get(self.marks[number], Moment())
             edits = self._edits(number)
-            moment = _edited(own, given["messages"], edits) if "messages" in given else own
+            others = known.own(own.messages)
+            moment = own if others is None else _edited(own, others, edits)
             made = _request(entry, moment, before, known)
             made.tool_makers = _tool_makers(edits)
             yield made
@@ -307,7 +310,7 @@ def _edited(own: Moment, messages: Any, edits: list[TraceEntry]) -> Moment:
 
 
 def _request(
-    entry: TraceEntry, now: Moment, before: tuple[TraceEntry, Moment] | None, known: dict[str, Any]
+    entry: TraceEntry, now: Moment, before: tuple[TraceEntry, Moment] | None, known: SentSoFar
 ) -> Request:
     then = before[1] if before is not None else Moment()
     lines = {id(line): number for number, (line, _) in enumerate(then.lines) if line is not None}
@@ -323,8 +326,9 @@ def _request(
         state, was = (SAME, None) if same else (CHANGED, then.messages[at])
         sent.append(SentMessage(message, now.by[place], state, was, *now.lines[place]))
     gone = [message for place, message in enumerate(then.messages) if place not in kept]
-    tools, options = known.get("tools") or [], known.get("options") or {}
-    return Request(entry, sent, gone, list(tools), dict(options), before[0] if before else None)
+    tools = known.names if known.tools is None else known.tools
+    model = entry.get("model") if known.model is None else known.model
+    return Request(entry, sent, gone, list(tools), dict(known.options or {}), before[0] if before else None, model)
 
 
 def _place_then(then: Moment, lines: dict[int, int], now: Moment, place: int, kept: set[int]) -> int | None:

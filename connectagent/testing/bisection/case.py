@@ -13,13 +13,14 @@ from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records.blobs import blob_folder
 from connectagent.records.read import read_record
+from connectagent.records.sent import canonical
 from connectagent.records.watched import Request, watched_agents
 from connectagent.session.journal import digest_of
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.testing.network import no_network
 from connectagent.testing.replay.answers import model_answer
-from connectagent.testing.replay.player import RecordEnds, canonical
+from connectagent.testing.replay.player import RecordEnds
 from connectagent.testing.replay.recording import Recording
 from connectagent.testing.replay.runs import Run, runs_of
 from connectagent.testing.symptoms import Symptom

@@ -12,9 +12,9 @@ from typing import Any
 from connectagent.data import Message, TraceEntry
 from connectagent.output.rows import call_text
 from connectagent.output.text import actor_with_place, visible
+from connectagent.records.sent import canonical
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
-from connectagent.testing.replay.player import canonical
 from connectagent.testing.replay.recording import Sent
 
 MOST_LINES = 12  # of a diff

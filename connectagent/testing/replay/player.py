@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,8 +18,7 @@ from connectagent.errors import Pause, ProviderError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
 from connectagent.loop.ending import Ending
-from connectagent.output.masking import current
-from connectagent.records.yaml_lines import json_line
+from connectagent.records.sent import canonical
 from connectagent.session.journal import is_aside
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By, shown_options
@@ -34,7 +32,6 @@ from connectagent.tools.tool import Tool
 
 WRITERS = ("textlog", "console")
 NOT_RECORDED = "(not recorded: {reason})"
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 
 
 class RecordEnds(BaseException):
@@ -43,12 +40,6 @@ class RecordEnds(BaseException):
 
 class RecordMiss(RecordEnds):
     """Something else is asked than then, so that the record has no answer to it."""
-
-
-def canonical(value: Any) -> str:
-    """A value in the form of a record, to compare it with what was recorded."""
-    text = json_line(value)
-    return _ADDRESS.sub("0x", current().text(text) if current().suspects(text) else text)
 
 
 class RecordedLLM(WordByWord):

@@ -12,6 +12,7 @@ from connectagent.data import Message, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import read_record, require_agent
+from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, LINES, is_aside
 from connectagent.session.snapshot import By
@@ -207,7 +208,7 @@ class Recording:
         sends = sends_in([entry for _, entry in self._kept])
         history = self._watched(sends)
         waiting: list[TraceEntry] = []
-        given = Given()
+        given = SentSoFar()
         begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") in _BEGINS}
         for at, (number, entry) in enumerate(self._kept):
             kind, item = entry.get("type"), self.items[number]
@@ -262,21 +263,7 @@ def sends_in(entries: list[TraceEntry]) -> dict[int, int]:
     return sends
 
 
-class Given:
-    """What requests were given besides the conversation: a record has what differs from the call before."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.parts: dict[str, Any] = {}
-
-    def take(self, entry: TraceEntry) -> None:
-        """Take the parts that an `llm_call` has."""
-        self.names = entry.get("tools", self.names)
-        recorded = entry.get("request")
-        self.parts = {**self.parts, "messages": None, **(recorded if isinstance(recorded, dict) else {})}
-
-
-def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, given: Given, model: Any) -> Sent:
+def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, given: SentSoFar, model: Any) -> Sent:
     """The request that the newest entry of a turn is about.
 
     Args:
@@ -293,14 +280,12 @@ def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, gi
     while since and before[since - 1].get("type") != "llm_call":
         since -= 1
     messages, makers = [message for message, _ in lines], [by for _, by in lines]
-    own = given.parts.get("messages")
-    if isinstance(own, list):  # a handler gave this one call others
+    if (own := given.own(messages)) is not None:  # a handler gave this one call others
         messages, makers = own, []
     changes = request_changes(before[since:])
     chosen = (changes[-1]["value"] or {}).get("model") if changes else None
     model = None if again else chosen or model
-    schemas, options = given.parts.get("tools"), given.parts.get("options")
-    return Sent(turn.number, iteration, model, messages, makers, given.names, changes, schemas, options)
+    return Sent(turn.number, iteration, model, messages, makers, given.names, changes, given.tools, given.options)
 
 
 class Watched(History):

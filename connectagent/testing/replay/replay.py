@@ -16,6 +16,7 @@ from connectagent.data import TraceEntry
 from connectagent.errors import Paused
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import describe
+from connectagent.records.sent import canonical
 from connectagent.session.history import History
 from connectagent.session.state import clone
 from connectagent.testing.replay.compare import (
@@ -28,7 +29,7 @@ from connectagent.testing.replay.compare import (
 )
 from connectagent.testing.replay.inside import InnerPlayer, turns_inside
 from connectagent.testing.replay.outcome import Replay
-from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss, canonical
+from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss
 from connectagent.testing.replay.playing import Playing, agent_of
 from connectagent.testing.replay.recording import RecordedTurn, Recording, Sent, conversation_of
 
