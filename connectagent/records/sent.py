@@ -1,4 +1,4 @@
-"""What a model call was sent, as its `llm_call` tells it: what differs from the call before, and a digest of all of it."""
+"""What a model call was sent, by its `llm_call`: what differs from the call before, and a digest of all of it."""
 
 from __future__ import annotations
 
