@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -12,14 +13,29 @@ from connectagent.output.masking import current
 from connectagent.records.yaml_lines import json_line
 from connectagent.session.state import same
 
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_ADDRESS, _HALVES = re.compile(r"\b0x[0-9a-f]{6,}\b"), re.compile("[\ud800-\udfff]")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+_MANY = 50  # up to so many containers, a value is never too deep for a record
 
 
 def canonical(value: Any) -> str:
     """A value in the form of a record, without what differs between processes; secrets count by their masks."""
-    text = json_line(value)
-    if current().suspects(text):
-        text = json_line(current().value(value))
+    text = as_recorded(value)
+    return as_recorded(current().value(value)) if current().suspects(text) else text
+
+
+def as_recorded(value: Any) -> str:
+    """The same of a value from a record, whose secrets are masked."""
+    try:
+        text = _encode(value)
+        if text.count("{") + text.count("[") > _MANY:
+            text = json_line(value)
+    except (TypeError, ValueError, RecursionError):  # what is not data
+        text = json_line(value)
+    if not text.isascii():
+        text = _HALVES.sub("\ufffd", text)
     return _ADDRESS.sub("0x", text) if "0x" in text else text
 
 
@@ -27,7 +43,7 @@ def mark_of(value: Any, shown: Callable[[Any], str] = canonical) -> bytes:
     """What stands for a message, a schema or the options in digests; the order of its keys does not count."""
     if isinstance(value, dict):
         value = dict(sorted(value.items(), key=_key))
-    found: bytes = _new_hash(shown(value).encode("utf-8", "replace")).digest()
+    found: bytes = _new_hash(shown(value).encode()).digest()
     return found
 
 
@@ -48,25 +64,26 @@ def schema_key(tool: Any, shown: Callable[[Any], str] = canonical) -> str:
 
 def digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], options: dict[str, Any] | None) -> str:
     """The digest of a request as it was handed to the LLM: twelve hex digits."""
-    return _whole(_hash_of(map(mark_of, messages)), model, _tools_mark(tools), options)
+    return _whole(_hash_of(map(mark_of, messages)), _given(model, tools, options))
 
 
 def recorded_digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], options: Any) -> str:
     """The same of a request that was rebuilt from a record, whose secrets are masked already."""
-    mark = partial(mark_of, shown=json_line)
-    return _whole(_hash_of(map(mark, messages)), model, _tools_mark(tools, json_line), options, json_line)
+    mark = partial(mark_of, shown=as_recorded)
+    return _whole(_hash_of(map(mark, messages)), _given(model, tools, options, mark))
 
 
 def _hash_of(marks: Iterable[bytes]) -> Any:
     return _new_hash(b"".join(marks))
 
 
-def _tools_mark(tools: Iterable[Any], shown: Callable[[Any], str] = canonical) -> bytes:
-    return b"".join(mark_of(tool, shown) for tool in tools)
+def _given(model: Any, tools: Iterable[Any], options: Any, mark: Callable[[Any], bytes] = mark_of) -> bytes:
+    """The marks of what a request has besides its messages."""
+    return b"tools" + b"".join(map(mark, tools)) + b"options" + mark(options or {}) + mark(model)
 
 
-def _whole(hashed: Any, model: Any, tools: bytes, options: Any, shown: Callable[[Any], str] = canonical) -> str:
-    hashed.update(b"tools" + tools + b"options" + mark_of(options or {}, shown) + mark_of(model, shown))
+def _whole(hashed: Any, given: bytes) -> str:
+    hashed.update(given)
     return str(hashed.hexdigest()[:12])
 
 
@@ -88,11 +105,12 @@ def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any
     else:
         known = dict(zip(map(id, own), marks, strict=True))
         hashed = _hash_of(known.get(id(one)) or mark_of(one) for one in messages)
-    tools, mark = before.get("marked", ((), b""))
-    if tools is not sent["tools"] and not same(tools, sent["tools"]):
-        mark = _tools_mark(sent["tools"])
-    before["marked"] = sent["tools"], mark
-    return _whole(hashed, sent["model"], mark, sent["options"])
+    given = sent["model"], sent["tools"], sent["options"]
+    same_given, marks_given = before.get("marked", (None, b""))
+    if not same(same_given, given):
+        marks_given = _given(*given)
+    before["marked"] = given, marks_given
+    return _whole(hashed, marks_given)
 
 
 def _mark_as_recorded(message: Any, instead: dict[str, str]) -> bytes:
@@ -158,7 +176,7 @@ class SentSoFar:
     def _schema(self, tool: Any) -> Any:
         if isinstance(tool, str):
             return self._schemas.get(tool, tool)
-        return self._schemas.setdefault(schema_key(tool, json_line), tool)
+        return self._schemas.setdefault(schema_key(tool, as_recorded), tool)
 
     def own(self, conversation: Sequence[Message]) -> list[Message] | None:
         """The messages of this call, if they are not those of the conversation."""
