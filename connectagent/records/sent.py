@@ -178,6 +178,11 @@ class SentSoFar:
             return self._schemas.get(tool, tool)
         return self._schemas.setdefault(schema_key(tool, as_recorded), tool)
 
+    @property
+    def is_edited(self) -> bool:
+        """Whether the messages of this call are not those of the conversation."""
+        return self.edited is not None or self.messages is not None
+
     def own(self, conversation: Sequence[Message]) -> list[Message] | None:
         """The messages of this call, if they are not those of the conversation."""
         return self.messages if self.edited is None else rebuilt(self.edited, conversation)
