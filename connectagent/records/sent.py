@@ -173,6 +173,10 @@ class SentSoFar:
         if isinstance(given.get("tools"), list):
             self.tools = [self._schema(tool) for tool in given["tools"]]
 
+    def schemas(self) -> list[Any]:
+        """The schemas of the tools, or their names."""
+        return list(self.names if self.tools is None else self.tools)
+
     def _schema(self, tool: Any) -> Any:
         if isinstance(tool, str):
             return self._schemas.get(tool, tool)
