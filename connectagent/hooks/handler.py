@@ -32,6 +32,7 @@ class Handler:
         shadowed: whether it runs on copies, and only its intended changes are traced.
         local: whether agents below its agent do not inherit it, as with `on_events` and `inherited = False`.
         thing: what was listed or registered: the function, or the object or module that has it.
+        options: what the plugin was given by its name.
 
     Attributes:
         resources: the parameters that are resources of the agent.
@@ -46,6 +47,7 @@ class Handler:
     shadowed: bool = False
     local: bool = False
     thing: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()

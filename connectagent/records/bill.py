@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
-from connectagent.records.parts import (
-    ANSWER,
-    SCHEMA,
-    UNKNOWN,
-    UNTOLD,
-    Divided,
-    Part,
-    same_until,
-    size_of,
-    who_of,
-)
+from connectagent.records import parts as made
+from connectagent.records.parts import ANSWER, SCHEMA, UNKNOWN, UNTOLD, Divided, Part, same_until, size_of, who_of
 from connectagent.records.watched import request_of, watched_agents
 from connectagent.session.journal import is_aside
 from connectagent.session.usage import Spent, counts, spent_in, usage_of
@@ -171,17 +162,15 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
             if entry.get("type") != "llm_call" or (entry.get("status") == "stand_in" and not counts(entry)):
                 continue
             place += 1
-            parts = known[entry["number"]] if entry["number"] in known else _rewound(record, entry["number"], blobs)
-            yield Billed(place, entry, _number(turn.get("turn")), str(entry.get("branch") or root), parts or None)
+            number, agent = entry["number"], str(entry.get("branch") or root)
+            parts = known[number] if number in known else _rewound(record, number, blobs)
+            yield Billed(place, entry, _number(turn.get("turn")), agent, parts or None)
 
 
 def _rewound(record: dict[str, Any], number: int, blobs: Path | None) -> list[Part]:
     """The parts of a call that was taken back, or done again."""
     request = request_of(record, number, blobs)
-    if request is None or not request.messages:
-        return []
-    messages = [(one.message, one.by, one.line, one.changes) for one in request.messages]
-    return Divided().parts(request.entry, list(messages), request.tools, request.tool_makers)
+    return [] if request is None or not request.messages else made.parts_of_request(request)
 
 
 def _number(value: Any) -> int:

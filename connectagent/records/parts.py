@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from connectagent.data import Message, TraceEntry
-from connectagent.records.watched import Sent
+from connectagent.records.watched import Request, Sent
 from connectagent.session.history import Line
 from connectagent.session.journal import is_aside
 from connectagent.session.messages import text_of
@@ -61,6 +61,12 @@ class Divided:
         if found is None or aside is not None:
             found = self._made[id(sent)] = sent, list(_message_parts(sent, aside))
         return found[1]
+
+
+def parts_of_request(request: Request) -> list[Part]:
+    """The parts of one request alone."""
+    messages: list[Sent] = [(one.message, one.by, one.line, one.changes) for one in request.messages]
+    return Divided().parts(request.entry, messages, request.tools, request.tool_makers)
 
 
 def schemas(tools: Iterable[Any], makers: dict[str, By] | None = None) -> Iterator[Part]:
