@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.hooks.sources import sources_of
+from connectagent.hooks.sources import as_listed, sources_of
 from connectagent.records.sent import as_recorded, canonical
 
 
@@ -27,8 +27,7 @@ def changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _versions(agent: Any) -> dict[str, str | None]:
-    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
-    return {handler.plugin: handler.version for handler in handlers}
+    return {handler.plugin: handler.version for handler in as_listed(agent.hooks.loaded)}
 
 
 def _other_sources(agent: Any, head: dict[str, Any]) -> set[str]:
@@ -36,7 +35,7 @@ def _other_sources(agent: Any, head: dict[str, Any]) -> set[str]:
     then = head.get("plugin_sources")
     if not isinstance(then, dict):
         return set()
-    now = sources_of(agent.hooks.loaded)
+    now = sources_of(as_listed(agent.hooks.loaded))
     sides = {name: [side.get(name) or {} for side in (then, now)] for name in then.keys() | now.keys()}
     return {name for name, (one, other) in sides.items() if as_recorded(one) != canonical(other)}
 

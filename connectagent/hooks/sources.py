@@ -46,16 +46,20 @@ def plain(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: one if isinstance(one, _PLAIN) else type(one).__name__ for key, one in sorted(options.items())}
 
 
+def as_listed(handlers: Iterable[Handler]) -> list[Handler]:
+    """The handlers of plugins, those of one that was listed before another first; the built-in ones are left out."""
+    return sorted((one for one in handlers if not one.builtin), key=lambda one: one.number)
+
+
 def sources_of(handlers: Iterable[Handler]) -> dict[str, dict[str, Any]]:
-    """What the version of each plugin does not tell, in the order of the handlers.
+    """What the version of each plugin does not tell.
 
     Returns:
         By plugin: `options`, if it was given some, and `sha256`, of the files of its handlers, if it has no version.
     """
     listed: dict[str, list[Handler]] = {}
     for handler in handlers:
-        if not handler.builtin:
-            listed.setdefault(handler.plugin, []).append(handler)
+        listed.setdefault(handler.plugin, []).append(handler)
     found = {}
     for name, own in listed.items():
         told: dict[str, Any] = {"options": plain(own[0].options)} if own[0].options else {}

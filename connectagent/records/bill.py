@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
-from connectagent.records import parts as made
+from connectagent.records import parts as dividing
 from connectagent.records.parts import ANSWER, SCHEMA, UNKNOWN, UNTOLD, Divided, Part, same_until, size_of, who_of
 from connectagent.records.watched import request_of, watched_agents
 from connectagent.session.journal import is_aside
@@ -170,7 +170,7 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
 def _rewound(record: dict[str, Any], number: int, blobs: Path | None) -> list[Part]:
     """The parts of a call that was taken back, or done again."""
     request = request_of(record, number, blobs)
-    return [] if request is None or not request.messages else made.parts_of_request(request)
+    return [] if request is None or not request.messages else dividing.parts_of_request(request)
 
 
 def _number(value: Any) -> int:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from connectagent.hooks.sources import sources_of
+from connectagent.hooks.sources import as_listed, sources_of
 from connectagent.records.encode import Encoder
 from connectagent.records.file import FORMAT
 from connectagent.records.own import is_own, record_mark
@@ -18,7 +18,7 @@ from connectagent.records.own import is_own, record_mark
 
 def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder, key: str | None) -> str:
     """The head of a new record; `key` is the session's, if the program gave it one."""
-    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
+    handlers = as_listed(agent.hooks.loaded)
     script = _script()
     return (
         f"format: {FORMAT}\n"
