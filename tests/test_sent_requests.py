@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
@@ -17,16 +16,13 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 from test_conversation_property import TURNS, Session, Turn
-from test_wire_agent import agent_for
-from wire_driver import MODES, WIRE, Recording, load, recordings, replay_server
+from told import assert_told, requests_of
 
-from connectagent import Agent, LLMRequest, LLMResponse, Pause, Paused, ProviderError, ToolCall, before_llm
+from connectagent import Agent, LLMRequest, LLMResponse, Pause, Paused, ToolCall, before_llm
 from connectagent.agents.plugin_changes import changed_plugins
 from connectagent.cli.group import cli
-from connectagent.records.blobs import blob_folder
 from connectagent.records.read import read_record
-from connectagent.records.sent import digest, recorded_digest
-from connectagent.records.watched import Request, watched_agents
+from connectagent.records.sent import digest
 from connectagent.testing import ScriptedLLM
 from connectagent.testing.replay.replay import replay
 from connectagent.testing.replayed import keep_record
@@ -34,44 +30,9 @@ from connectagent.testing.replayed import keep_record
 PLANS = int(os.environ.get("SENT_PLANS", "25"))
 
 
-def requests_of(path: Path) -> list[Request]:
-    """The requests of a record that have a digest, rebuilt."""
-    found = [made for agent in watched_agents(read_record(path), blob_folder(path)) for made in agent.requests()]
-    return [made for made in found if "digest" in made.entry]
-
-
-def rebuilt_digest(request: Request) -> str:
-    messages = [sent.message for sent in request.messages]
-    return recorded_digest(request.model, messages, request.tools, request.options)
-
-
-def assert_told(path: Path) -> int:
-    """Check all requests of a record; how many there are."""
-    found = requests_of(path)
-    for request in found:
-        assert rebuilt_digest(request) == request.entry["digest"], request
-    return len(found)
-
-
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / ".co"))
-
-
-@pytest.mark.skipif(not WIRE.is_dir(), reason=f"the recordings are not here: {WIRE}")
-@pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
-def test_each_recorded_conversation_is_told_whole(path: Path) -> None:
-    recording = Recording(load(path))
-    with replay_server(path, MODES[0]) as server:
-        agent = agent_for(recording, server.base_url, MODES[0], [], log=None)
-        records = []
-        for turn in recording.data["drive"]["turns"]:
-            if turn.get("new_conversation"):
-                agent.reset_conversation()
-            with contextlib.suppress(ProviderError):
-                agent.input(recording.prompt(turn), max_iterations=len(turn["exchanges"]))
-            records.append(agent.record)
-    assert sum(assert_told(record) for record in dict.fromkeys(records) if record is not None)
 
 
 @settings(max_examples=PLANS, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -250,8 +211,8 @@ FILE = "from connectagent import before_each_tool\n\n@before_each_tool\ndef chec
 @pytest.fixture
 def limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """An installed plugin with options."""
-    text = "class Limits:\n    def __init__(self, most=3, api_key='', on=0): pass\n    @before_llm\n    def look(self): pass\n"
-    (tmp_path / "limits_plugin.py").write_text(f"from connectagent import before_llm\n{text}")
+    text = "from connectagent import before_llm\nclass Limits:\n    def __init__(self, most=3, api_key='', on=0):\n"
+    (tmp_path / "limits_plugin.py").write_text(f"{text}        pass\n    @before_llm\n    def look(self): pass\n")
     info = tmp_path / "connectagent_limits-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: connectagent-limits\nVersion: 1.0\n")
