@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def test_a_record_has_the_keys_that_are_promised(folder: Path) -> None:
         "agent": "my_agent",
         "model": "test/rounds",
         "plugins": {"approve": None},
+        "plugin_sources": {"approve": {"sha256": sha256(Path(__file__).read_bytes()).hexdigest()[:16]}},
         "system_prompt": "You: # work",
     }
     assert isinstance(started, datetime.datetime)
@@ -285,7 +287,8 @@ def test_a_turn_takes_as_many_bytes_at_200_as_at_10() -> None:
     path = agent.record
     assert path is not None
     turns = path.read_text().split("\n- turn: ")
-    tenth, last = (re.sub(r"\d+(\.\d+)?(e-\d+)?", "0", turns[number].strip()) for number in (10, 200))
+    numbers = r'(?<="digest": ")\w+|\d+(\.\d+)?(e-\d+)?'
+    tenth, last = (re.sub(numbers, "0", turns[number].strip()) for number in (10, 200))
     assert turns[200].startswith("200\n")
     assert len(tenth) > 1000
     assert tenth == last

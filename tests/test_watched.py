@@ -232,7 +232,7 @@ def test_schemas_and_options_are_recorded_when_they_differ_from_the_call_before(
     assert [request.options["temperature"] for request in requests] == [1, 1, 0]
     assert all(request.options["extra_headers"] == {"X-Key": "***"} for request in requests)
     recorded = [request.entry.get("request", {}).keys() for request in requests]
-    assert [sorted(keys) for keys in recorded] == [["options", "tools"], [], ["options"]]
+    assert [sorted(keys) for keys in recorded] == [["model", "options", "tools"], [], ["options"]]
     assert requests[2].data()["tools"][0]["function"]["name"] == "search"
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pydantic import create_model
+from told import assert_told
 from wire_driver import MODES, RETRIED, WIRE, Recording, load, recordings, replay_server
 
 from connectagent import Agent, ProviderError, Retry, Tool, on_error, on_text
@@ -55,14 +56,17 @@ def agent_for(recording: Recording, base_url: str, mode: str, told: list[str], *
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("path", recordings(), ids=lambda path: path.stem)
-def test_an_agent_drives_a_recorded_conversation_as_it_was(path: Path, mode: str) -> None:
+def test_an_agent_drives_a_recorded_conversation_as_it_was(
+    path: Path, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
     recording = Recording(load(path))
     told: list[str] = []
     calls: list[Any] = []
     models: list[Any] = []
     errors: list[ProviderError] = []
     with replay_server(path, mode) as server:
-        agent = agent_for(recording, server.base_url, mode, told)
+        agent = agent_for(recording, server.base_url, mode, told, log=None)
         for turn in recording.data["drive"]["turns"]:
             if turn.get("new_conversation"):
                 agent.reset_conversation()
@@ -78,6 +82,7 @@ def test_an_agent_drives_a_recorded_conversation_as_it_was(path: Path, mode: str
         assert server.n == len(recording.data["exchanges"])
         assert server.errors == []
         assert server.warnings == []
+    assert sum(map(assert_told, tmp_path.glob("evals/*.yaml"))) == len(models) > 0
     answers = [entry for entry in models if entry["status"] == "success"]
     last = answers[-1] if answers else None
     failed = [entry for entry in models if entry["status"] == "error"]

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from connectagent.agents.plugin_changes import changed_plugins
 from connectagent.agents.tree import walk
 from connectagent.data import TokenUsage, TraceEntry, Wait
 from connectagent.errors import ConfigError, Paused
@@ -200,7 +201,7 @@ def resumed_entry(agent: Any, session: RecordedSession, path: Path) -> TraceEntr
     """The entry that says with which record an agent goes on, and what is different now."""
     now = agent.conversation.session
     entry: TraceEntry = {"type": "resumed", "by": RESUMED, "record": str(path), "turn": now["turn"]}
-    more = {"plugins": _changed_plugins(agent, session.head), "switched_off": agent.switched_off}
+    more = {"plugins": changed_plugins(agent, session.head), "switched_off": agent.switched_off}
     return {**entry, "iteration": now["iteration"], **{key: value for key, value in more.items() if value}}
 
 
@@ -379,21 +380,3 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
     agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     journal = _goes_on(agent, journal, place, False)
     return take_root_turn(agent, _given_again(agent, begun, form), journal, place)
-
-
-def _changed_plugins(agent: Any, head: dict[str, Any]) -> dict[str, Any]:
-    """How the agent's plugins differ from the record's: `added`, `removed`, `changed`; {} if they do not."""
-    before, now = head.get("plugins"), plugin_versions(agent)
-    before = before if isinstance(before, dict) else {}
-    differences = {
-        "added": sorted(now.keys() - before.keys()),
-        "removed": sorted(before.keys() - now.keys()),
-        "changed": sorted(name for name in now.keys() & before.keys() if now[name] != before[name]),
-    }
-    return {key: names for key, names in differences.items() if names}
-
-
-def plugin_versions(agent: Any) -> dict[str, str | None]:
-    """The versions of an agent's plugins, without the built-in ones."""
-    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
-    return {handler.plugin: handler.version for handler in handlers}

@@ -12,6 +12,7 @@ from connectagent.cli import script
 from connectagent.cli.failure import plain, usage_error
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, HandlerError, PluginError
+from connectagent.hooks import sources
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
 
@@ -117,7 +118,7 @@ def _facts(agent: Any) -> list[dict[str, Any]]:
 def _entry(fact: dict[str, Any], agent: Any, seen: dict[str, list[str]]) -> dict[str, Any]:
     name = fact["name"]
     hooks = [one for hook in _hooks(agent) if (one := _placed(agent, hook, name)) is not None]
-    options = {key: _plain(value) for key, value in sorted((fact.get("options") or {}).items())}
+    options = sources.plain(fact.get("options") or {})
     entry = {key: fact[key] for key in ("name", "version", "from", "sha256") if fact.get(key) is not None}
     entry |= {"options": mask(options)} if options else {}
     return entry | {"hooks": hooks, "seen_to_change": list(seen.get(name, ()))}
@@ -136,10 +137,6 @@ def _placed(agent: Any, hook: str, plugin: str) -> str | None:
     places = [str(at) for at, one in enumerate(handlers, 1) if one.plugin == plugin]
     shadowed = ", shadowed" if any(one.shadowed for one in handlers if one.plugin == plugin) else ""
     return f"{hook} {' '.join(places)} of {len(handlers)}{shadowed}" if places else None
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int, float, bool, type(None), list, dict)) else type(value).__name__
 
 
 def _seen(agent: Any) -> dict[str, list[str]]:

@@ -113,7 +113,7 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
     try:
         program = program or script_of(path, recording.head, "replay")
         with offline(live_tools), contextlib.redirect_stdout(sys.stderr):
-            return path, _played(recording, program, live_tools, traceback)
+            return path, _played(recording, program, live_tools, traceback, several)
     except (PluginError, HandlerError) as error:  # it is the same for each record
         raise usage_error(str(error)) from error
     except (Exception, SystemExit) as error:
@@ -122,7 +122,8 @@ def _row(path: Path, program: str | None, live_tools: bool, traceback: bool, sev
         raise
 
 
-def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool) -> Any:
+def _played(recording: Any, program: str | None, live_tools: bool, traceback: bool, several: bool) -> Any:
+    from connectagent.agents.plugin_changes import differences
     from connectagent.testing.replay.playing import agent_of
     from connectagent.testing.replay.replay import replay as play
 
@@ -132,6 +133,8 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
     if agent is None:
         click.echo(f"{visible(program)} makes no agent at its top level; the agent is made from the record", err=True)
         agent = agent_of(recording)
+    elif not several and (how := differences(agent, recording.head)):
+        click.echo(f"the plugins are not the record's: {visible(how)}", err=True)
     return play(recording, agent, live_tools=live_tools)
 
 

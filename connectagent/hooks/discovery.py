@@ -34,6 +34,7 @@ from connectagent.hooks.handler import Handler, event_of, name_of, where
 from connectagent.hooks.left_out import BY_DEFAULT, CODE, IN_CODE, PERSON, USE, LeftOut, describe_place, leaves_out
 from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.options import Configured, configured
+from connectagent.hooks.sources import all_options
 from connectagent.hooks.specs import HOOKS
 from connectagent.settings import check_file, named_plugins, overrides, setting
 
@@ -336,23 +337,23 @@ def handlers_of(thing: Any, plugin: str | None = None, *, builtin: bool = False)
         yield from _handlers(thing, plugin or plugin_name(thing), None, builtin)
 
 
-def _handlers(thing: Any, plugin: str, version: str | None, builtin: bool = False) -> Iterator[Handler]:
+def _handlers(thing: Any, plugin: str, version: str | None, builtin: bool = False, **more: Any) -> Iterator[Handler]:
     functions: list[Any] = [thing] if marks_of(thing) else list(_members(thing))
     for function in functions:
         called = function if _is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
             made = adapted(called, hook) if event_of(function) else called
-            yield Handler(hook, made, opts, plugin, version, builtin, thing=thing)
+            yield Handler(hook, made, opts, plugin, version, builtin, thing=thing, **more)
 
 
 def _handlers_of_installed(plugin: Installed, options: Mapping[str, Any] | None = None) -> list[Handler]:
-    thing = load(plugin, options or {})
+    thing, given = load(plugin, options or {}), all_options(plugin, options or {})
+    own = functools.partial(_handlers, plugin=own_name(plugin), version=plugin.version, options=given)
 
     def listed() -> list[Handler]:
-        return [handler for item in _flat([thing]) for handler in _handlers(item, own_name(plugin), plugin.version)]
+        return [handler for item in _flat([thing]) for handler in own(item)]
 
-    found: list[Handler] = guarded(plugin, listed)
-    return found
+    return guarded(plugin, listed)  # type: ignore[no-any-return]
 
 
 def _is_function(function: Any) -> bool:
@@ -377,8 +378,7 @@ def _members(thing: Any) -> Iterator[Callable[..., Any]]:
 
 
 def _meant(thing: Any) -> str:
-    names = [getattr(thing, "__name__", ""), *(() if _is_function(thing) else dir(thing))]
-    for name in names:
+    for name in [getattr(thing, "__name__", ""), *(() if _is_function(thing) else dir(thing))]:
         if near := nearest(str(name), HOOKS, 0.7):
             return f" Did you mean to decorate {name!r} with @{near}?"
     return ""

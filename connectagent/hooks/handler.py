@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 from connectagent.errors import HandlerError, did_you_mean
@@ -15,6 +16,7 @@ from connectagent.session.usage import Account
 F = TypeVar("F", bound=Callable[..., Any])
 MARKS = "connectagent_marks"  # pluggy's own `connectagent_impl` has room for one mark only
 RESOURCE = "resource"  # in place of a hook: the function makes a resource
+_numbers = count()
 known_resources: set[str] = set()  # the names of the resources that this process has defined
 
 
@@ -32,6 +34,8 @@ class Handler:
         shadowed: whether it runs on copies, and only its intended changes are traced.
         local: whether agents below its agent do not inherit it, as with `on_events` and `inherited = False`.
         thing: what was listed or registered: the function, or the object or module that has it.
+        options: what the plugin was given by its name.
+        number: of handlers in the order in which they were made, and so listed.
 
     Attributes:
         resources: the parameters that are resources of the agent.
@@ -46,6 +50,8 @@ class Handler:
     shadowed: bool = False
     local: bool = False
     thing: Any = None
+    options: dict[str, Any] = field(default_factory=dict)
+    number: int = field(default_factory=_numbers.__next__)
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()

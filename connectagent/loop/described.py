@@ -7,6 +7,7 @@ from typing import Any
 from connectagent.data import LLMResponse, ToolCall
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
+from connectagent.records.sent import schema_key
 from connectagent.session.state import clone
 
 
@@ -42,3 +43,24 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
     status = own.get("status") or ("error" if "error_type" in own else "success")
     return {"status": status, **{key: own[key] for key in kept if key in own}}
+
+
+def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """What of a request the log does not have yet; a schema that it has already is named by its key.
+
+    Args:
+        sent: the request.
+        before: that of the call before, which becomes this one.
+    """
+    new: dict[str, Any] = {}
+    for key, value in sent.items():
+        if key != "names" and value != before.get(key, [] if key == "tools" else None):
+            new[key] = value
+    if new.get("tools"):
+        logged, tools = before.setdefault("schemas", []), []
+        for tool in new["tools"]:
+            tools.append(schema_key(tool) if tool in logged else tool)
+        new["tools"] = tools
+        logged += clone([tool for tool in tools if not isinstance(tool, str)])
+    before.update(sent, edited=None)
+    return clone(new)  # type: ignore[no-any-return]

@@ -13,9 +13,10 @@ from connectagent.errors import ProviderError, TurnEnded
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.boundary import threads
-from connectagent.loop.described import describe_answer, describe_error, outlined, shown_call
+from connectagent.loop.described import describe_answer, describe_error, not_known, outlined, shown_call
 from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
+from connectagent.records.sent import difference, sent_digest
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.raised import model_error
@@ -87,23 +88,26 @@ class Call:
         self.turn, self.request, self.id, self.asked, self.by, self.send = turn, request, id, asked, by, send
         self.llm: Any = llm
         self._model, self._options = request.model, clone(request.options)
+        self.name: str | None = None  # by which a handler chose the model
         self.ended = turn.ended  # handlers and tools may still ask in an ended turn
 
     def take(self, retry: Retry) -> None:
         """Ask the model of a `Retry` from now on, if it has one; a name becomes a model when it is asked."""
         if retry.model is not None:
-            self.llm = retry.model
+            self.llm, self.name = retry.model, None
             self._model = self.request.model = getattr(retry.model, "model", str(retry.model))
 
     def make_named(self, name: str) -> None:
         """Make the model that a handler named."""
         self.take(Retry(model=self.turn.agent.create_llm(name)))
+        self.name = name
 
     def choose(self) -> tuple[LLM, dict[str, Any] | None]:
         """The model to ask now, and its options if a handler changed them, or None."""
         agent, llm = self.turn.agent, self.llm or self.turn.agent.llm
+        self.name = self.name if self.llm else None
         if self.request.model != self._model:
-            llm = agent.create_llm(self.request.model)
+            self.name, llm = self.request.model, agent.create_llm(self.request.model)
         elif self.asked is not None and agent.runtime.asked_model is not None:
             llm = agent.runtime.asked_model(self.request.model)
         if self.request.options == self._options or not isinstance(llm, ConfigurableLLM):
@@ -184,8 +188,9 @@ class Attempt:
         self.options: dict[str, Any] | None = None  # what a handler changed
         self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there were when the request was sent
-        self.tools: list[str] = []
-        self.sent: dict[str, Any] = {}  # schemas and options, and messages that are not those of the conversation
+        self.sent: dict[str, Any] = {}
+        self.before = {} if self.conversation is None else self.conversation.sent  # what the call before was sent
+        self.digest: str | None = None  # of all that was sent
         self.started, self._began = time.time(), time.perf_counter()
 
     def make(self) -> LLMResponse | None:
@@ -224,7 +229,7 @@ class Attempt:
         self.entry = line
         if self.conversation is not None:
             self.conversation.answered()
-            self.conversation.sent.update(sent_before(line, self.request))
+            self.before.update(sent_before(line, self.request))
         if line.get("status") in ("error", "recovered"):
             self.error = self._raised(line)
             return None
@@ -265,15 +270,19 @@ class Attempt:
         messages, own = self.request.messages, self.turn.agent.tools
         schemas = own.schemas()
         tools = schemas if self.request.tools == schemas else self.request.tools  # adapters cache them by identity
-        if self.conversation is not None:
-            self.tools = own.names() if tools is schemas else names_of(tools)
         llm, options = self.call.choose()
         self.model, self.options = llm.model, None if options is None else shown_options(options)
         self.provider = getattr(llm, "provider", None)
         given = getattr(llm, "options", None) if options is None else options
-        self.sent = {"tools": tools, "options": None if given is None else shown_options(given)}
-        if self.conversation is None or messages is not self.conversation.session["messages"]:
+        self.sent = {"model": self.call.name or llm.model, "tools": tools, "options": given and shown_options(given)}
+        if (conversation := self.conversation) is None:
             self.sent["messages"] = clone(list(messages))
+        elif messages is not conversation.session["messages"]:
+            self.sent["edited"] = clone(difference(messages, conversation.session["messages"]))
+        if self.turn.log.recording:
+            self.digest = sent_digest(self.sent, messages, conversation, self.before)
+        if conversation is not None:
+            self.sent["names"] = own.names() if tools is schemas else names_of(tools)
         if self.call.send is not None:
             return self.call.send(llm, messages, tools or None)
         return self._ask_model(llm, messages, tools or None)
@@ -306,7 +315,7 @@ class Attempt:
         if self.model is not None and (response is None or response.model is None):
             entry["model"] = self.model
         entry |= {"started": self.started, "duration_ms": round((time.perf_counter() - self._began) * 1000, 3)}
-        entry["usage"] = self.usage
+        entry["usage"], self.entry = self.usage, entry
         more: dict[str, Any] = {
             "provider": self.provider,
             "options": self.options,
@@ -314,17 +323,17 @@ class Attempt:
             "retries": getattr(error, "retries", None),
             "original": None if own == self.own else outlined(self.own),
             **(described or {}),
+            "digest": self.digest,
             "by": self.by,
         }
-        self.entry = entry
         if conversation is not None:
             if self.own is not None:
                 more["entries_since_request"] = conversation.announced - self.announced
-                if self.tools != conversation.sent.get("names", []):
-                    entry["tools"] = self.tools
+                if (names := self.sent.get("names", [])) != self.before.get("names", []):
+                    entry["tools"] = names
             conversation.answered()
         if self.own is not None:
-            more["request"] = self._request()
+            more["request"] = not_known(self.sent, self.before)
         entry.update({key: value for key, value in more.items() if value})
         turn.conversation.trace(entry)
 
@@ -334,15 +343,6 @@ class Attempt:
         if response is self._answer and self.own is not None and not self.turn.host.has_others("around_llm"):
             return self.own  # no handler can have edited it
         return describe_answer(response)
-
-    def _request(self) -> dict[str, Any]:
-        """What was sent and is not in the log yet."""
-        before = {} if self.conversation is None else self.conversation.sent
-        before = {"tools": [], **before}
-        new = {key: clone(value) for key, value in self.sent.items() if value != before.get(key)}
-        if self.conversation is not None:
-            self.conversation.sent = {**self.sent, "names": self.tools, "messages": None}
-        return new
 
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Replace the error by a handler's answer."""

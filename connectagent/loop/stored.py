@@ -7,6 +7,7 @@ from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
 from connectagent.output.masking import current
+from connectagent.records.sent import difference, rebuilt
 from connectagent.session.journal import MASKED, digest_of, marks_in
 from connectagent.session.snapshot import shown_options
 from connectagent.session.state import clone
@@ -52,6 +53,7 @@ def stored_response(data: dict[str, Any]) -> LLMResponse:
 def sent_before(line: TraceEntry, request: LLMRequest) -> dict[str, Any]:
     """What was sent, from an `llm_call` entry; where something in it is masked, what this process would send."""
     known: dict[str, Any] = {"names": line["tools"]} if "tools" in line else {}
+    known |= {"model": line["request"]["model"]} if "model" in (line.get("request") or {}) else {}
     own = {"tools": request.tools, "options": shown_options(request.options)}
     recorded = line.get("request") or {}
     return known | {key: own[key] if marks_in(recorded[key]) else recorded[key] for key in own if key in recorded}
@@ -62,7 +64,7 @@ def changed_request(agent: Any, request: LLMRequest) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     tools = agent.tools.schemas()
     if request.messages is not agent.current_session["messages"]:
-        changed["messages"] = clone(list(request.messages))
+        changed["edited"] = clone(difference(request.messages, agent.current_session["messages"]))
     if request.tools is not tools and request.tools != tools:
         changed["tools"] = clone(list(request.tools))
     if request.model != agent.llm.model:
@@ -115,6 +117,8 @@ def with_changes(options: dict[str, Any], before: dict[str, Any], after: dict[st
 def change_request(request: LLMRequest, changed: dict[str, Any]) -> None:
     """Apply the changes of `changed_request` to a request; headers that no handler changed keep their values."""
     own = request.options.get("extra_headers")
+    if "edited" in changed:  # a record of an older version has them as `messages`
+        request.messages = clone(rebuilt(changed["edited"], request.messages))
     for name in changed.keys() & {"messages", "tools", "model", "options"}:
         setattr(request, name, clone(changed[name]))
     headers = request.options.get("extra_headers") if "options" in changed else None

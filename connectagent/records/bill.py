@@ -12,18 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
-from connectagent.records.parts import (
-    ANSWER,
-    SCHEMA,
-    UNKNOWN,
-    UNTOLD,
-    Part,
-    parts_of_request,
-    same_until,
-    size_of,
-    who_of,
-)
-from connectagent.records.watched import NEW, Request, SentMessage, request_of, watched_agents
+from connectagent.records import parts as dividing
+from connectagent.records.parts import ANSWER, SCHEMA, UNKNOWN, UNTOLD, Divided, Part, same_until, size_of, who_of
+from connectagent.records.watched import request_of, watched_agents
 from connectagent.session.journal import is_aside
 from connectagent.session.usage import Spent, counts, spent_in, usage_of
 
@@ -106,7 +97,7 @@ class Billed:
     @property
     def size(self) -> int:
         """Bytes of all parts."""
-        return sum(size_of(part.text) for part in self.parts or ())
+        return sum(part.size for part in self.parts or ())
 
 
 @dataclass
@@ -134,7 +125,7 @@ class Bill:
     def add(self, agent: str, part: Part, tokens: int, cached: int, cost: float | None) -> None:
         """Add a part's share of one call."""
         key = (agent, part.who, part.kind, part.name)
-        self.items.setdefault(key, Item(*key)).add(tokens, cached, cost, size_of(part.text))
+        self.items.setdefault(key, Item(*key)).add(tokens, cached, cost, part.size)
 
 
 def bill_of(record: dict[str, Any], price: Price, blobs: Path | None = None, running: bool = False) -> Bill:
@@ -160,19 +151,26 @@ def bill_of(record: dict[str, Any], price: Price, blobs: Path | None = None, run
 
 def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
     """Every attempt at a model, in the record's order: those that were rewound or done again too."""
-    known: dict[Any, Request] = {}
+    known: dict[Any, list[Part]] = {}
     for watched in watched_agents(record, blobs):
-        known |= {request.entry.get("number"): request for request in watched.requests()}
+        divided = Divided()
+        for entry, messages, given, makers in watched.sent():
+            known[entry.get("number")] = divided.parts(entry, messages, given.schemas(), makers) if messages else []
     root, place = str(record.get("agent")), 0
     for turn in record["turns"]:
         for entry in turn["lines"]:
             if entry.get("type") != "llm_call" or (entry.get("status") == "stand_in" and not counts(entry)):
                 continue
             place += 1
-            request = known.get(entry["number"]) or request_of(record, entry["number"], blobs)
-            agent = str(entry.get("branch") or root)
-            parts = None if request is None or not request.messages else list(parts_of_request(request))
-            yield Billed(place, entry, _number(turn.get("turn")), agent, parts)
+            number, agent = entry["number"], str(entry.get("branch") or root)
+            parts = known[number] if number in known else _rewound(record, number, blobs)
+            yield Billed(place, entry, _number(turn.get("turn")), agent, parts or None)
+
+
+def _rewound(record: dict[str, Any], number: int, blobs: Path | None) -> list[Part]:
+    """The parts of a call that was taken back, or done again."""
+    request = request_of(record, number, blobs)
+    return [] if request is None or not request.messages else dividing.parts_of_request(request)
 
 
 def _number(value: Any) -> int:
@@ -224,7 +222,7 @@ def _overlap(start: int, end: int, low: int, high: int) -> int:
 
 def _spans(parts: list[Part], tokens: int) -> list[tuple[int, int]]:
     """The first and the last token of each part, in proportion to bytes; whole numbers that add up."""
-    sizes = [size_of(part.text) for part in parts]
+    sizes = [part.size for part in parts]
     total, at, spans = sum(sizes) or 1, 0, []
     for number, size in enumerate(sizes):
         start, at = at, at + size
@@ -380,8 +378,8 @@ def resized(bill: Bill, sent: dict[int, tuple[list[Any], list[Any]] | None], pri
 
 
 def _resent(call: Billed, messages: list[Any], tools: list[Any]) -> Billed:
-    request = Request(call.entry, [SentMessage(message, {}, NEW) for message in messages], [], tools, {})
-    return Billed(call.number, call.entry, call.turn, call.agent, list(parts_of_request(request)))
+    parts = Divided().parts(call.entry, [(message, {}, None, 0) for message in messages], tools, {})
+    return Billed(call.number, call.entry, call.turn, call.agent, parts)
 
 
 def _scaled(entry: TraceEntry, ratio: float, price: Price) -> TokenUsage | None:

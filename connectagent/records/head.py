@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from connectagent.hooks.sources import as_listed, sources_of
 from connectagent.records.encode import Encoder
 from connectagent.records.file import FORMAT
 from connectagent.records.own import is_own, record_mark
@@ -17,7 +18,7 @@ from connectagent.records.own import is_own, record_mark
 
 def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder, key: str | None) -> str:
     """The head of a new record; `key` is the session's, if the program gave it one."""
-    handlers = [handler for handler in agent.hooks.loaded if not handler.builtin]
+    handlers = as_listed(agent.hooks.loaded)
     script = _script()
     return (
         f"format: {FORMAT}\n"
@@ -30,6 +31,7 @@ def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder, key
         + (f"script: {encoder.line(script)}\n" if script else "")
         + f"mark: {json.dumps(record_mark(id, script))}\n"
         + f"plugins: {encoder.line({handler.plugin: handler.version for handler in handlers})}\n"
+        + (f"plugin_sources: {encoder.line(sources)}\n" if (sources := sources_of(handlers)) else "")
         + (f"switched_off: {encoder.line(agent.switched_off)}\n" if agent.switched_off else "")
         + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
         + f"system_prompt: {encoder.line(agent.system_prompt)}\n"

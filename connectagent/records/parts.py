@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from connectagent.data import Message
-from connectagent.records.watched import Request, SentMessage
+from connectagent.data import Message, TraceEntry
+from connectagent.records.watched import Request, Sent
 from connectagent.session.history import Line
 from connectagent.session.journal import is_aside
 from connectagent.session.messages import text_of
@@ -29,6 +29,7 @@ class Part(NamedTuple):
         text: its text.
         line: the line of its message; None for a tool and for a message of one request only.
         changes: how many changes the line had.
+        size: the bytes of the text.
     """
 
     who: str
@@ -37,15 +38,35 @@ class Part(NamedTuple):
     text: str
     line: Line | None = None
     changes: int = 0
+    size: int = 0
 
 
+class Divided:
+    """Requests as parts, in the order in which providers read them; those of a message are made once."""
 
-def parts_of_request(request: Request) -> Iterator[Part]:
-    """The parts of a request in the order in which providers read it."""
-    aside = who_of(request.entry.get("by") or {}) if is_aside(request.entry) else None
-    yield from schemas(request.tools, request.tool_makers)
-    for sent in sorted(request.messages, key=lambda one: one.message.get("role") != "system"):
-        yield from _message_parts(sent, aside)
+    def __init__(self) -> None:
+        self._made: dict[int, tuple[Sent, list[Part]]] = {}  # by Python's id of a message as it was sent
+
+    def parts(self, entry: TraceEntry, messages: list[Sent], tools: list[Any], makers: dict[str, By]) -> list[Part]:
+        """The parts of one request."""
+        aside = who_of(entry.get("by") or {}) if is_aside(entry) else None
+        system: list[Part] = []
+        others: list[Part] = []
+        for sent in messages:
+            (system if sent[0].get("role") == "system" else others).extend(self._of(sent, aside))
+        return [*schemas(tools, makers), *system, *others]
+
+    def _of(self, sent: Sent, aside: str | None) -> list[Part]:
+        found = self._made.get(id(sent))
+        if found is None or aside is not None:
+            found = self._made[id(sent)] = sent, list(_message_parts(sent, aside))
+        return found[1]
+
+
+def parts_of_request(request: Request) -> list[Part]:
+    """The parts of one request alone."""
+    messages: list[Sent] = [(one.message, one.by, one.line, one.changes) for one in request.messages]
+    return Divided().parts(request.entry, messages, request.tools, request.tool_makers)
 
 
 def schemas(tools: Iterable[Any], makers: dict[str, By] | None = None) -> Iterator[Part]:
@@ -53,29 +74,32 @@ def schemas(tools: Iterable[Any], makers: dict[str, By] | None = None) -> Iterat
     for tool in tools:
         inside = tool.get("function") if isinstance(tool, dict) else None
         name = str((inside or tool).get("name") or tool.get("type")) if isinstance(tool, dict) else str(tool)
-        yield Part(who_of((makers or {}).get(name) or {"agent": ""}), SCHEMA, name, _json(tool))
+        text = _json(tool)
+        yield Part(who_of((makers or {}).get(name) or {"agent": ""}), SCHEMA, name, text, size=size_of(text))
 
 
-def _message_parts(sent: SentMessage, aside: str | None) -> Iterator[Part]:
-    role, line = str(sent.message.get("role")), sent.line
+def _message_parts(sent: Sent, aside: str | None) -> Iterator[Part]:
+    message, _, line, changes = sent
+    role = str(message.get("role"))
     kind = {"system": SYSTEM, "developer": SYSTEM, "tool": RESULT}.get(role, MESSAGE)
     pieces = _pieces(sent)
-    name = _name(sent.message if line is None else line.changes[0].message or sent.message, kind)
+    name = _name(message if line is None else line.changes[0].message or message, kind)
     if line is not None and isinstance(line.changes[0].by.get("tool"), str):
         name = line.changes[0].by["tool"]
     for by, text in pieces:
-        yield Part(aside or who_of(by), kind, name, text, line, sent.changes)
+        yield Part(aside or who_of(by), kind, name, text, line, changes, size_of(text))
 
 
-def _pieces(sent: SentMessage) -> list[tuple[By, str]]:
+def _pieces(sent: Sent) -> list[tuple[By, str]]:
     """The text of a message in pieces, each with who wrote it."""
-    if sent.line is None:
-        return [(sent.by, message_text(sent.message))]
+    message, maker, line, changes = sent
+    if line is None:
+        return [(maker, message_text(message))]
     pieces: list[tuple[By, str]] = []
-    for change in sent.line.changes[: sent.changes]:
+    for change in line.changes[:changes]:
         if change.message is not None:
             pieces = _rewritten(pieces, message_text(change.message), change.by)
-    text = message_text(sent.message)
+    text = message_text(message)
     return pieces if "".join(piece for _, piece in pieces) == text else _rewritten(pieces, text, {})
 
 

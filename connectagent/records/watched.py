@@ -12,8 +12,10 @@ from connectagent.data import Message, ToolCall, TraceEntry
 from connectagent.records.blobs import restored
 from connectagent.records.history import history_begun, inside_begun, parts_of, settle, void_entries
 from connectagent.records.read import own_entries
+from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History, Line
 from connectagent.session.journal import LINES, is_aside
+from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 
@@ -52,6 +54,7 @@ class Request:
         tools: the schemas of the tools; their names where the record has no schemas.
         options: the parameters of the provider's API.
         before: the `llm_call` entry of the call before; None for the first.
+        model: the model that was asked; of a record that does not tell, the one that answered.
         tool_makers: by the name of a tool: who added or changed it for this request only.
     """
 
@@ -61,21 +64,17 @@ class Request:
     tools: list[Any]
     options: dict[str, Any]
     before: TraceEntry | None = None
+    model: Any = None
     tool_makers: dict[str, By] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
         """The whole request as data."""
-        whole = {"model": self.entry.get("model"), "messages": [sent.message for sent in self.messages]}
+        whole = {"model": self.model, "messages": [sent.message for sent in self.messages]}
         return {**whole, **({"tools": self.tools} if self.tools else {}), **self.options}
 
 
-@dataclass(slots=True)
-class Moment:
-    """The conversation when a request was sent: each message, by whom, its line, and how often it was changed."""
-
-    messages: list[Message] = field(default_factory=list)
-    by: list[By] = field(default_factory=list)
-    lines: list[tuple[Line | None, int]] = field(default_factory=list)
+Sent = tuple[Message, By, Line | None, int]
+"""A message that was sent, by whom, its line, and how often that was changed then."""
 
 
 class Watched(History):
@@ -89,15 +88,12 @@ class Watched(History):
     def __init__(self, *beginning: Any) -> None:
         super().__init__(*beginning)
         self.marks: set[int] = set()
-        self.moments: dict[int, Moment] = {}
+        self.moments: dict[int, Moment[Any]] = {}
         self.replaced: dict[int, tuple[Any, Any]] = {}
 
     def _apply(self, entry: TraceEntry) -> None:
         if len(self.entries) in self.marks:
-            lines: list[tuple[Line | None, int]] = [(line, len(line.changes)) for line in self.lines]
-            self.moments[len(self.entries)] = Moment(
-                self.messages, [line.changes[-1].by for line in self.lines], lines
-            )
+            self.moments[len(self.entries)] = self.moment()
         try:
             before = _BEFORE.get(str(entry.get("type")), _nothing)(self, entry)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
@@ -174,25 +170,36 @@ class WatchedAgent:
 
     def requests(self) -> Iterator[Request]:
         """The requests, in order."""
-        before: tuple[TraceEntry, Moment] | None = None
-        known: dict[str, Any] = {}
+        before: tuple[TraceEntry, list[Sent]] | None = None
+        for entry, sent, known, makers in self.sent():
+            if is_aside(entry):
+                yield _request(entry, sent, None, known)
+                continue
+            made = _request(entry, sent, before, known)
+            made.tool_makers = makers
+            yield made
+            before = entry, sent
+
+    def sent(self) -> Iterator[tuple[TraceEntry, list[Sent], SentSoFar, dict[str, By]]]:
+        """For each model call: its entry, its messages, what else it was sent, and who changed tools in it by name.
+
+        A message that stayed the same is the same tuple in each of them.
+        """
+        known = SentSoFar()
         for number, entry in enumerate(self.entries):
             if entry.get("type") != "llm_call" or entry.get("status") == "stand_in":
                 continue
-            recorded = entry.get("request")
-            given: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
             if is_aside(entry):
-                yield _request(entry, _moment_of(given.get("messages")), None, given)
+                aside = SentSoFar()
+                aside.take(entry)
+                yield entry, _alone(aside.messages, {}), aside, {}
                 continue
-            known |= {"tools": entry["tools"]} if "tools" in entry else {}
-            known |= {key: value for key, value in given.items() if key != "messages"}
-            own = self.history.moments.get(self.marks[number], Moment())
+            known.take(entry)
+            moment = self.history.moments.get(self.marks[number])
+            own: list[Sent] = moment.since() if moment is not None else []
             edits = self._edits(number)
-            moment = _edited(own, given["messages"], edits) if "messages" in given else own
-            made = _request(entry, moment, before, known)
-            made.tool_makers = _tool_makers(edits)
-            yield made
-            before = entry, moment
+            others = known.own([one[0] for one in own]) if known.is_edited else None
+            yield entry, own if others is None else _edited(own, others, edits), known, _tool_makers(edits)
 
     def _edits(self, number: int) -> list[TraceEntry]:
         """How handlers changed the request of a model call, the newest first."""
@@ -274,9 +281,10 @@ def _sends(before: list[TraceEntry], entries: list[TraceEntry]) -> Iterator[tupl
         yield number, place
 
 
-def _moment_of(messages: Any) -> Moment:
+def _alone(messages: Any, by: By) -> list[Sent]:
+    """Messages of one request only."""
     own: list[Any] = [message for message in messages or () if isinstance(message, dict)]
-    return Moment(own, [{}] * len(own), [(None, 0)] * len(own))
+    return [(message, by, None, 0) for message in own]
 
 
 def _tool_makers(edits: list[TraceEntry]) -> dict[str, By]:
@@ -289,53 +297,45 @@ def _tool_makers(edits: list[TraceEntry]) -> dict[str, By]:
     return makers
 
 
-def _edited(own: Moment, messages: Any, edits: list[TraceEntry]) -> Moment:
+def _edited(own: list[Sent], messages: Any, edits: list[TraceEntry]) -> list[Sent]:
     """The messages of one edited request: those of the conversation with their lines, others by who edited it.
 
     Where several plugins edited it, nobody can tell whose the others are.
     """
     plugins = {(entry.get("by") or {}).get("plugin") for entry in edits}
     by: By = (edits[0].get("by") or {}) if len(plugins) == 1 else {}
-    made, free = _moment_of(messages), dict(enumerate(own.messages))
-    made.by = [by] * len(made.messages)
-    for place, message in enumerate(made.messages):
-        at = next((at for at, one in free.items() if one == message), None)
+    made, free = _alone(messages, by), dict(enumerate(own))
+    for place, (message, *_) in enumerate(made):
+        at = next((at for at, one in free.items() if one[0] == message), None)
         if at is not None:
-            del free[at]
-            made.by[place], made.lines[place] = own.by[at], own.lines[at]
+            made[place] = free.pop(at)
     return made
 
 
 def _request(
-    entry: TraceEntry, now: Moment, before: tuple[TraceEntry, Moment] | None, known: dict[str, Any]
+    entry: TraceEntry, now: list[Sent], before: tuple[TraceEntry, list[Sent]] | None, known: SentSoFar
 ) -> Request:
-    then = before[1] if before is not None else Moment()
-    lines = {id(line): number for number, (line, _) in enumerate(then.lines) if line is not None}
+    then = before[1] if before is not None else []
+    lines = {id(one[2]): number for number, one in enumerate(then) if one[2] is not None}
     kept: set[int] = set()
     sent = []
-    for place, message in enumerate(now.messages):
-        at = _place_then(then, lines, now, place, kept)
+    for place, (message, by, line, changes) in enumerate(now):
+        at = _place_then(then, lines, now[place], place, kept)
         if at is None:
-            sent.append(SentMessage(message, now.by[place], NEW, None, *now.lines[place]))
+            sent.append(SentMessage(message, by, NEW, None, line, changes))
             continue
         kept.add(at)
-        same = then.lines[at] == now.lines[place] or then.messages[at] == message
-        state, was = (SAME, None) if same else (CHANGED, then.messages[at])
-        sent.append(SentMessage(message, now.by[place], state, was, *now.lines[place]))
-    gone = [message for place, message in enumerate(then.messages) if place not in kept]
-    tools, options = known.get("tools") or [], known.get("options") or {}
-    return Request(entry, sent, gone, list(tools), dict(options), before[0] if before else None)
+        same = then[at][2:] == (line, changes) or then[at][0] == message
+        state, was = (SAME, None) if same else (CHANGED, then[at][0])
+        sent.append(SentMessage(message, by, state, was, line, changes))
+    gone = [one[0] for place, one in enumerate(then) if place not in kept]
+    model = entry.get("model") if known.model is None else known.model
+    return Request(entry, sent, gone, known.schemas(), dict(known.options or {}), before[0] if before else None, model)
 
 
-def _place_then(then: Moment, lines: dict[int, int], now: Moment, place: int, kept: set[int]) -> int | None:
+def _place_then(then: list[Sent], lines: dict[int, int], now: Sent, place: int, kept: set[int]) -> int | None:
     """Where a message stood in the call before; None if it is new."""
-    line = now.lines[place][0]
-    if line is not None and id(line) in lines:
-        return lines[id(line)]
-    return next(_equal(then.messages, now.messages[place], place, kept), None)
-
-
-def _equal(messages: list[Message], message: Message, place: int, taken: set[int]) -> Iterator[int]:
-    """Where a message stands among others: at the same place, or anywhere."""
-    places = [place] if place < len(messages) else []
-    return (at for at in [*places, *range(len(messages))] if at not in taken and messages[at] == message)
+    if now[2] is not None and id(now[2]) in lines:
+        return lines[id(now[2])]
+    places = [place] if place < len(then) else []  # at the same place, or anywhere
+    return next((at for at in [*places, *range(len(then))] if at not in kept and then[at][0] == now[0]), None)

@@ -44,13 +44,16 @@ class Conversation:
     Attributes:
         announced: how many entries of the trace were announced so far.
         begins_behind: how many entries the trace had at the beginning.
-        sent: of the newest model call: `names` and schemas of the `tools`, and the `options`.
+        sent: what the newest model call was sent, as the loop keeps it.
+        instead: by a text of the conversation: the text that a record has in its place.
         dropped: the `temp:` state of the last turn.
         heard: `session["heard"]` before each turn that began by a handoff, by the turn's place.
     """
 
     dropped: dict[str, Any]
     heard: dict[str, dict[str, int]]
+    sent: dict[str, Any]
+    instead: dict[str, str]
 
     def __init__(
         self,
@@ -64,7 +67,6 @@ class Conversation:
         self._around = around
         self.name, self.labels = name, labels or {}
         self._pending = PendingEntries()
-        self.sent: dict[str, Any] = {}
         self.session: dict[str, Any] = {} if session is None else session
         begins = "state" not in self.session
         for key, value in fresh_session(system_prompt).items():
@@ -79,7 +81,7 @@ class Conversation:
             self.session["state"].update(copy_of(state or {}))
         self.unmerged: list[dict[str, Any]] = []  # the changes of inner agents whose turns wait
         self.home: Any = None  # the log that has all of its turns
-        self.dropped, self.heard = {}, {}
+        self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
         self._repeats: dict[str, list[TraceEntry]] = {}
         self._changed = False  # whether messages were changed since the model answered
 
@@ -125,7 +127,9 @@ class Conversation:
         if system and filled != self._filled:
             self._filled = filled
             self.snapshot.set_content(system, filled)
-            message = {**system, "content": self.prompt.as_data(state)}
+            recorded = self.prompt.as_data(state)
+            self.instead = {} if recorded == filled else {filled: recorded}
+            message = {**system, "content": recorded}
             self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message})
         self.mend()
 

@@ -79,9 +79,11 @@ class UserInput(Entry, total=False):
 class Sent(TypedDict, total=False):
     """What a model call was sent, as far as it differs from the call before."""
 
-    tools: list[dict[str, Any]]
+    model: str
+    tools: list[dict[str, Any] | str]  # a text stands for a schema that the record already has
     options: dict[str, Any]
     messages: list[Message]
+    edited: list[Any]
 
 
 class LLMCall(Entry, StateChange, Failure, _From, total=False):
@@ -105,6 +107,7 @@ class LLMCall(Entry, StateChange, Failure, _From, total=False):
     options: dict[str, Any]
     tools: list[str]
     request: Sent
+    digest: str
     entries_since_request: int
     original: dict[str, Any]
 

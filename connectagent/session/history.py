@@ -15,7 +15,11 @@ from typing import Any
 from connectagent.data import CHANGES_MESSAGES, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside
+from connectagent.session.lines import Change as Change
+from connectagent.session.lines import Line as Line
+from connectagent.session.lines import Messages, Said
 from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
+from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone, merge_change
 
@@ -23,35 +27,6 @@ NO_ANSWER = ("error", "interrupted")  # the status of a model call that put noth
 _ASIDE = (*LINES, "shadow")  # entries that are written later than they happened, and change nothing
 _BEFORE_CALLS = ("before_llm", "around_llm")
 _WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
-
-
-@dataclass(slots=True)
-class Change:
-    """One change of a message.
-
-    Args:
-        did: `added`, `edited` or `removed`.
-        by: who: `{"user": ...}`, `{"model": name}`, `{"tool": name}`, or the `by` of a handler.
-        entry: the number of its trace entry, from 0, over the whole session.
-        turn: the turn in which it happened.
-        iteration: the iteration, 0 before the first.
-        message: the message afterwards; None if it was removed.
-    """
-
-    did: str
-    by: By
-    entry: int
-    turn: int
-    iteration: int
-    message: Message | None
-
-
-@dataclass(slots=True)
-class Line:
-    """One message of the conversation, and its changes, the oldest first."""
-
-    message: Message
-    changes: list[Change]
 
 
 @dataclass
@@ -113,6 +88,8 @@ class History:
         self.answer: LLMResponse | None = None
         self.answered_by: By = {}
         self.round: Round | None = None
+        self.touched = 0  # the lines before it are as they were at the last `moment()`
+        self._moment: Moment[Said] = Moment([])
         self._begin: Line | None = None  # the message with which the turn began
         self._state_before = dict(self.state)  # as it was when the turn began
         system: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
@@ -123,6 +100,15 @@ class History:
     def messages(self) -> list[Message]:
         """The conversation."""
         return [line.message for line in self.lines]
+
+    def moment(self) -> Moment[Said]:
+        """The conversation as it is now; what is as it was at the last moment is not copied."""
+        kept = min(self.touched, len(self._moment))
+        tail = [(line.message, line.changes[-1].by, line, len(line.changes)) for line in self.lines[kept:]]
+        if tail or kept < len(self._moment):
+            self._moment = Moment(tail, self._moment, kept)
+        self.touched = len(self.lines)
+        return self._moment
 
     def extend(self, entries: Iterable[TraceEntry], *, closed: bool = True) -> None:
         """Apply entries of the trace, of one turn or several.
@@ -184,12 +170,13 @@ class History:
         if [line.message.get("role") for line in ends] != [message.get("role") for message in own]:
             begun = (index for index, line in enumerate(self.lines) if line is self._begin)
             del self.lines[next(begun, max(first, 0)) :]
+            self.touched = min(self.touched, len(self.lines))
             for message in own:
                 self._insert(len(self.lines), {"agent": "not in the trace"}, message)
             return
         for line, message in zip(ends, own, strict=True):
             if line.message != message:
-                line.message = message
+                line.message, self.touched = message, min(self.touched, max(first, 0))
 
     def settle_state(self, change: dict[str, Any]) -> None:
         """Take a turn's change of the state as it was written at its end.
@@ -283,7 +270,7 @@ class History:
         mended, by = mend(self.messages), {"plugin": "connectagent"}
         if mended is None:
             return
-        before, self.lines = self.lines, []
+        before, self.lines, self.touched = self.lines, [], 0
         for message in mended:
             line = lines.pop(id(message), None)
             if line is None:
@@ -324,7 +311,7 @@ class History:
             self.round.done[call_id] = {**self.round.done[call_id], **value}
 
     def _result(self, call_id: str, content: Any, by: By) -> None:
-        index, there = place_of_result(self.messages, call_id)
+        index, there = place_of_result(Messages(self.lines), call_id)
         if there is not None and index is not None:
             self._edit(index, by, {**there, "content": content})
         elif index is not None:
@@ -333,17 +320,23 @@ class History:
     def _change(self, did: str, by: By, message: Message | None) -> Change:
         return Change(did, by, len(self.entries) - 1, self.turn, self.iteration, message)
 
+    def _touch(self, index: int) -> None:
+        self.touched = min(self.touched, max(index, 0))  # a handler's own entry may count from the end
+
     def _insert(self, index: int, by: By, message: Message) -> None:
         message = clone(message)
+        self._touch(index)
         self.lines.insert(index, Line(message, [self._change("added", by, message)]))
 
     def _edit(self, index: int, by: By, message: Message) -> None:
         line = self.lines[index]
+        self._touch(index)
         line.message = clone(message)
         line.changes.append(self._change("edited", by, line.message))
 
     def _remove(self, index: int, by: By) -> None:
         line = self.lines.pop(index)
+        self._touch(index)
         line.changes.append(self._change("removed", by, None))
         self.removed.append(line)
 

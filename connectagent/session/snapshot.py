@@ -36,15 +36,23 @@ class Snapshot:
         self.trace: list[TraceEntry] = session["trace"]
         self.traced = FollowedTrace(self.trace, start)
         self.copy: dict[str, Any] = {}
+        self.marks: list[bytes | None] = []  # of each message what stands for it in digests, as far as it was needed
+        self.marked = 0  # the messages before it are as they were when a digest was made last
         self.take()
 
     def take(self) -> None:
         """Copy the whole session."""
+        self._replaced(0, len(self.copy.get("messages", ())), len(self.messages))
         self.originals = list(self.messages)
         self.valid = 0  # how many messages from the start are known to be valid: see `Conversation.mend`
         self.copy = {"messages": clone(self.messages), "state": copy_of(self.session["state"])}
         self.deltas: dict[int, dict[str, Any]] = {}  # by id(by): what its call has changed in the state
         self.sync()
+
+    def _replaced(self, start: int, end: int, count: int) -> None:
+        """Note that so many messages are in place of those from `start` to `end`."""
+        self.marks[start:end] = [None] * count
+        self.marked = min(self.marked, start)
 
     def insert(self, message: Message, index: int | None = None) -> None:
         """Add a message to the conversation and to the snapshot, at the end or before `index`."""
@@ -52,6 +60,7 @@ class Snapshot:
         self.messages.insert(index, message)
         self.originals.insert(index, message)
         self.copy["messages"].insert(index, clone(message))
+        self._replaced(index, index, 1)
         self.valid = min(self.valid, index)
 
     def set_content(self, message: Message, content: Any) -> None:
@@ -60,6 +69,7 @@ class Snapshot:
         for index in range(len(self.originals) - 1, -1, -1):
             if self.originals[index] is message:
                 self.copy["messages"][index]["content"] = clone(content)
+                self._replaced(index, index + 1, 1)
                 return
 
     def replace(self, message: Message, other: Message) -> None:
@@ -69,12 +79,14 @@ class Snapshot:
                 message.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict at run time
                 message.update(clone(other))
                 self.copy["messages"][index] = clone(other)
+                self._replaced(index, index + 1, 1)
                 self.valid = min(self.valid, index)
                 return
 
     def remove(self, index: int) -> None:
         """Take a message out of the conversation."""
         del self.messages[index], self.originals[index], self.copy["messages"][index]
+        self._replaced(index, index + 1, 0)
         self.valid = min(self.valid, index)
 
     def begin(self, by: By) -> None:
@@ -191,6 +203,7 @@ class Snapshot:
             at, start = was + 1, now + 1
         if gone or come:
             self.valid = min(self.valid, first)
+            self._replaced(first, len(old) - last, len(come))
         old[first : len(old) - last] = clone(come)
         self.originals = list(new)
         return entries

@@ -161,8 +161,8 @@ class Recorded:
 def keep_record(agent: Agent, path: Path) -> None:
     """Copy the record of an agent's session to a file of a repository: what differs with each run is made the same.
 
-    Times are 0, the script is left out, files of handlers are relative to the record's folder, and long texts are
-    whole. The file is replaced at once, or not at all.
+    Times are 0, the script and the plugins' options and hashes are left out, files of handlers are relative to the
+    record's folder, and long texts are whole. The file is replaced at once, or not at all.
 
     Raises:
         AssertionError: the agent had no turn.
@@ -195,7 +195,7 @@ def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
             entry["by"]["file"] = Path(os.path.relpath(entry["by"]["file"], folder)).as_posix()
         return f"  - {json_line(entry)}"
     key, colon, value = line.partition(": ")
-    if key.strip() in ("script", "id", "mark", "owner"):
+    if key.strip() in ("script", "id", "mark", "owner", "plugin_sources"):
         return None
     if key == "started":
         return "started: 2000-01-01T00:00:00Z"

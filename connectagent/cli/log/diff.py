@@ -75,7 +75,7 @@ def differences(one: dict[str, Any], two: dict[str, Any]) -> Iterator[str]:
         yield from _compared(_steps(place, turns[0].get(place)), _steps(place, turns[1].get(place)))
 
 
-_HEAD = ("agent", "model", "plugins", "system_prompt")
+_HEAD = ("agent", "model", "plugins", "plugin_sources", "system_prompt")
 
 
 def _by_place(turns: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -82,10 +82,20 @@ def _given(data: dict[str, Any], full: bool) -> Iterator[Node]:
     """The beginning of the session above its turns: plugins and system prompt."""
     plugins = data.get("plugins")
     if isinstance(plugins, dict) and plugins:
-        named = ", ".join(f"{name} {version}" if version else str(name) for name, version in plugins.items())
-        yield Node(((f"plugins: {named}", "dim"),))
+        named = ", ".join(_plugin(str(name), version, data.get("plugin_sources")) for name, version in plugins.items())
+        yield Node(((f"plugins: {_cut(named, full)}", "dim"),))
     if data.get("system_prompt"):
         yield Node(((f"system prompt: {_cut(data['system_prompt'], full)}", "dim"),))
+
+
+def _plugin(name: str, version: Any, sources: Any) -> str:
+    """A plugin with its version, or the beginning of its source's hash, and its options."""
+    told = sources.get(name) if isinstance(sources, dict) else None
+    told = told if isinstance(told, dict) else {}
+    digits = str(told["sha256"])[:8] if "sha256" in told else ""
+    options = told.get("options")
+    given = ", ".join(f"{key}={value!r}" for key, value in options.items()) if isinstance(options, dict) else ""
+    return " ".join(part for part in (name, str(version or digits), f"({given})" if given else "") if part)
 
 
 def _turns(turns: list[dict[str, Any]], last: str, full: bool) -> Iterator[Node]:

@@ -13,13 +13,13 @@ from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records.blobs import blob_folder
 from connectagent.records.read import read_record
+from connectagent.records.sent import canonical, digest
 from connectagent.records.watched import Request, watched_agents
-from connectagent.session.journal import digest_of
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.testing.network import no_network
 from connectagent.testing.replay.answers import model_answer
-from connectagent.testing.replay.player import RecordEnds, canonical
+from connectagent.testing.replay.player import RecordEnds
 from connectagent.testing.replay.recording import Recording
 from connectagent.testing.replay.runs import Run, runs_of
 from connectagent.testing.symptoms import Symptom
@@ -85,9 +85,8 @@ class Place:
 
 
 def request_key(messages: list[Message], tools: list[Any], options: dict[str, Any] | None) -> str:
-    """A key that is the same for equal requests, as the record has them: secrets count by their masks."""
-    sent = [canonical(dict(sorted(one.items())) if isinstance(one, dict) else one) for one in messages]
-    return digest_of([sent, canonical(list(tools)), canonical(shown_options(options or {}))])
+    """A key that is the same for equal requests, as the record has them, whichever model is asked."""
+    return digest(None, messages, tools, shown_options(options or {}))
 
 
 @dataclass

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from connectagent import hooks
 from connectagent.errors import Pause, Paused
+from connectagent.records.sent import canonical
 from connectagent.session.snapshot import By
 from connectagent.settings import co_folder, override
 from connectagent.testing.plugin_tester.paths import FAIL, WORK, Path
 from connectagent.testing.plugin_tester.turns import Check, Run
-from connectagent.testing.replay.player import canonical
 from connectagent.testing.replayed import replayed
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")

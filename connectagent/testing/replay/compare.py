@@ -12,9 +12,9 @@ from typing import Any
 from connectagent.data import Message, TraceEntry
 from connectagent.output.rows import call_text
 from connectagent.output.text import actor_with_place, visible
+from connectagent.records.sent import canonical
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
-from connectagent.testing.replay.player import canonical
 from connectagent.testing.replay.recording import Sent
 
 MOST_LINES = 12  # of a diff
@@ -137,11 +137,12 @@ def _other_changes(then: Sent, now: Sent) -> Difference | None:
 
 
 def _other_messages(then: Sent, now: Sent) -> Difference | None:
-    at = first_difference(then.messages, now.messages)
+    at = first_difference(then.messages_since(now.agreed), now.messages_since(now.agreed))
     if at is None:
         return None
-    sides = [side.messages[at] if at < len(side.messages) else None for side in (then, now)]
-    then_by, now_by = (side.makers[at] if at < len(side.makers) else {} for side in (then, now))
+    at += now.agreed
+    sides = [next(iter(side.messages_since(at)), None) for side in (then, now)]
+    then_by, now_by = (next(iter(side.makers[at:]), {}) for side in (then, now))
     return [f"message {at}:", *diff(*(_lines(message) for message in sides))], then_by, now_by
 
 

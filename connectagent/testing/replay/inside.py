@@ -10,9 +10,10 @@ from connectagent.agents.agent import Agent
 from connectagent.data import TraceEntry
 from connectagent.records.history import inside_begun, parts_of, void_entries
 from connectagent.records.read import own_entries
+from connectagent.records.sent import SentSoFar, canonical
 from connectagent.session.journal import ABANDONED, BEGAN, WITHHELD, turns_in
-from connectagent.testing.replay.player import Player, canonical
-from connectagent.testing.replay.recording import Given, RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
+from connectagent.testing.replay.player import Player
+from connectagent.testing.replay.recording import RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
 from connectagent.testing.replay.runs import runs_of
 
 Turns = dict[str, RecordedTurn]
@@ -45,7 +46,7 @@ def _turns(entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEnt
     for id, group in groupby(entries, _turn_of):
         history.extend(list(group), closed=id in ends)
     turns: Turns = {}
-    given = Given()
+    given = SentSoFar()
     for at, entry in enumerate(entries):
         if not (id := _turn_of(entry)):
             continue

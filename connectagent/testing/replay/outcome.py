@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from connectagent.agents.agent import Agent
-from connectagent.data import Message, TraceEntry
+from connectagent.data import TraceEntry
 from connectagent.testing.replay.compare import Call, Divergence
+from connectagent.testing.replay.requests import Request
 
 
 @dataclass
@@ -41,7 +43,7 @@ class Replay:
     not_recorded: list[dict[str, Any]] = field(default_factory=list)
     hook_errors: list[TraceEntry] = field(default_factory=list)
     ran_out: str | None = None
-    requests: list[tuple[list[Message], list[dict[str, Any]]]] = field(default_factory=list)
+    requests: Sequence[Request] = ()
     results: list[str | None] = field(default_factory=list)
     recorded_results: list[str | None] = field(default_factory=list)
 

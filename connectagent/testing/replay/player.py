@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,22 +18,21 @@ from connectagent.errors import Pause, ProviderError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
 from connectagent.loop.ending import Ending
-from connectagent.output.masking import current
-from connectagent.records.yaml_lines import json_line
+from connectagent.records.sent import canonical
 from connectagent.session.journal import is_aside
+from connectagent.session.moments import Moment
 from connectagent.session.requests import names_of
-from connectagent.session.snapshot import By, shown_options
+from connectagent.session.snapshot import shown_options
 from connectagent.session.state import clone
-from connectagent.testing.copies import Kept
 from connectagent.testing.replay.answers import model_answer, run_outcome
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
+from connectagent.testing.replay.requests import Requests
 from connectagent.testing.replay.runs import Run
 from connectagent.tools.registry import ToolRegistry, collect_tools
 from connectagent.tools.tool import Tool
 
 WRITERS = ("textlog", "console")
 NOT_RECORDED = "(not recorded: {reason})"
-_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 
 
 class RecordEnds(BaseException):
@@ -43,12 +41,6 @@ class RecordEnds(BaseException):
 
 class RecordMiss(RecordEnds):
     """Something else is asked than then, so that the record has no answer to it."""
-
-
-def canonical(value: Any) -> str:
-    """A value in the form of a record, to compare it with what was recorded."""
-    text = json_line(value)
-    return _ADDRESS.sub("0x", current().text(text) if current().suspects(text) else text)
 
 
 class RecordedLLM(WordByWord):
@@ -154,7 +146,7 @@ class Player:
     def __init__(self, agent: Agent, live_tools: bool = False, inside: dict[int, Any] | None = None) -> None:
         self.agent = agent
         self.inside: dict[int, Any] = {} if inside is None else inside
-        self.requests: list[tuple[list[Message], list[dict[str, Any]]]] = []
+        self.requests = Requests()
         self.sent: list[Sent] = []
         self.not_recorded: list[dict[str, Any]] = []
         self.raised: list[BaseException] = []
@@ -164,7 +156,8 @@ class Player:
         self.on_lack: Callable[[dict[str, Any]], None] = lambda lack: None
         self.turn: RecordedTurn | None = None
         self._answered = self.asked = 0
-        self._kept = Kept()
+        self._runs: dict[tuple[str, str], list[Run]] | None = None  # by name and arguments
+        self._moment: Moment[Any] = Moment([])
         self.options: dict[str, Any] | None = None  # of the request, where the agent's LLM takes some
         self.is_made = False  # whether the agent was made from the record alone
         self._arguments: Any = {}
@@ -183,7 +176,7 @@ class Player:
             turn: the turn.
             offered: whether the model is offered the tools that ran then and that the agent does not have.
         """
-        self.turn, self._answered, self.asked, self.entries = turn, 0, 0, []
+        self.turn, self._answered, self.asked, self.entries, self._runs = turn, 0, 0, [], None
         tools, ran = self.agent.tools, [run.name for run in turn.runs]
         if not isinstance(tools, RecordedTools):
             return
@@ -200,7 +193,12 @@ class Player:
     @property
     def left(self) -> list[TraceEntry]:
         """The answers of the turn that were not used yet."""
-        return self.turn.answers[self._answered :] if self.turn is not None else []
+        return self.answers[self._answered :]
+
+    @property
+    def answers(self) -> list[TraceEntry]:
+        """All answers of the turn."""
+        return self.turn.answers if self.turn is not None else []
 
     def lacks(self, what: str, reason: str, **more: Any) -> str:
         """Remember that the record has no answer, and say so."""
@@ -235,12 +233,10 @@ class Player:
         if asking is not None:  # it called `complete()` itself, which is in no trace
             reason = f"{asking.get('handler') or asking.get('tool')} asked the model itself"
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
-        kept = self._kept.of(messages)
-        self.requests.append((kept, copy.deepcopy(tools)))
-        self._note(model, kept, tools)
-        if not self.left:
+        self._note(model, messages, tools)
+        if self._answered == len(self.answers):
             raise RecordEnds(f"{self.sent[-1].place}: the record has no more answers of the model")
-        entry = self.left[0]
+        entry = self.answers[self._answered]
         self._answered += 1
         with self._noting_interrupts():
             return model_answer(entry)
@@ -264,16 +260,25 @@ class Player:
         since = len(trace)
         while since and trace[since - 1].get("type") not in ("llm_call", "user_input"):
             since -= 1
-        if self.agent.turn is not None and self.agent.turn.output is not None:  # its form may send more
-            messages = self._kept.of(session["messages"])
-        nobody: list[By] = []
+        typed = self.agent.turn is not None and self.agent.turn.output is not None  # its form may send more
+        own = None if messages is session["messages"] else clone(messages)
         names, changes = names_of(tools), request_changes(trace[since:])
-        sent = Sent(session["turn"], session["iteration"], model, messages, nobody, names, changes)
+        moment = self._moment_now()
+        self.requests.add(own, moment, tools)
+        sent = Sent(session["turn"], session["iteration"], model, moment, names, changes, own=None if typed else own)
         if not self.is_made:
             sent.schemas, sent.options = tools, None if self.options is None else shown_options(self.options)
         self.sent.append(sent)
         self.asked += 1
         self.on_request(self, sent)
+
+    def _moment_now(self) -> Moment[Any]:
+        """The conversation; what is as it was in the request before is neither compared nor copied."""
+        snapshot = self.agent.conversation.snapshot
+        kept = min(snapshot.marked, len(self._moment))
+        self._moment = Moment([(clone(one), {}) for one in snapshot.messages[kept:]], self._moment, kept)
+        snapshot.marked = len(snapshot.messages)
+        return self._moment
 
     # -- the tools -----------------------------------------------------------------------------
 
@@ -343,16 +348,26 @@ class Player:
 
     def _find(self, name: str, id: Any, arguments: str) -> tuple[Run | None, str]:
         """The run of the turn that this call is, the first that was not taken yet."""
+        same = self._left_of(name, arguments)
+        found = next((run for run in same if run.id == id), same[0] if same else None)
+        if found is not None:
+            return found, ""
         runs = [run for run in self.turn.runs if run.name == name] if self.turn is not None else []
-        same = [run for run in runs if not run.used and run.key(canonical) == arguments]
-        for run in same:
-            if run.id == id:
-                return run, ""
-        if same:
-            return same[0], ""
         if any(run.id == id and not run.used for run in runs):
             return None, "it ran with other arguments then"
         return None, "it ran once less then" if runs else "it did not run then"
+
+    def _left_of(self, name: str, arguments: str) -> list[Run]:
+        """The runs with these arguments that were not taken yet."""
+        turn = self.turn
+        if turn is not None and self._runs is None:
+            self._runs = {}
+            for run in turn.runs:
+                self._runs.setdefault((run.name, canonical(run.arguments)), []).append(run)
+        left = [run for run in (self._runs or {}).get((name, arguments), ()) if not run.used]
+        if left and self._runs is not None:
+            self._runs[name, arguments] = left
+        return left
 
 
 def _no_function(**arguments: Any) -> str:

@@ -12,11 +12,12 @@ from connectagent.data import Message, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import read_record, require_agent
+from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, LINES, is_aside
+from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
-from connectagent.testing.copies import Kept
 from connectagent.testing.replay.runs import CHANGES, RESUME, Run, repeated, runs_of
 
 PROGRAM = "(program)"  # the plugin, in `by`, of the code that uses the agent
@@ -31,23 +32,39 @@ class Sent:
     Args:
         turn, iteration: when.
         model: the model's name; None where it is not known.
-        messages: the conversation.
-        makers: who made each message, or changed it last.
+        moment: the conversation: each message, and who made it or changed it last.
         tools: the tools, by name; None where it is not known.
         changes: how handlers changed this one request, one `{"by", "value"}` each; `value` holds counts.
         schemas: the tools; None where they are not known.
         options: the parameters of the provider's API; None where they are not known.
+        own: the messages of this request, if they are not those of the conversation.
+        agreed: how many messages from the start are known to be as they were.
     """
 
     turn: int
     iteration: int
     model: str | None
-    messages: list[Message]
-    makers: list[By]
+    moment: Moment[Any]
     tools: list[str] | None
     changes: list[dict[str, Any]] = field(default_factory=list)
     schemas: list[Any] | None = None
     options: dict[str, Any] | None = None
+    own: list[Message] | None = None
+    agreed: int = 0
+
+    @property
+    def messages(self) -> list[Message]:
+        """All messages of the request."""
+        return self.messages_since(0)
+
+    @property
+    def makers(self) -> list[By]:
+        """Who made each message, or changed it last; [] where they are not those of the conversation."""
+        return [one[1] for one in self.moment.since()] if self.own is None else []
+
+    def messages_since(self, start: int) -> list[Message]:
+        """The messages from a place on."""
+        return [one[0] for one in self.moment.since(start)] if self.own is None else self.own[start:]
 
     @property
     def place(self) -> str:
@@ -207,7 +224,7 @@ class Recording:
         sends = sends_in([entry for _, entry in self._kept])
         history = self._watched(sends)
         waiting: list[TraceEntry] = []
-        given = Given()
+        given = SentSoFar()
         begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") in _BEGINS}
         for at, (number, entry) in enumerate(self._kept):
             kind, item = entry.get("type"), self.items[number]
@@ -239,8 +256,11 @@ class Recording:
         history = self.history(Watched)
         assert isinstance(history, Watched)
         history.marks = set(sends.values())
+        kept: dict[int, list[TraceEntry]] = {}
+        for number, entry in self._kept:
+            kept.setdefault(number, []).append(entry)
         for number, item in enumerate(self.items):
-            own = [entry for other, entry in self._kept if other == number]
+            own = kept.get(number, [])
             whole = len(own) == len(item["trace"])
             history.extend(own, closed="status" in item or not whole)
         return history
@@ -262,26 +282,12 @@ def sends_in(entries: list[TraceEntry]) -> dict[int, int]:
     return sends
 
 
-class Given:
-    """What requests were given besides the conversation: a record has what differs from the call before."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self.parts: dict[str, Any] = {}
-
-    def take(self, entry: TraceEntry) -> None:
-        """Take the parts that an `llm_call` has."""
-        self.names = entry.get("tools", self.names)
-        recorded = entry.get("request")
-        self.parts = {**self.parts, "messages": None, **(recorded if isinstance(recorded, dict) else {})}
-
-
-def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, given: Given, model: Any) -> Sent:
+def sent_of(turn: RecordedTurn, moment: Moment[Any], behind: int, given: SentSoFar, model: Any) -> Sent:
     """The request that the newest entry of a turn is about.
 
     Args:
         turn: the turn, up to the `llm_call`.
-        lines: the conversation at the request, with who made each message.
+        moment: the conversation at the request, with who made each message.
         behind: how many entries are between the request and the `llm_call`.
         given: what it was given besides.
         model: the agent's model; None where it is not known.
@@ -292,15 +298,11 @@ def sent_of(turn: RecordedTurn, lines: list[tuple[Message, By]], behind: int, gi
     since = len(before)
     while since and before[since - 1].get("type") != "llm_call":
         since -= 1
-    messages, makers = [message for message, _ in lines], [by for _, by in lines]
-    own = given.parts.get("messages")
-    if isinstance(own, list):  # a handler gave this one call others
-        messages, makers = own, []
     changes = request_changes(before[since:])
     chosen = (changes[-1]["value"] or {}).get("model") if changes else None
     model = None if again else chosen or model
-    schemas, options = given.parts.get("tools"), given.parts.get("options")
-    return Sent(turn.number, iteration, model, messages, makers, given.names, changes, schemas, options)
+    own = given.own([one[0] for one in moment.since()]) if given.is_edited else None
+    return Sent(turn.number, iteration, model, moment, given.names, changes, given.tools, given.options, own)
 
 
 class Watched(History):
@@ -309,13 +311,11 @@ class Watched(History):
     def __init__(self, *beginning: Any) -> None:
         super().__init__(*beginning)
         self.marks: set[int] = set()
-        self.seen: dict[int, list[tuple[Message, By]]] = {}
-        self._kept = Kept()
+        self.seen: dict[int, Moment[Any]] = {}
 
     def _apply(self, entry: TraceEntry) -> None:
         if len(self.entries) in self.marks:
-            makers = [line.changes[-1].by for line in self.lines]
-            self.seen[len(self.entries)] = list(zip(self._kept.of(self.messages), makers, strict=True))
+            self.seen[len(self.entries)] = self.moment()
         super()._apply(entry)
 
 

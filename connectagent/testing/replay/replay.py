@@ -16,7 +16,9 @@ from connectagent.data import TraceEntry
 from connectagent.errors import Paused
 from connectagent.output.rows import call_text, many
 from connectagent.output.text import describe
+from connectagent.records.sent import canonical
 from connectagent.session.history import History
+from connectagent.session.moments import Moment
 from connectagent.session.state import clone
 from connectagent.testing.replay.compare import (
     Divergence,
@@ -28,7 +30,7 @@ from connectagent.testing.replay.compare import (
 )
 from connectagent.testing.replay.inside import InnerPlayer, turns_inside
 from connectagent.testing.replay.outcome import Replay
-from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss, canonical
+from connectagent.testing.replay.player import Player, RecordEnds, RecordMiss
 from connectagent.testing.replay.playing import Playing, agent_of
 from connectagent.testing.replay.recording import RecordedTurn, Recording, Sent, conversation_of
 
@@ -72,6 +74,7 @@ class Replaying(Playing):
         self.is_strict, self.inside, self.live_tools = False, turns_inside(recording), live_tools
         super().__init__(recording, agent, lambda one: Player(one, live_tools))
         self.player.on_request = self._compare
+        self._compared: dict[int, tuple[Moment[Any], Moment[Any]]] = {}  # of the request before, by the player
         self.last: tuple[str | None, BaseException | None] = (None, None)
         self.out = Replay(
             recording.path, agent, requests=self.player.requests, not_recorded=self.player.not_recorded
@@ -202,10 +205,13 @@ class Replaying(Playing):
         if turn is None or self.out.divergence is not None:
             return
         if number < len(turn.sent):
-            divergence = compared(turn.sent[number], now)
+            then = turn.sent[number]
+            now.agreed = self._agreed(player, then, now)
+            divergence = compared(then, now)
             if divergence is not None and divergence.what == "messages":
-                now.makers = self._makers(player.agent, turn.sent[number], now)
-                divergence = compared(turn.sent[number], now)
+                makers = self._makers(player.agent, then, now)
+                at = first_difference(then.messages, now.messages)
+                divergence.now_by = makers[at] if at is not None and at < len(makers) else {}
             if divergence is not None:
                 divergence.agent = name
                 self.out.diverged(divergence)
@@ -214,6 +220,14 @@ class Replaying(Playing):
             self.out.diverged(Divergence(now.turn, now.iteration, "calls", lines, agent=name))
         if self.is_strict and self.out.divergence is not None:
             raise RecordMiss(self._differs(str(self.out.divergence)))
+
+    def _agreed(self, player: Player, then: Sent, now: Sent) -> int:
+        """How many messages from the start were compared in the request before, and are the same since."""
+        if then.own is not None or now.own is not None:
+            return 0
+        before = self._compared.get(id(player))
+        self._compared[id(player)] = then.moment, now.moment
+        return 0 if before is None else min(then.moment.kept_of(before[0]), now.moment.kept_of(before[1]))
 
     def _miss(self, lack: dict[str, Any]) -> None:
         """Stop where the record has no answer.

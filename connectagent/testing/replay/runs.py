@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,14 +23,6 @@ class Run:
     outcome: TraceEntry
     changes: list[TraceEntry] = field(default_factory=list)
     used: bool = False
-    _key: str | None = None
-
-    def key(self, canonical: Callable[[Any], str]) -> str:
-        """The arguments in a form to compare them, which is made once."""
-        if self._key is None:
-            self._key = canonical(self.arguments)
-        return self._key
-
 
 
 def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:

@@ -6,7 +6,6 @@ import copy
 import json
 import shlex
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,20 +13,12 @@ from typing import Any
 from connectagent.agents.again import definition_of
 from connectagent.errors import PluginError, did_you_mean
 from connectagent.hooks.discovery import SHADOW, handlers_of, process_wide, shadow
-from connectagent.hooks.entry_points import (
-    Installed,
-    imported,
-    is_factory,
-    named,
-    normalized,
-    options_of,
-)
+from connectagent.hooks.entry_points import named, normalized
 from connectagent.hooks.handler import Handler
 from connectagent.hooks.left_out import PERSON
-from connectagent.hooks.options import Configured, configured, read_options
+from connectagent.hooks.options import Configured, configured
+from connectagent.hooks.sources import all_options, source_hash
 from connectagent.settings import check_file, named_plugins
-
-DIGITS = 16  # of a hash: to see whether two files are the same
 
 
 @dataclass(slots=True)
@@ -78,29 +69,9 @@ def _facts(item: Any, name: str, handlers: list[Handler]) -> dict[str, Any]:
         found["from"] = "file"
     elif isinstance(called, str) and (installed := named(called)):
         found["from"] = installed[0].distribution
-        found["options"] = _options(installed[0], bare) or None
-    found["sha256"] = _hash({str(handler.by["file"]) for handler in handlers})
+        found["options"] = all_options(installed[0], bare.options if isinstance(bare, Configured) else {}) or None
+    found["sha256"] = source_hash({str(handler.by["file"]) for handler in handlers})
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _options(plugin: Installed, item: Any) -> dict[str, Any]:
-    """The options of an installed plugin: those of the project, and those in code or on the command line."""
-    given = item.options if isinstance(item, Configured) else {}
-    factory = imported(plugin)
-    own = read_options(repr(plugin.name), factory, given) if is_factory(factory) else {}
-    return {**options_of(plugin), **own}
-
-
-def _hash(files: Iterable[str]) -> str | None:
-    """The first digits of the hash of some files; None where one cannot be read."""
-    from hashlib import sha256
-
-    made = sha256()
-    with suppress(OSError):
-        for file in sorted(files):
-            made.update(Path(file).read_bytes())
-        return made.hexdigest()[:DIGITS]
-    return None
 
 
 # -- the reporter's ------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.yaml_lines import json_line, scalar
 from connectagent.session.journal import BEGAN
+from connectagent.session.moments import Moment
 from connectagent.session.trace import OWN
 from connectagent.testing.replay.inside import turns_inside
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Watched
@@ -39,7 +40,7 @@ class Outline(Recording):
     def _watched(self, sends: dict[int, int]) -> Watched:
         watched = self.history(Watched)
         assert isinstance(watched, Watched)
-        watched.seen = defaultdict(list)
+        watched.seen = defaultdict(lambda: Moment([]))
         return watched
 
 

@@ -1,0 +1,252 @@
+"""What a model call was sent, by its `llm_call`: what differs from the call before, and a digest of all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from connectagent.data import Message, TraceEntry
+from connectagent.output.masking import current
+from connectagent.records.yaml_lines import json_line
+from connectagent.session.state import same
+
+_ADDRESS, _HALVES = re.compile(r"\b0x[0-9a-f]{6,}\b"), re.compile("[\ud800-\udfff]")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False).encode
+_MANY = 50  # up to so many containers, a value is never too deep for a record
+
+
+def canonical(value: Any) -> str:
+    """A value in the form of a record, without what differs between processes; secrets count by their masks."""
+    text = as_recorded(value)
+    return as_recorded(current().value(value)) if current().suspects(text) else text
+
+
+def as_recorded(value: Any) -> str:
+    """The same of a value from a record, whose secrets are masked."""
+    try:
+        text = _encode(value)
+        if text.count("{") + text.count("[") > _MANY:
+            text = json_line(value)
+    except (TypeError, ValueError, RecursionError):  # what is not data
+        text = json_line(value)
+    if not text.isascii():
+        text = _HALVES.sub("\ufffd", text)
+    return _ADDRESS.sub("0x", text) if "0x" in text else text
+
+
+def mark_of(value: Any, shown: Callable[[Any], str] = canonical) -> bytes:
+    """What stands for a message, a schema or the options in digests; the order of its keys does not count."""
+    if isinstance(value, dict):
+        value = dict(sorted(value.items(), key=_key))
+    found: bytes = _new_hash(shown(value).encode()).digest()
+    return found
+
+
+def _key(item: tuple[Any, Any]) -> str:
+    return str(item[0])
+
+
+def _new_hash(data: bytes = b"") -> Any:
+    from hashlib import blake2b  # loading OpenSSL takes 3 ms, which not every program needs to spend
+
+    return blake2b(data, digest_size=16)
+
+
+def schema_key(tool: Any, shown: Callable[[Any], str] = canonical) -> str:
+    """What stands in a record for a tool's schema that it already has."""
+    return mark_of(tool, shown).hex()[:12]
+
+
+def digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], options: dict[str, Any] | None) -> str:
+    """The digest of a request as it was handed to the LLM: twelve hex digits."""
+    return _whole(_hash_of(map(mark_of, messages)), _given(model, tools, options))
+
+
+def recorded_digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], options: Any) -> str:
+    """The same of a request that was rebuilt from a record, whose secrets are masked already."""
+    mark = partial(mark_of, shown=as_recorded)
+    return _whole(_hash_of(map(mark, messages)), _given(model, tools, options, mark))
+
+
+def _hash_of(marks: Iterable[bytes]) -> Any:
+    return _new_hash(b"".join(marks))
+
+
+def _given(model: Any, tools: Iterable[Any], options: Any, mark: Callable[[Any], bytes] = mark_of) -> bytes:
+    """The marks of what a request has besides its messages."""
+    return b"tools" + b"".join(map(mark, tools)) + b"options" + mark(options or {}) + mark(model)
+
+
+def _whole(hashed: Any, given: bytes) -> str:
+    hashed.update(given)
+    return str(hashed.hexdigest()[:12])
+
+
+def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any, before: dict[str, Any]) -> str:
+    """The digest of a request of the running turn; what is as it was in the call before is not looked at again.
+
+    Args:
+        sent: its `model`, the schemas of its `tools`, and its `options`.
+        messages: its messages.
+        conversation: the conversation; None for a call of a handler or tool.
+        before: of the call before; here the digest keeps what the next one needs.
+    """
+    if conversation is None:
+        return digest(sent["model"], messages, sent["tools"], sent["options"])
+    own = conversation.session["messages"]
+    marks = _marks_of(own, conversation.snapshot, partial(_mark_as_recorded, instead=conversation.instead))
+    if messages is own:
+        hashed = _hash_behind(marks, conversation.snapshot, before)
+    else:
+        known = dict(zip(map(id, own), marks, strict=True))
+        hashed = _hash_of(known.get(id(one)) or mark_of(one) for one in messages)
+    given = sent["model"], sent["tools"], sent["options"]
+    same_given, marks_given = before.get("marked", (None, b""))
+    if not same(same_given, given):
+        marks_given = _given(*given)
+    before["marked"] = given, marks_given
+    return _whole(hashed, marks_given)
+
+
+def _mark_as_recorded(message: Any, instead: dict[str, str]) -> bytes:
+    """The mark of a message, in which the record may have another text: without what lives for one turn."""
+    content = message.get("content")
+    hides = bool(instead) and isinstance(content, str) and content in instead
+    return mark_of({**message, "content": instead[content]} if hides else message)
+
+
+def _marks_of(messages: list[Message], snapshot: Any, mark: Callable[[Any], bytes]) -> list[bytes]:
+    """The marks of the conversation's messages; those that stayed the same have theirs."""
+    marks = snapshot.marks
+    if len(marks) != len(messages):  # Ctrl-C came between a change and the note of it
+        marks[:], snapshot.marked = [None] * len(messages), 0
+    for at in range(snapshot.marked, len(marks)):
+        marks[at] = marks[at] or mark(messages[at])
+    return marks  # type: ignore[no-any-return]
+
+
+def _hash_behind(marks: list[bytes], snapshot: Any, before: dict[str, Any]) -> Any:
+    """The hash of all marks, which goes on where that of the call before ended."""
+    hashed, count = before.get("hashed", (None, 0))
+    if hashed is None or snapshot.marked < count:
+        hashed, count = _new_hash(), 0
+    hashed.update(b"".join(marks[count:]))
+    before["hashed"] = hashed, len(marks)
+    snapshot.marked = len(marks)
+    return hashed.copy()
+
+
+class SentSoFar:
+    """What model calls were sent besides the conversation, by their entries, which are taken in order.
+
+    Attributes:
+        model: the model that was asked; None where the record does not tell.
+        names: the names of the tools.
+        tools: their schemas, or their names; None where the record does not tell.
+        options: the parameters of the provider's API; None where there are none.
+        edited: the messages of this call as a difference from the conversation; None where they are the same.
+        messages: the messages of this call, from a record that has them whole.
+    """
+
+    def __init__(self) -> None:
+        self.model: Any = None
+        self.names: list[str] = []
+        self.tools: list[Any] | None = None
+        self.options: dict[str, Any] | None = None
+        self.edited: list[Any] | None = None
+        self.messages: list[Any] | None = None
+        self._schemas: dict[str, Any] = {}
+
+    def take(self, entry: TraceEntry) -> None:
+        """Take what an `llm_call` has."""
+        recorded = entry.get("request")
+        given: dict[str, Any] = recorded if isinstance(recorded, dict) else {}
+        self.names = entry.get("tools", self.names)
+        self.model = given.get("model", self.model)
+        self.options = given.get("options", self.options)
+        self.edited, self.messages = (one if isinstance(one, list) else None for one in map(given.get, _OF_ONE_CALL))
+        if isinstance(given.get("tools"), list):
+            self.tools = [self._schema(tool) for tool in given["tools"]]
+
+    def schemas(self) -> list[Any]:
+        """The schemas of the tools, or their names."""
+        return list(self.names if self.tools is None else self.tools)
+
+    def _schema(self, tool: Any) -> Any:
+        if isinstance(tool, str):
+            return self._schemas.get(tool, tool)
+        return self._schemas.setdefault(schema_key(tool, as_recorded), tool)
+
+    @property
+    def is_edited(self) -> bool:
+        """Whether the messages of this call are not those of the conversation."""
+        return self.edited is not None or self.messages is not None
+
+    def own(self, conversation: Sequence[Message]) -> list[Message] | None:
+        """The messages of this call, if they are not those of the conversation."""
+        return self.messages if self.edited is None else rebuilt(self.edited, conversation)
+
+
+_OF_ONE_CALL = ("edited", "messages")
+
+
+# -- messages of one call ------------------------------------------------------------------------
+
+
+def difference(messages: Sequence[Message], conversation: Sequence[Message]) -> list[Any]:
+    """Messages as a difference from those of the conversation.
+
+    Returns:
+        `[3, 7]` for the messages of the conversation from number 3 to before number 7; every other message itself.
+    """
+    parts: list[Any] = []
+    for message, at in zip(messages, _places(messages, conversation), strict=True):
+        if at is None:
+            parts.append(message)
+        elif parts and isinstance(parts[-1], list) and parts[-1][1] == at:
+            parts[-1][1] = at + 1
+        else:
+            parts.append([at, at + 1])
+    return parts
+
+
+def _places(messages: Sequence[Message], conversation: Sequence[Message]) -> Iterator[int | None]:
+    """Where each message stands in the conversation; None where it does not."""
+    places = {id(message): at for at, message in enumerate(conversation)}
+    texts: dict[Any, list[int]] = {}
+    following = 0
+    for message in messages:
+        at = places.get(id(message))
+        if at is None and following < len(conversation) and same(conversation[following], message):
+            at = following
+        if at is None:
+            texts = texts or _by_text(conversation)
+            at = next((one for one in texts.get(_text(message), ()) if same(conversation[one], message)), None)
+        if at is not None:
+            following = at + 1
+        yield at
+
+
+def _by_text(conversation: Sequence[Message]) -> dict[Any, list[int]]:
+    texts: dict[Any, list[int]] = {}
+    for at, message in enumerate(conversation):
+        texts.setdefault(_text(message), []).append(at)
+    return texts
+
+
+def _text(message: Any) -> tuple[Any, Any, Any]:
+    content = message.get("content")
+    return message.get("role"), content if isinstance(content, str) else None, message.get("tool_call_id")
+
+
+def rebuilt(parts: Iterable[Any], conversation: Sequence[Message]) -> list[Message]:
+    """The messages of a `difference`."""
+    messages: list[Any] = []
+    for part in parts:
+        messages += conversation[slice(*part)] if isinstance(part, list) else [part]
+    return messages

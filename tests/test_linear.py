@@ -1,0 +1,127 @@
+"""Reading and playing a record: the work per model call does not grow with the session. Work is counted, not timed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import connectagent.records.parts as parts
+import connectagent.session.snapshot as snapshot
+from connectagent import Agent, LLMResponse, ToolCall
+from connectagent.cli import main
+from connectagent.records import sent
+from connectagent.testing import ScriptedLLM
+from connectagent.testing.replay.replay import replay
+
+SHORT, MIDDLE, LONG = 15, 45, 75
+
+
+def look(x: int) -> str:
+    """Look at something."""
+    return f"seen {x}"
+
+
+def agent_of(rounds: int, **options: Any) -> Agent:
+    script = [LLMResponse(None, [ToolCall(f"c{number}", "look", {"x": number})]) for number in range(rounds - 1)]
+    llm = ScriptedLLM(*script, "Done.")
+    return Agent("long", [look], "Be good.", llm=llm, quiet=True, max_iterations=rounds + 1, **options)
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """Records of sessions of different lengths."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONNECTAGENT_DIR", str(tmp_path_factory.mktemp("linear") / ".co"))
+        for rounds in (SHORT, MIDDLE, LONG):
+            agent = agent_of(rounds)
+            agent.input("Go.")
+            assert agent.record is not None
+            found[rounds] = agent.record
+    return found
+
+
+def steps(work: Callable[[], Any]) -> int:
+    """How many instructions of Python are run: a loop over all messages counts as many as it has rounds."""
+    count = 0
+
+    def note(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return note
+
+    before = sys.gettrace()
+    sys.settrace(note)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def command(*words: str) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main(list(words)) == 0
+
+
+WAYS: dict[str, Callable[[Path, int], Any]] = {
+    "replay with an agent": lambda path, rounds: replay(path, agent_of(rounds, log=False)),
+    "replay without one": lambda path, rounds: replay(path),
+    "log show": lambda path, rounds: command("log", "show", str(path)),
+    "blame": lambda path, rounds: command("blame", str(path)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_work_per_call_does_not_grow_with_the_session(
+    way: str, records: dict[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(records[SHORT].parents[1]))
+    WAYS[way](records[SHORT], SHORT)  # imports, and fills caches
+    short, middle, long = (steps(lambda: WAYS[way](path, rounds)) for rounds, path in records.items())  # noqa: B023
+    told = f"{(middle - short) / 30:.0f} a call, then {(long - middle) / 30:.0f}"
+    assert long - middle < 1.02 * (middle - short), told
+
+
+def test_each_message_is_marked_and_divided_once(records: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, int] = {}
+
+    def count(module: Any, name: str) -> None:
+        function = getattr(module, name)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            seen[name] = seen.get(name, 0) + 1
+            return function(*given, **named)
+
+        monkeypatch.setattr(module, name, counted)
+
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(records[SHORT].parents[1]))
+    count(sent, "mark_of")
+    agent = agent_of(LONG)
+    agent.input("Go.")
+    messages = len(agent.session["messages"])
+    assert messages == 2 * LONG + 1 and seen["mark_of"] <= messages + 5  # and the tools, the options, the model
+    count(parts, "_message_parts")
+    command("bill", str(records[LONG]))
+    assert seen["_message_parts"] <= messages
+
+
+def test_a_replay_copies_each_message_once(records: dict[int, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert snapshot.clone({"role": "user"}) == {"role": "user"}
+    played = replay(records[LONG], agent_of(LONG, log=False))
+    assert played.same and len(played.requests) == LONG
+    first, last = played.requests[0][0], played.requests[-1][0]
+    assert last[: len(first)] == first and all(one is other for one, other in zip(first, last, strict=False))
+    assert played.requests[-1][0] == agent_messages(played)[:-1]
+
+
+def agent_messages(played: Any) -> list[Any]:
+    return list(played.agent.session["messages"])
