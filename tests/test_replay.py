@@ -519,7 +519,7 @@ def test_the_command_backtests_a_guard(record: Path, folder: Path, capfd: Any) -
     assert "first divergence at 1.3: other messages\n" in out
     assert "now rejected, had succeeded: 1\n  1.2 refund(order=8, amount=99)" in out
     assert out.endswith("result: same\n")
-    code, out, _ = command(capfd, "last", str(folder / "shop.py"), "--json")
+    code, out, _ = command(capfd, "last", str(folder / "shop.py"), "-p", str(folder / "guard.py"), "--json")
     data = json.loads(out)
     assert code == 1 and data["rejected"][0]["had_succeeded"] and data["divergence"]["iteration"] == 3
 

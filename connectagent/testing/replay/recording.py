@@ -259,10 +259,12 @@ class Recording:
         kept: dict[int, list[TraceEntry]] = {}
         for number, entry in self._kept:
             kept.setdefault(number, []).append(entry)
+        turn: list[TraceEntry] = []  # with the items that go on with it
         for number, item in enumerate(self.items):
-            own = kept.get(number, [])
-            whole = len(own) == len(item["trace"])
-            history.extend(own, closed="status" in item or not whole)
+            turn += (own := kept.get(number, []))
+            if number + 1 == len(self.items) or not self.items[number + 1].get("resumed"):
+                history.extend(turn, closed="status" in item or len(own) < len(item["trace"]))
+                turn = []
         return history
 
 
