@@ -307,7 +307,7 @@ def take():
 agent = shop()
 def take():
     agent.input("Hello.")
-    agent.resume(agent.record, from_iteration=1, fork=True) if False else None
+    agent.resume(agent.record, place="1.2", fork=True)
 ''',
     "failed": '''
 class Fails:
@@ -322,13 +322,13 @@ def take():
         agent.input("Hello.")
 ''',
     "interrupted": '''
-class Stops:
-    name = "stops"
-    @after_llm
-    def stop(self, response):
-        if not response.tool_calls:
+class Stopped(Model):
+    def complete(self, messages, tools=None):
+        answer = super().complete(messages, tools)
+        if not answer.tool_calls:
             raise KeyboardInterrupt
-agent = shop(Stops())
+        return answer
+agent = shop(llm=Stopped())
 def take():
     with contextlib.suppress(KeyboardInterrupt):
         agent.input("Hello.")

@@ -48,7 +48,7 @@ class Resent(Replaying):
         if turn is None or number >= len(turn.answers) or self.out.not_recorded:
             return
         key = key_of(turn.answers[number])
-        self.sent[key] = player.requests[-1]
+        self.sent[key] = now.messages, player.requests[-1][1]  # without what a form adds, which no record has
         session: Any = self.agent.current_session or {}
         self._places[key] = int(session.get("turn") or 0), int(session.get("iteration") or 0)
 
