@@ -308,3 +308,18 @@ def test_a_session_that_was_reset_has_cost_nothing() -> None:
     boss.reset_conversation()
     boss.resume(first)
     assert boss.total_cost == 1.0
+
+
+def test_a_call_that_was_interrupted_may_have_cost_anything_whatever_a_handler_would_answer() -> None:
+    @on_error
+    def recovers() -> str:
+        return "recovered"
+
+    paid = LLMResponse("One.", usage=TokenUsage(3, 4, cost=0.5))
+    agent = Agent("a", llm=ScriptedLLM(paid, KeyboardInterrupt()), on_events=[recovers], quiet=True)
+    agent.input("One")
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("Two")
+    (listed,) = json.loads(told("log", "list", "--json"))
+    (stats,) = json.loads(told("log", "stats", "--json"))["agents"].values()
+    assert [(one["tokens"], one["cost"]) for one in (listed, stats)] == [(7, None)] * 2

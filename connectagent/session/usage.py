@@ -130,7 +130,8 @@ def counts(entry: TraceEntry) -> bool:
     if entry.get("type") != "llm_call":
         return False
     own = entry.get("original") or entry  # what the model did, if an around handler changed that
-    return entry.get("usage") is not None or own.get("status") in ("success", "interrupted")
+    interrupted = "interrupted" in (entry.get("status"), own.get("status"))
+    return entry.get("usage") is not None or interrupted or own.get("status") == "success"
 
 
 def spent_in(entries: Iterable[TraceEntry], running: bool = False, spent: Spent | None = None) -> Spent:
