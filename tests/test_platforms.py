@@ -5,30 +5,18 @@ from __future__ import annotations
 import ast
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from windows.stand_in import LACKING, MODULES
 
 from connectagent.cli import main
 from connectagent.records import disk
 
 ROOT = Path(__file__).parents[1]
-_OS = """
-pread pwrite fork forkpty register_at_fork killpg getpgid setsid setpgid getuid geteuid getgid getegid chown
-fchmod fchown mkfifo mknod openpty ttyname sysconf statvfs uname nice getloadavg sync wait3 wait4
-sched_getaffinity O_NOFOLLOW O_NONBLOCK O_DIRECTORY O_CLOEXEC posix_fadvise posix_spawn
-"""
-_SIGNAL = """
-SIGKILL SIGHUP SIGUSR1 SIGUSR2 SIGWINCH SIGTSTP SIGALRM SIGPIPE SIGCHLD SIGCONT SIGSTOP SIGQUIT alarm
-setitimer pause pthread_kill pthread_sigmask siginterrupt sigwait
-"""
-_SELECT = "poll epoll kqueue POLLOUT POLLERR POLLHUP POLLIN"
-LACKING = {name: set(text.split()) for name, text in {"os": _OS, "signal": _SIGNAL, "select": _SELECT}.items()}
-MODULES = {"fcntl", "termios", "resource", "pwd", "grp", "pty", "tty", "crypt", "readline"}
 LINUX_ONLY = {"connectagent_sandbox"}  # it says so where it cannot run
 SOURCES = sorted(
     path
@@ -91,46 +79,6 @@ def test_an_unguarded_use_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(unguarded(file)) == ["bad.py:2: fcntl", "bad.py:6: os.pread"]
     file.write_text("import os\n\n\ndef f(fd):\n    return os.pread(fd, 1, 0) if hasattr(os, 'pread') else b''\n")
     assert list(unguarded(file)) == []
-
-
-WITHOUT = """
-import os, select, signal, sys
-for name in ("fcntl", "termios", "resource", "pwd"):
-    sys.modules[name] = None
-for module, names in {lacking!r}.items():
-    for name in names:
-        if hasattr(sys.modules[module], name) and name != "SIGKILL":
-            delattr(sys.modules[module], name)
-from connectagent import Agent
-from connectagent.cli import main
-from connectagent.testing import ScriptedLLM, call
-
-def add(a: int, b: int) -> int:
-    "Add."
-    return a + b
-
-for number in range(3):
-    agent = Agent("x", [add], llm=ScriptedLLM(call("add", a=1, b=2), "Done."), quiet=True)
-    assert agent.input("Add 1 and 2.") == "Done."
-for command in (["log", "list"], ["log", "show"], ["log", "grep", "Add"], ["log", "prune", "--keep", "1"], ["replay"]):
-    try:
-        code = main(command)
-    except SystemExit as error:
-        code = error.code
-    assert not code, command
-"""
-
-
-def test_sessions_are_recorded_listed_and_removed_without_what_windows_lacks(tmp_path: Path) -> None:
-    code = WITHOUT.replace("{lacking!r}", repr({name: sorted(names) for name, names in LACKING.items()}))
-    (tmp_path / "agent.py").write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "CONNECTAGENT_FSYNC": "1"}
-    environment.pop("CONNECTAGENT_DIR", None)
-    done = subprocess.run(
-        [sys.executable, "agent.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert "removed 2 records" in done.stdout and len(list(tmp_path.glob(".co/evals/*.yaml"))) == 1
 
 
 def test_a_file_is_read_from_a_place_where_there_is_no_pread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
