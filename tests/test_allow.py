@@ -372,6 +372,7 @@ def kept() -> Path:
     return path
 
 
+@pytest.mark.posix("has no modes: a user's folder is the user's alone")
 def test_the_word_is_the_users_alone(tmp_path: Path) -> None:
     path = kept()
     assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
@@ -384,6 +385,7 @@ def test_the_word_is_the_users_alone(tmp_path: Path) -> None:
     assert refusal() is None
 
 
+@pytest.mark.posix("tells no owner by a number")
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files away")
 def test_a_word_of_another_user_is_none() -> None:
     os.chown(kept(), 12345, 12345)
