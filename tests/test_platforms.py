@@ -219,7 +219,8 @@ def test_sessions_that_differ_in_agent_or_key_have_files_that_differ_where_case_
 
     from connectagent.records.paths import keyed_record
 
-    names = ["bot", "Bot", "BOT", "b_t", "b t", "B_T", "böt", "bo\u0308t", "con", "_con", *("x" * n for n in (99, 120, 130))]
+    long = ("x" * length for length in (99, 120, 130))
+    names = ["bot", "Bot", "BOT", "b_t", "b t", "B_T", "böt", "bo\u0308t", "con", "_con", *long]
     keys = ["k", "K", "k.", "k ", "k_", "straße", "STRASSE", "aux", "nul.txt", "y" * 60, "y" * 61, "Y" * 61]
     found = [keyed_record(agent, key).name.casefold() for agent, key in product(names, keys)]
     assert len(set(found)) == len(names) * len(keys)
