@@ -12,7 +12,7 @@ plugins only, since the standard library needs them:
 For all code:
 
 - A file that is open in any process cannot be removed, renamed or replaced, nor can the folder of such a file.
-- `os.rename` does not replace.
+- `os.rename` does not replace. Files have the owner 0.
 
 It does less than Windows: a lock among a file's own bytes is refused at once, where Windows refuses whoever reads
 them; a descriptor that only reads takes a lock that others of its kind can have too; names keep their case; paths have
@@ -33,6 +33,7 @@ import stat
 import struct
 import subprocess  # imports msvcrt, if there is one
 import sys
+import termios
 import time
 import types
 from collections.abc import Callable, Iterator
@@ -134,12 +135,23 @@ def _locking(fd: int, mode: int, length: int) -> None:
         raise PermissionError(13, "Permission denied") from None
 
 
+def _by_keys(look: Callable[[], Any]) -> Any:
+    """Look at the terminal's keys, where it would give whole lines."""
+    modes = termios.tcgetattr(0)
+    by_keys = [*modes[:3], modes[3] & ~termios.ICANON, *modes[4:]]
+    termios.tcsetattr(0, termios.TCSANOW, by_keys)
+    try:
+        return look()
+    finally:
+        termios.tcsetattr(0, termios.TCSANOW, modes)
+
+
 def _msvcrt() -> types.ModuleType:
     made = types.ModuleType("msvcrt")
     made.LK_UNLCK, made.LK_LOCK, made.LK_NBLCK = 0, 1, 2  # type: ignore[attr-defined]
     made.locking = _locking  # type: ignore[attr-defined]
-    made.kbhit = lambda: bool(select.select([0], [], [], 0)[0])  # type: ignore[attr-defined]
-    made.getwch = lambda: os.read(0, 1).decode("latin-1")  # type: ignore[attr-defined]
+    made.kbhit = lambda: _by_keys(lambda: bool(select.select([0], [], [], 0)[0]))  # type: ignore[attr-defined]
+    made.getwch = lambda: _by_keys(lambda: os.read(0, 1).decode("latin-1"))  # type: ignore[attr-defined]
     return made
 
 
@@ -252,6 +264,15 @@ def _refuse_names(event: str, given: tuple[Any, ...]) -> None:
         frame = frame and frame.f_back
 
 
+def _without_owner(real: Callable[..., os.stat_result]) -> Callable[..., os.stat_result]:
+    def stat_of(*given: Any, **more: Any) -> os.stat_result:
+        found = real(*given, **more)
+        names = {name: getattr(found, name) for name in dir(found) if name.startswith("st_")}
+        return os.stat_result((*found[:4], 0, 0, *found[6:]), names)
+
+    return stat_of
+
+
 # -- processes -------------------------------------------------------------------------------------
 
 
@@ -273,5 +294,7 @@ def install() -> None:
     builtins.__import__, importlib.import_module = _import, _import_module
     for name, replaces in {"unlink": False, "remove": False, "rename": True, "replace": True}.items():
         setattr(os, name, _guarded(getattr(os, name), replaces))
+    for name in ("stat", "lstat", "fstat") if os.geteuid() else ():
+        setattr(os, name, _without_owner(getattr(os, name)))
     subprocess.Popen = _Popen  # type: ignore[misc]
     sys.addaudithook(_refuse_names)
