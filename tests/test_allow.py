@@ -400,6 +400,7 @@ def test_a_word_that_cannot_be_read_is_none(text: str) -> None:
     assert co("allow", "--list").stdout == "you have allowed nothing\n"
 
 
+@pytest.mark.posix("has no pipes among its files")
 def test_a_link_a_pipe_or_another_folders_file_is_no_word(tmp_path: Path) -> None:
     path = kept()
     path.rename(tmp_path / "elsewhere")

@@ -81,6 +81,8 @@ def open_to_append(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> int:
     """
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
+        if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
+            raise OSError(errno.ELOOP, "")
         fd = os.open(path, flags | os.O_APPEND | safely, 0o600)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe that nobody reads
