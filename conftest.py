@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,14 @@ import pytest
 
 pytest_plugins = ["connectagent.testing"]
 PLUGINS = Path(__file__).parent / "plugins"
+ON_WINDOWS = sys.platform == "win32" or "stand_in" in sys.modules  # or on its stand-in: see tests/windows
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what Windows does not have, each with its reason."""
+    for item in items if ON_WINDOWS else ():
+        if (mark := item.get_closest_marker("posix")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"Windows {mark.args[0]}"))
 
 
 @pytest.fixture

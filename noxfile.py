@@ -33,7 +33,7 @@ HEAVY = ["dbos", "local", "ray"]
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = bool(os.environ.get("GITHUB_ACTIONS"))
-nox.options.sessions = ["lint", "tests", "lowest", "newest", "sdist", "wheels"]
+nox.options.sessions = ["lint", "tests", "lowest", "newest", "windows", "sdist", "wheels"]
 
 # pyenv hides the versions that are not chosen.
 for _pyenv in sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob("3.*/bin")):
@@ -98,6 +98,14 @@ def lowest(session: nox.Session) -> None:
 def newest(session: nox.Session) -> None:
     """The suite with the newest versions, and with all that is optional."""
     session.install("--upgrade", "-e", ".[test,types,docs]")
+    run_tests(session)
+
+
+@nox.session(python=LOWEST)
+def windows(session: nox.Session) -> None:
+    """The suite under Windows' semantics, which `tests/windows/stand_in.py` gives to each process on Linux."""
+    session.install("-e", ".[test]")
+    session.env["PYTHONPATH"] = str(ROOT / "tests" / "windows")
     run_tests(session)
 
 

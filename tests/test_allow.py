@@ -370,6 +370,7 @@ def kept() -> Path:
     return path
 
 
+@pytest.mark.posix("has no modes: a user's folder is the user's alone")
 def test_the_word_is_the_users_alone(tmp_path: Path) -> None:
     path = kept()
     assert path.stat().st_mode & 0o777 == 0o600 and path.parent.stat().st_mode & 0o777 == 0o700
@@ -382,6 +383,7 @@ def test_the_word_is_the_users_alone(tmp_path: Path) -> None:
     assert refusal() is None
 
 
+@pytest.mark.posix("tells no owner by a number")
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files away")
 def test_a_word_of_another_user_is_none() -> None:
     os.chown(kept(), 12345, 12345)
@@ -396,6 +398,7 @@ def test_a_word_that_cannot_be_read_is_none(text: str) -> None:
     assert co("allow", "--list").stdout == "you have allowed nothing\n"
 
 
+@pytest.mark.posix("has no pipes among its files")
 def test_a_link_a_pipe_or_another_folders_file_is_no_word(tmp_path: Path) -> None:
     path = kept()
     path.rename(tmp_path / "elsewhere")

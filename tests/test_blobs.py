@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from record_agents import worker
 
 from connectagent import Agent
 from connectagent.records.blobs import LARGEST, blob_folder, is_long, load_blob, place_holder, restored, store_blob
+from connectagent.records.locks import lock
 from connectagent.records.read import read_record
 from connectagent.records.retention import is_paused, remove_oldest
 from connectagent.testing import ScriptedLLM, call
@@ -314,7 +314,7 @@ def test_paused_and_running_records_are_never_removed() -> None:
     assert is_paused(waits)
     assert not is_paused(old)
     with runs.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        assert lock(file.fileno())
         assert remove_oldest(new.parent, 0, 0, new=new) == [old]
     assert records() == {waits, runs, new}
     assert remove_oldest(new.parent, 0, None, new=new) == [runs]

@@ -157,6 +157,7 @@ def test_a_line_goes_on_in_the_next_and_a_paste_of_several_lines_is_one_message(
     assert said(tmp_path) == ["one\ntwo\nthree", "first\nsecond\n\nlast"]
 
 
+@pytest.mark.posix("shows nothing of what is typed while nothing reads it")
 def test_ctrl_c_ends_the_turn_and_twice_within_a_second_the_chat(chat: Chat, tmp_path: Path) -> None:
     at = chat()
     at.press("stuck", "Enter")
@@ -246,6 +247,7 @@ def test_tool_calls_are_shown_with_result_and_reason_and_so_is_what_plugins_chan
     assert "  + hint added a message: a hint" in "\n".join(at.until_prompt())
 
 
+@pytest.mark.posix("shows nothing of what is typed while nothing reads it")
 def test_what_runs_is_shown_and_what_is_typed_meanwhile_is_the_next_message(chat: Chat, tmp_path: Path) -> None:
     at = chat()
     at.press("pay", "Enter")

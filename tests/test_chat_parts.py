@@ -155,6 +155,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "state" / "connectagent" / "chat_history"
 
 
+@pytest.mark.posix("has no modes: a user's folder is the user's alone")
 def test_history_is_read_from_no_file_that_others_may_write(state: Path) -> None:
     history.remember("one\ntwo")
     assert history.typed_before() == ["one\ntwo"]

@@ -14,7 +14,10 @@ from connectagent.output.terminal import Terminal
 
 FORKS = int(os.environ.get("FORKS", "40"))
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here"),
+    pytest.mark.posix("has no fork"),
+]
 
 
 @pytest.fixture

@@ -236,6 +236,7 @@ def test_the_search_for_settings_ends_at_the_root_of_the_repository(tmp_path: Pa
     assert settings.project_file() == tmp_path / "repository" / "pyproject.toml"
 
 
+@pytest.mark.posix("tells no owner by a number")
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives folders away")
 @pytest.mark.parametrize("strange", ["above", "above/mine", "above/pyproject.toml"])
 def test_the_search_for_settings_ends_where_another_owner_begins(

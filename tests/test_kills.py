@@ -217,6 +217,7 @@ def _alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.posix("has no fork")
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_whatever_moment_an_agent_is_killed_at_it_goes_on_and_no_tool_runs_twice(tmp_path: Path) -> None:
     provider, seen = Provider(), Counter[str]()

@@ -20,6 +20,7 @@ from connectagent.cli.log.diff import differences
 from connectagent.cli.log.export import EXPORTERS
 from connectagent.errors import ConfigError
 from connectagent.records.find import all_records, records_folder
+from connectagent.records.locks import lock
 from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call
 from connectagent.testing.replay.recording import Recording
@@ -352,11 +353,9 @@ def test_prune_removes_the_oldest_and_their_blobs_but_never_what_is_running_or_p
     running = write(5, "answered")
     (evals / "broken.yaml").write_text("- 1\n")
     with running.open("a") as file:
-        import fcntl
-
         file.write("- turn: 2\n  input: y\n  trace:\n")
         file.flush()
-        fcntl.flock(file, fcntl.LOCK_EX)
+        assert lock(file.fileno())
         assert log("prune").returncode == 2
         told = log("prune", "--keep", "0", "--dry-run").stdout
         assert "would remove 3 records" in told

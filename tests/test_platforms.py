@@ -5,30 +5,18 @@ from __future__ import annotations
 import ast
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from windows.stand_in import LACKING, MODULES
 
 from connectagent.cli import main
 from connectagent.records import disk
 
 ROOT = Path(__file__).parents[1]
-_OS = """
-pread pwrite fork forkpty register_at_fork killpg getpgid setsid setpgid getuid geteuid getgid getegid chown
-fchmod fchown mkfifo mknod openpty ttyname sysconf statvfs uname nice getloadavg sync wait3 wait4
-sched_getaffinity O_NOFOLLOW O_NONBLOCK O_DIRECTORY O_CLOEXEC posix_fadvise posix_spawn
-"""
-_SIGNAL = """
-SIGKILL SIGHUP SIGUSR1 SIGUSR2 SIGWINCH SIGTSTP SIGALRM SIGPIPE SIGCHLD SIGCONT SIGSTOP SIGQUIT alarm
-setitimer pause pthread_kill pthread_sigmask siginterrupt sigwait
-"""
-_SELECT = "poll epoll kqueue POLLOUT POLLERR POLLHUP POLLIN"
-LACKING = {name: set(text.split()) for name, text in {"os": _OS, "signal": _SIGNAL, "select": _SELECT}.items()}
-MODULES = {"fcntl", "termios", "resource", "pwd", "grp", "pty", "tty", "crypt", "readline"}
 LINUX_ONLY = {"connectagent_sandbox"}  # it says so where it cannot run
 SOURCES = sorted(
     path
@@ -93,46 +81,6 @@ def test_an_unguarded_use_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(unguarded(file)) == []
 
 
-WITHOUT = """
-import os, select, signal, sys
-for name in ("fcntl", "termios", "resource", "pwd"):
-    sys.modules[name] = None
-for module, names in {lacking!r}.items():
-    for name in names:
-        if hasattr(sys.modules[module], name) and name != "SIGKILL":
-            delattr(sys.modules[module], name)
-from connectagent import Agent
-from connectagent.cli import main
-from connectagent.testing import ScriptedLLM, call
-
-def add(a: int, b: int) -> int:
-    "Add."
-    return a + b
-
-for number in range(3):
-    agent = Agent("x", [add], llm=ScriptedLLM(call("add", a=1, b=2), "Done."), quiet=True)
-    assert agent.input("Add 1 and 2.") == "Done."
-for command in (["log", "list"], ["log", "show"], ["log", "grep", "Add"], ["log", "prune", "--keep", "1"], ["replay"]):
-    try:
-        code = main(command)
-    except SystemExit as error:
-        code = error.code
-    assert not code, command
-"""
-
-
-def test_sessions_are_recorded_listed_and_removed_without_what_windows_lacks(tmp_path: Path) -> None:
-    code = WITHOUT.replace("{lacking!r}", repr({name: sorted(names) for name, names in LACKING.items()}))
-    (tmp_path / "agent.py").write_text(code)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "CONNECTAGENT_FSYNC": "1"}
-    environment.pop("CONNECTAGENT_DIR", None)
-    done = subprocess.run(
-        [sys.executable, "agent.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    assert "removed 2 records" in done.stdout and len(list(tmp_path.glob(".co/evals/*.yaml"))) == 1
-
-
 def test_a_file_is_read_from_a_place_where_there_is_no_pread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "pread")
     (tmp_path / "file").write_bytes(b"0123456789")
@@ -186,3 +134,141 @@ def test_prune_fails_where_a_record_may_not_be_removed(
     monkeypatch.setattr(os, "unlink", unlink)
     assert main(["log", "prune", "--keep", "1"]) == 1
     assert "stays: it may not be removed" in capsys.readouterr().err
+
+
+# -- files that were written on Windows, names and paths ------------------------------------------------
+
+BOM = "\ufeff"
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes a file as editors on Windows do: with a mark in front, and both letters at the end of each line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+
+    def write(name: str, text: str) -> Path:
+        (tmp_path / name).write_bytes((BOM + text).replace("\n", "\r\n").encode())
+        return tmp_path / name
+
+    return write
+
+
+def test_a_prompt_and_settings_that_were_written_on_windows(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from connectagent import Agent
+    from connectagent.settings import setting
+    from connectagent.testing import ScriptedLLM
+
+    written("prompt.md", "Be kind.\nBe short.\n")
+    written("pyproject.toml", '[tool.connectagent]\nmax_records = 7\n\n[tool.connectagent.approve]\nrisky = ["a"]\n')
+    assert Agent("x", llm=ScriptedLLM("Hi."), system_prompt="prompt.md", log=False).system_prompt == (
+        "Be kind.\nBe short.\n"
+    )
+    monkeypatch.delenv("CONNECTAGENT_MAX_RECORDS", raising=False)
+    assert setting("max_records") == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "One é\nTwo\n"),
+        ("a.jsonl", '{"prompt": "One é"}\n{"prompt": "Two"}\n'),
+        ("a.csv", "prompt,x\nOne é,1\nTwo,2\n"),
+    ],
+)
+def test_prompts_that_were_written_on_windows(written: Any, name: str, text: str) -> None:
+    from connectagent.cli.prompts import read
+
+    assert [line.prompt for line in read(str(written(name, text)), None)] == ["One é", "Two"]
+
+
+def test_prompts_from_a_pipe_that_were_written_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from connectagent.cli.prompts import read
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{BOM}One\r\n{BOM}Two\r\n"))
+    assert [line.prompt for line in read("-", None)] == ["One", f"{BOM}Two"]
+
+
+NAMES = ["CON", "con.txt", "Aux.x", "nul", "COM1", "com¹.a", "LPT9.yaml", "a:b", "a b. ", "a/b\\c", "..", "?*<>|", "é."]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_of_an_agent_or_a_session_is_one_that_windows_takes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import time
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+
+    from windows.stand_in import _BAD_NAME
+
+    from connectagent.records.paths import keyed_record, new_record, safe_name
+
+    stem = safe_name(name)
+    made = [f"{stem}.log", keyed_record(name, name).name, keyed_record("a", name).name]
+    assert not [one for one in made if _BAD_NAME.search(one) or "¹." in one.lower()[:5]], made
+    assert safe_name(stem) == stem  # records are found by it
+    assert new_record(name, time.gmtime()).name.startswith(f"{stem}_")
+
+
+def test_sessions_that_differ_in_agent_or_key_have_files_that_differ_where_case_does_not_count() -> None:
+    from itertools import product
+
+    from connectagent.records.paths import keyed_record
+
+    long = ("x" * length for length in (99, 120, 130))
+    names = ["bot", "Bot", "BOT", "b_t", "b t", "B_T", "böt", "bo\u0308t", "con", "_con", *long]
+    keys = ["k", "K", "k.", "k ", "k_", "straße", "STRASSE", "aux", "nul.txt", "y" * 60, "y" * 61, "Y" * 61]
+    found = [keyed_record(agent, key).name.casefold() for agent, key in product(names, keys)]
+    assert len(set(found)) == len(names) * len(keys)
+    assert keyed_record("bot", "k").name == "bot@k.yaml"
+
+
+@pytest.mark.parametrize("drives", [False, True])
+def test_a_script_on_another_drive_is_named_whole(monkeypatch: pytest.MonkeyPatch, drives: bool) -> None:
+    from types import ModuleType
+
+    from connectagent.cli.script import shown
+    from connectagent.errors import short_path
+
+    def relpath(path: Any, start: Any = None) -> str:
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    module = ModuleType("agent")
+    module.__file__ = os.path.abspath("folder/agent.py")
+    if drives:
+        monkeypatch.setattr(os.path, "relpath", relpath)
+    named = module.__file__ if drives else os.path.join("folder", "agent.py")
+    assert (shown(module), short_path(module.__file__)) == (repr(named), named)
+
+
+def test_a_kept_record_names_a_file_on_another_drive_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import json
+
+    from connectagent.testing.replayed import _kept_line
+
+    line = '  - {"type": "x", "by": {"plugin": "p", "file": "/d/p.py"}}'
+
+    def relpath(path: Any, start: Any = None) -> str:
+        raise ValueError("path is on mount 'D:', start on mount 'C:'")
+
+    monkeypatch.setattr(os.path, "relpath", relpath)
+    kept = _kept_line(line, tmp_path, tmp_path)
+    assert kept is not None and json.loads(kept[4:])["by"]["file"] == "/d/p.py"
+
+
+@pytest.mark.parametrize(("system", "gone"), [("posix", False), ("nt", True)])
+def test_a_pipe_without_a_reader_is_an_invalid_argument_on_windows(
+    monkeypatch: pytest.MonkeyPatch, system: str, gone: bool
+) -> None:
+    import errno
+
+    from connectagent.output.terminal import is_gone
+
+    monkeypatch.setattr(os, "name", system)
+    assert is_gone(OSError(errno.EINVAL, "Invalid argument")) is gone
+    assert not is_gone(OSError(errno.EINVAL, "Invalid argument", "a:b")) and not is_gone(ValueError())
+    assert is_gone(BrokenPipeError())

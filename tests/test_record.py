@@ -558,6 +558,7 @@ def test_a_long_text_that_cannot_be_written_does_not_hide_that_the_record_cannot
     assert told == ["connectagent: the long text", "connectagent: the text log", "connectagent: the record"]
 
 
+@pytest.mark.posix("does not remove a folder with an open file")
 def test_a_folder_that_is_removed_meanwhile_costs_one_warning(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     @after_tools
     def remove(agent: Agent) -> None:

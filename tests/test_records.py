@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -26,7 +25,7 @@ from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import Listing, all_records, find_record, records_folder
 from connectagent.records.follow import Follower, follow
 from connectagent.records.history import joined_turns
-from connectagent.records.locks import owner
+from connectagent.records.locks import lock, owner
 from connectagent.records.read import load_record, read_record
 from connectagent.records.summary import summarise
 from connectagent.records.yaml_lines import json_line
@@ -329,7 +328,8 @@ def test_a_turn_that_never_ended_is_running_while_its_writer_holds_the_lock_and_
     with path.open("a") as file:
         file.write('- turn: 2\n  input: Two.\n  trace:\n  - {"type": "user_input", "turn": 2, "prompt": "Two."}\n')
     code = (
-        f"import fcntl, sys; file = open({str(path)!r}, 'a'); fcntl.flock(file, fcntl.LOCK_EX)\n"
+        "import sys; from connectagent.records.locks import lock\n"
+        f"file = open({str(path)!r}, 'a'); lock(file.fileno())\n"
         "print('locked', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
@@ -341,7 +341,7 @@ def test_a_turn_that_never_ended_is_running_while_its_writer_holds_the_lock_and_
     assert (running.status, running.turns, running.totals and running.totals.turns) == ("running", 2, 1)
     assert summarise(path).status == "crashed"
     with path.open("a") as file:  # reading has left no lock behind
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert lock(file.fileno())
 
 
 @pytest.mark.parametrize("items", ["", '- turn: 2\n  status: between_turns\n  trace:\n  - {"type": "began"}\n'])

@@ -155,6 +155,7 @@ def test_a_script_anywhere_in_the_repository_is_run(
     assert (project / "ran").exists()
 
 
+@pytest.mark.posix("tells no owner by a number")
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files away")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_record_of_another_user_does_not_run_a_script(command: list[str], project: Path) -> None:

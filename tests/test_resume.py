@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import os
 import threading
@@ -42,7 +41,7 @@ from connectagent.errors import ConfigError
 from connectagent.loop.stream import streamed
 from connectagent.records.blobs import blob_folder
 from connectagent.records.history import history_of, read_history
-from connectagent.records.locks import is_running
+from connectagent.records.locks import is_running, lock
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call, conversation_problems
@@ -419,8 +418,8 @@ def test_plugins_that_are_not_the_same_are_told(capsys: pytest.CaptureFixture[st
 def test_a_record_that_another_one_writes_is_refused_and_forked() -> None:
     sender().input("Go.")
     path = only_record()
-    with path.open("rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with path.open("ab") as file:
+        assert lock(file.fileno())
         with pytest.raises(ConfigError, match="is being written by a running agent; wait for it, or resume with fork"):
             sender().resume(path)
         fork = sender()

@@ -294,6 +294,7 @@ def test_with_a_port_the_address_is_the_same_after_a_restart(page: Page) -> None
     assert first == second != other and len(first) > 30
 
 
+@pytest.mark.posix("has no modes: a user's folder is the user's alone")
 def test_the_secret_of_an_address_is_read_by_nobody_else_and_taken_from_nobody_else(folder: Path) -> None:
     secret = kept_secret(folder)
     assert kept_secret(folder) == secret != kept_secret(folder / "other")

@@ -19,6 +19,7 @@ from connectagent.data import TraceEntry
 from connectagent.errors import BatchStopped, Cancelled, ConfigError, Paused
 from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
 from connectagent.session.messages import text_of, user_message
+from connectagent.tools.waits import end_of, next_of
 
 _WAIT_S = 1.0  # after "too many requests" that does not say how long
 FAILED = ("error",)
@@ -169,7 +170,7 @@ class Batch:
         left, raised = len(threads), None
         try:
             while left:
-                item = self._done.get()
+                item = next_of(self._done)
                 if isinstance(item, Item):
                     yield item
                 else:
@@ -181,7 +182,7 @@ class Batch:
         finally:
             self.gate.stopped.set()
             for thread in threads:
-                thread.join()
+                end_of(thread)
 
     def _thread(self, number: int) -> threading.Thread:
         work = partial(copy_context().run, self._work)

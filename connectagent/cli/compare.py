@@ -75,7 +75,7 @@ def _compared(paths: list[Path], program: str | None, traceback: bool, options: 
 
     makers = {path: maker(path, program, traceback) for path in paths}  # while `.co` is the project's own
     added = list(map(script.placed, options["plugins"]))
-    prompt = None if options["prompt"] is None else options["prompt"].read_text(encoding="utf-8")
+    prompt = None if options["prompt"] is None else options["prompt"].read_text(encoding="utf-8-sig")
 
     def after(path: Path) -> Callable[[], Any]:
         return lambda: _changed(makers[path], added, prompt)

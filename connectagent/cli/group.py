@@ -114,9 +114,11 @@ def invoke(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.exceptions.Abort):
         click.echo("interrupted", err=True)
         return _flushed(130)
-    except BrokenPipeError as error:
-        return _flushed(1) if stdout_is_gone() else show(error)
     except Exception as error:
+        from connectagent.output.terminal import is_gone
+
+        if is_gone(error):
+            return _flushed(1) if stdout_is_gone() else show(error)
         return _flushed(show(error))
     return 0
 

@@ -62,7 +62,7 @@ def lock(
 def _read(file: str, check: bool) -> str:
     """The file as it is; "" where there is none yet."""
     try:
-        return Path(file).read_text("utf-8")
+        return Path(file).read_text("utf-8-sig")
     except FileNotFoundError as error:
         if not check:
             return ""

@@ -95,7 +95,7 @@ def _lines(file: TextIO, suffix: str) -> Iterator[tuple[int, Any]]:
         yield from ((reader.line_num, fields) for fields in reader)
         return
     for number, line in enumerate(file, 1):
-        if not (line := line.strip()):
+        if not (line := (line.removeprefix("\ufeff") if number == 1 else line).strip()):
             continue
         if suffix not in (".jsonl", ".ndjson", ".json"):
             yield number, line

@@ -193,7 +193,10 @@ def agent_of(module: ModuleType) -> Any | None:
 
 def shown(module: ModuleType) -> str:
     """The script's name for errors."""
-    return repr(os.path.relpath(str(module.__file__)))
+    try:
+        return repr(os.path.relpath(str(module.__file__)))
+    except ValueError:  # on another drive
+        return repr(module.__file__)
 
 
 def _usage(text: str) -> click.UsageError:

@@ -19,6 +19,7 @@ from connectagent.models.content import parts_of
 from connectagent.session.state import clone
 from connectagent.tools.awaiting import CALLER, operating
 from connectagent.tools.registry import ToolRegistry
+from connectagent.tools.waits import take
 
 Output = TypeVar("Output")
 Prompt = str | Image | File | list[str | Image | File | dict[str, Any]]
@@ -161,7 +162,7 @@ def _in_turn(
             answer = _send(form, *given) if apart is None else apart.run(partial(_send, form, *given))
             return answer  # type: ignore[no-any-return]
         finally:
-            lock.acquire()
+            take(lock)
 
     def asking() -> LLMResponse | None:
         options = dict(clone(dict(llm.options))) if isinstance(llm, ConfigurableLLM) else {}

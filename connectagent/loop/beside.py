@@ -21,6 +21,7 @@ from connectagent.session.readonly import BodySession
 from connectagent.session.snapshot import By
 from connectagent.session.state import copy_of, lasting, merge_change, state_change
 from connectagent.tools.awaiting import CALLER, stops, waiting
+from connectagent.tools.waits import hearing, next_of
 
 GRACE_S = 0.5  # the time in which cancelled async work has to end
 RUNS_ON = "it could not be stopped and runs on; what it still does is not waited for"
@@ -55,7 +56,7 @@ class Job:
 
     def result(self) -> Any:
         """Wait for its result."""
-        self.done.wait()
+        hearing(self.done.wait)
         if self._error is not None:
             raise self._error
         return self._value
@@ -109,7 +110,7 @@ class Beside:
             left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
             try:
                 caller = CALLER.get()
-                job = self._jobs.get(timeout=left_s) if caller is None else caller.get(self._jobs, left_s)
+                job = next_of(self._jobs, left_s) if caller is None else caller.get(self._jobs, left_s)
             except Empty:
                 return until()
             if job is not None:
@@ -118,7 +119,7 @@ class Beside:
 
     def wait_for(self, event: threading.Event, timeout_s: float | None = None) -> bool:
         """Wait for an event in any thread; the serving thread goes on running jobs."""
-        return self.wait(event.is_set, timeout_s) if self.is_here else event.wait(timeout_s)
+        return self.wait(event.is_set, timeout_s) if self.is_here else hearing(event.wait, timeout_s)
 
     def cut(self, again: bool = False) -> None:
         """After Ctrl-C: stop the bodies that can be stopped, and leave the others behind.

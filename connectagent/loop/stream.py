@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from connectagent.data import TraceEntry
 from connectagent.loop.ending import Ending
 from connectagent.session.conversation import PROGRAM
+from connectagent.tools.waits import end_of, next_of
 
 Events = Generator[TraceEntry, None, None]
 _open: weakref.WeakSet[Events] = weakref.WeakSet()
@@ -90,7 +91,7 @@ class Lockstep:
                 self._thread.start()
             else:
                 self._asked.put(None)
-            return self._items.get()
+            return next_of(self._items)
         except KeyboardInterrupt:  # it reaches the waiting main thread, but is meant for the turn
             self._interrupted = True
             raise
@@ -100,7 +101,7 @@ class Lockstep:
         self._closing = True
         self._asked.put(None)
         if self._thread not in (None, threading.current_thread()) and self._thread.ident:
-            self._thread.join()
+            end_of(self._thread)
 
     # -- in the turn's thread ------------------------------------------------------------------
 

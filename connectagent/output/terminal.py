@@ -6,6 +6,7 @@ Nothing is read as markup, and a character that a terminal would obey is shown a
 from __future__ import annotations
 
 import codecs
+import errno
 import io
 import os
 import re
@@ -37,6 +38,12 @@ class _Line:
     file: TextIO
     owner: object
     column: int
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether an error says that nobody reads a pipe any more; on Windows such a write is an invalid argument."""
+    windows = os.name == "nt" and isinstance(error, OSError) and error.errno == errno.EINVAL and error.filename is None
+    return windows or isinstance(error, BrokenPipeError)
 
 
 class Terminal:
@@ -184,15 +191,15 @@ class Terminal:
         try:
             file.write(text)
             file.flush()
-        except BrokenPipeError:
+        except (OSError, ValueError) as error:
+            if not is_gone(error):  # a full disk, a file that was closed here
+                return
             # What stays in the buffer would make Python exit with 120.
             self.is_gone = True
             with suppress(OSError, ValueError, AttributeError):
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, file.fileno())
                 os.close(nowhere)
-        except (OSError, ValueError):  # a full disk, a file that was closed here
-            pass
 
     def _laid(self, row: Row, width: int) -> list[Text]:
         """A row as lines: what is on the left gives way to what is on the right, which stays whole."""

@@ -73,5 +73,11 @@ def _forget_posix(terminal: int) -> None:
 
 def _forget_windows() -> None:
     msvcrt = import_module("msvcrt")
-    while msvcrt.kbhit():
-        msvcrt.getwch()
+    until = time.monotonic() + _LONGEST_S
+    quiet = time.monotonic() + _QUIET_S
+    while time.monotonic() < min(until, quiet):
+        if msvcrt.kbhit():
+            msvcrt.getwch()
+            quiet = time.monotonic() + _QUIET_S
+        else:
+            time.sleep(_QUIET_S / 5)

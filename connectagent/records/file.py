@@ -79,8 +79,10 @@ def open_to_append(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> int:
     Raises:
         OSError: it is a link or a pipe, or cannot be opened.
     """
-    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
+        if not hasattr(os, "O_NOFOLLOW") and os.path.islink(path):
+            raise OSError(errno.ELOOP, "")
         fd = os.open(path, flags | os.O_APPEND | safely, 0o600)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a pipe that nobody reads
@@ -208,6 +210,8 @@ class RecordFile:
         """Rename the file: what follows is not recorded."""
         if self._open_file is not None and not self._open_file.closed and not self.path.name.endswith(INCOMPLETE):
             path = self.path.with_name(self.path.name.removesuffix(".yaml") + INCOMPLETE)
+            if os.name == "nt":  # where a file that is open cannot be renamed
+                self._open_file.close()
             with contextlib.suppress(OSError):
                 os.rename(self.path, path)
                 self.path = path

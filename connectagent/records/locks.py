@@ -1,11 +1,20 @@
-"""Locks on records: a process in a turn holds one, which ends with the process."""
+"""Locks on records: a process in a turn holds one, which ends with the process.
+
+The system's own calls, not a library's: filelock and portalocker lock the first byte, and on Windows nobody else can
+read a byte that is locked, so that no running session could be listed, shown or followed. They are right for a lock
+that is a file of its own.
+"""
 
 from __future__ import annotations
 
 import os
 import time
 from functools import cache
+from importlib import import_module
 from typing import Any
+
+_BYTE = (1 << 31) - 2  # what is locked on Windows: behind the end of records, and as far as `msvcrt.locking` reaches
+_TRIES = 10  # so often a reader looks there: another reader may hold the lock for a moment
 
 
 def lock(fd: int, *, shared: bool = False) -> bool | None:
@@ -16,12 +25,12 @@ def lock(fd: int, *, shared: bool = False) -> bool | None:
         shared: for a process that only checks whether another has it.
 
     Returns:
-        False where another has it; None where files cannot be locked (Windows, some network drives).
+        False where another has it; None where files cannot be locked (some network drives).
     """
     try:
         import fcntl
     except ImportError:
-        return None
+        return _lock_windows(fd, _TRIES if shared else 1)
     try:
         fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -29,6 +38,27 @@ def lock(fd: int, *, shared: bool = False) -> bool | None:
     except OSError:
         return None
     return True
+
+
+def _lock_windows(fd: int, tries: int) -> bool | None:
+    """Lock a file on Windows, where a lock excludes all others."""
+    try:
+        msvcrt = import_module("msvcrt")
+        place = os.lseek(fd, 0, os.SEEK_CUR)
+    except (ImportError, OSError):
+        return None
+    for number in range(tries):
+        try:
+            os.lseek(fd, _BYTE, os.SEEK_SET)
+            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+            return True
+        except PermissionError:
+            time.sleep(0.002 if number + 1 < tries else 0)
+        except OSError:
+            return None
+        finally:
+            os.lseek(fd, place, os.SEEK_SET)
+    return False
 
 
 def is_running(path: str | os.PathLike[str]) -> bool:

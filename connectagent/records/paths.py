@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 import time
 import weakref
@@ -16,6 +17,8 @@ from connectagent.output.text import clean
 from connectagent.records.disk import folder_to_disk
 from connectagent.settings import co_folder, enabled
 
+# What Windows takes for a device, whatever comes behind the dot.
+_DEVICE = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9¹²³])(\.|$)", re.IGNORECASE)
 _PLAIN = "abcdefghijklmnopqrstuvwxyz0123456789._-"
 
 
@@ -42,9 +45,10 @@ def data_folder(name: str) -> Path:
 
 
 def safe_name(name: str) -> str:
-    """An agent's name as part of a file name: no separators, not hidden, at most 100 bytes."""
+    """An agent's name as part of a file name: no separators, not hidden, no device, at most 100 bytes."""
     safe = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name)
     safe = "_" + safe[1:] if safe.startswith(".") else safe
+    safe = "_" + safe if _DEVICE.match(safe) else safe
     return safe.encode()[:100].decode("utf-8", "ignore") or "agent"
 
 
@@ -71,7 +75,7 @@ def new_record(agent: str, started: time.struct_time) -> Path:
 
 def keyed_record(agent: str, key: str) -> Path:
     """The file of the session with a key; it need not exist."""
-    return co_folder() / "evals" / f"{safe_name(agent)}@{_safe_key(key)}.yaml"
+    return co_folder() / "evals" / f"{safe_name(agent)}@{_safe_key(key, agent)}.yaml"
 
 
 def create_empty(path: Path) -> None:
@@ -87,12 +91,16 @@ def create_empty(path: Path) -> None:
             folder_to_disk(path.parent)
 
 
-def _safe_key(key: str) -> str:
-    """A key as part of a file name: keys that differ have names that differ, also where case does not count."""
+def _safe_key(key: str, agent: str) -> str:
+    """A key as part of a file name: keys or agents that differ have names that differ, also where case does not count.
+
+    The hash is that of the key, and of the agent's name where this does not stand in the file name as it is.
+    """
     from hashlib import sha256  # few agents have keys
 
     safe = "".join(letter if letter in _PLAIN else "_" for letter in key)[:60]
-    return safe if safe == key else f"{safe}-{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    whole = key if set(agent) <= set(_PLAIN) and safe_name(agent) == agent else f"{key}\0{agent}"
+    return safe if safe == whole else f"{safe}-{sha256(whole.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 

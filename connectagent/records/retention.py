@@ -20,6 +20,7 @@ from connectagent.records.blobs import blob_folder
 from connectagent.records.disk import read_at
 from connectagent.records.file import newer_format, open_to_read
 from connectagent.records.findings import forget_findings
+from connectagent.records.locks import lock
 from connectagent.settings import setting
 
 MAX_RECORDS = 1_000
@@ -31,7 +32,8 @@ _MOST_TAIL = 1 << 23
 _HEAD = re.compile(rb"format: \d+\nagent: [^\n]+\nmodel: ")
 _STATUS = re.compile(rb"^  status: (\w+)\n", re.MULTILINE)
 _DIGEST = re.compile(rb"sha256:([0-9a-f]{64})(?![0-9a-f])")
-_SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # follow no link, wait for no pipe
+# Follow no link, wait for no pipe; Windows changes the ends of lines in a descriptor that is not binary.
+_SAFELY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _announced: set[Path] = set()  # folders for which this process has printed that records were removed
 
 
@@ -273,26 +275,19 @@ def _digests(path: Path) -> set[str]:
 
 def _removed(path: Path, dry_run: bool) -> bool:
     """Remove a record, unless it is paused or a turn is being written to it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, where a file that is open, here or elsewhere, cannot be removed
-        fcntl = None  # type: ignore[assignment]
+    windows = os.name == "nt"  # where a file that is open, here or elsewhere, cannot be removed
     try:
         fd = os.open(path, os.O_RDONLY | _SAFELY)
         try:
-            if not _is_record(path):
+            if not _is_record(path) or lock(fd, shared=True) is not True or is_paused(path):
                 return False
-            if fcntl is not None:
-                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if is_paused(path):
-                return False
-            if fcntl is not None and not dry_run:
+            if not windows and not dry_run:
                 os.unlink(path)
         finally:
             os.close(fd)
-        if fcntl is None and not dry_run:
+        if windows and not dry_run:
             os.unlink(path)
-    except (OSError, ConfigError):  # it is being written to, is gone already, or may not be removed
+    except (OSError, ConfigError):  # it is gone already, or may not be removed
         return False
     return True
 

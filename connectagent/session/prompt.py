@@ -55,7 +55,7 @@ def read_text(path: Path, what: str) -> str:
         ConfigError: it is missing, empty or not UTF-8. `what` names it in the message.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{what} {str(path)!r} is not UTF-8 text: {error}") from error
     except (OSError, ValueError) as error:

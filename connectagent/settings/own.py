@@ -34,6 +34,8 @@ def state_folder() -> Path:
 def read_own(path: Path, most: int) -> bytes | None:
     """The content of a file; None for one that is missing, or that somebody else, or git, may have written."""
     try:
+        if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
+            return None
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)

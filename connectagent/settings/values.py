@@ -198,7 +198,7 @@ def read_allowed(path: Path) -> str:
     from connectagent.settings.allowed import asked_for_by_text, digest, root_of, word_for
 
     path = path.absolute()
-    text = path.read_text("utf-8")
+    text = path.read_text("utf-8-sig")
     if path.stat().st_uid not in _trusted():
         raise ConfigError(f"{path} belongs to another user, so that nothing in it is run")
     if _runs_program_of(root_of(path)):
@@ -222,7 +222,7 @@ def asked_by(file: Path) -> list[Asked]:
 
     if file.name != "pyproject.toml":
         try:
-            return asked_for_by_text(file, file.read_text("utf-8"))
+            return asked_for_by_text(file, file.read_text("utf-8-sig"))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file}: cannot be read: {error}") from error
     return asked_for(_read(file, file.stat().st_mtime_ns), file.parent)
@@ -287,8 +287,7 @@ def _read(path: Path, modified: int) -> dict[str, Any]:
     import tomllib
 
     try:
-        with path.open("rb") as file:
-            table = tomllib.load(file).get("tool", {}).get("connectagent", {})
+        table = tomllib.loads(path.read_text("utf-8-sig")).get("tool", {}).get("connectagent", {})
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(table, dict):

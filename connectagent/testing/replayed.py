@@ -192,7 +192,8 @@ def _kept_line(line: str, blobs: Path, folder: Path) -> str | None:
         if entry.get("timing"):
             entry["timing"] = 1.0
         if os.path.isabs(str((entry.get("by") or {}).get("file"))):
-            entry["by"]["file"] = Path(os.path.relpath(entry["by"]["file"], folder)).as_posix()
+            with suppress(ValueError):  # it is on another drive
+                entry["by"]["file"] = Path(os.path.relpath(entry["by"]["file"], folder)).as_posix()
         return f"  - {json_line(entry)}"
     key, colon, value = line.partition(": ")
     if key.strip() in ("script", "id", "mark", "owner", "plugin_sources"):

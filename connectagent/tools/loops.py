@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from connectagent.tools.awaiting import CALLER, HERE, stops
+from connectagent.tools.waits import next_of
 
 Result = TypeVar("Result")
 Loop = asyncio.AbstractEventLoop
@@ -157,7 +158,7 @@ class Running:
         while not self.over:
             left_s = None if deadline is None else max(deadline - time.monotonic(), 0)
             try:
-                item = self.ended.get(timeout=left_s) if caller is None else caller.get(self.ended, left_s)
+                item = next_of(self.ended, left_s) if caller is None else caller.get(self.ended, left_s)
             except Empty:
                 break
             if item is not None:

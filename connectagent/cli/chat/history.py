@@ -60,6 +60,8 @@ def _opened(path: Path) -> int:
         OSError: it cannot be opened, or it is not this user's alone.
     """
     safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
+        raise PermissionError(f"{path} is a link")
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | safely, 0o600)
     status = os.fstat(descriptor)
     strange = hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o077)

@@ -90,7 +90,7 @@ def saved(path: str) -> dict[str, Means]:
         ConfigError: the file is none of `connectagent eval -o`.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         if data["format"] != FORMAT:
             raise ConfigError(f"{path} has format {data['format']!r:.40}, not {FORMAT}; write it again with eval -o")
         return {str(variant["name"]): _means(variant) for variant in data["variants"]}

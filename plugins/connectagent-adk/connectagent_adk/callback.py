@@ -14,6 +14,7 @@ from typing import Any
 from connectagent import HandlerError, HookResultError
 from connectagent_adk.models import kinds_for
 
+_STEP_S = 0.2
 # ADK's own names of the parameters, in the order in which it gives them by position where the names do not fit.
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "before_agent_callback": ("callback_context",),
@@ -169,7 +170,8 @@ def _in_thread(work: Callable[[], Any]) -> Any:
 
     thread = threading.Thread(target=target, name="connectagent-adk-callback", daemon=True)
     thread.start()
-    thread.join()
+    while thread.is_alive():  # on Windows, before Python 3.14, Ctrl-C is heard between two waits only
+        thread.join(_STEP_S)
     if errors:
         raise errors[0]
     return values[0]

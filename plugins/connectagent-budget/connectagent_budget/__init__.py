@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
@@ -274,25 +273,15 @@ def _add(used: Used, line: TraceEntry, begun: set[str]) -> None:
 @contextlib.contextmanager
 def _today() -> Iterator[Used]:
     """What all sessions of the project used today; the file is locked meanwhile, and replaced in one step."""
+    from filelock import FileLock  # few budgets are of a day
+
     folder = co_folder()
     folder.mkdir(parents=True, exist_ok=True)
     file, day = folder / "budget.json", time.strftime("%Y-%m-%d")
-    with _locked(folder / "budget.lock"):
+    with FileLock(folder / "budget.lock").acquire(poll_interval=0.01):
         found = json.loads(file.read_text("utf-8")) if file.exists() else {}
         used = Used(**found[day]) if day in found else Used()
         yield used
         new = file.with_name(f"{file.name}.{os.getpid()}.new")
         new.write_text(json.dumps({day: asdict(used)}), "utf-8")
         new.replace(file)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        try:
-            import fcntl
-        except ImportError:  # Windows: the threads of one process exclude each other, processes do not
-            yield
-            return
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -10,7 +10,9 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
+
+from filelock import FileLock
 
 from connectagent import ConnectAgentError
 
@@ -193,8 +195,7 @@ class Store:
     def _alone(self) -> Iterator[None]:
         """Hold the repository, which is made if it is missing."""
         self.repository.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(self.repository / "checkpoint.lock", "w") as lock:
-            _wait_for(lock)
+        with FileLock(self.repository / "checkpoint.lock").acquire(poll_interval=0.01):
             if not (self.repository / "HEAD").exists():
                 self._git("init", "--quiet", "--bare", "--template=", str(self.repository))
             (self.repository / "info").mkdir(exist_ok=True)
@@ -216,12 +217,3 @@ def _environment() -> dict[str, str]:
     who = {f"GIT_{role}_{part}": "connectagent" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
     off = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C"}
     return own | who | off | {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_LITERAL_PATHSPECS": "1"}
-
-
-def _wait_for(lock: IO[str]) -> None:
-    """Hold a file alone, where the system has locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: git's own lock on its index refuses the second
-        return
-    fcntl.flock(lock, fcntl.LOCK_EX)

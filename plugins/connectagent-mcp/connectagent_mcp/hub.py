@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
 import os
 import tempfile
@@ -15,6 +16,7 @@ from connectagent import ConnectAgentError
 from connectagent_mcp.servers import Server
 
 T = TypeVar("T")
+_STEP_S = 0.2
 _STOP_S = 10.0  # how long the servers may take to end
 _LOST = ("connection closed", "session terminated", "session not found", "without a response")  # the library's words
 
@@ -104,6 +106,8 @@ class Connection:
         """
         future = asyncio.run_coroutine_threadsafe(self._do(work, timeout_s, alive), self._loop)
         try:
+            while not future.done():  # on Windows, before Python 3.14, Ctrl-C is heard between two waits only
+                concurrent.futures.wait([future], _STEP_S)
             return future.result()
         except BaseException:
             future.cancel()

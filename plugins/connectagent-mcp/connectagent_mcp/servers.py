@@ -25,7 +25,7 @@ def read_servers(servers: Mapping[str, Any] | None, file: str | os.PathLike[str]
     found: dict[str, Any] = {}
     if file is not None:
         try:
-            found |= json.loads(Path(file).read_text(encoding="utf-8")).get("mcpServers", {})
+            found |= json.loads(Path(file).read_text(encoding="utf-8-sig")).get("mcpServers", {})
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise ConfigError(f"mcp: {os.fspath(file)!r} cannot be read as a .mcp.json: {error}") from error
     found |= servers or {}

@@ -119,10 +119,11 @@ def test_a_mistake_in_a_description_is_an_error(server: dict[str, str]) -> None:
         Mcp({"p": server})
 
 
-def test_variables_are_filled_in_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_variables_are_filled_in_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     monkeypatch.setenv("WHERE", "here")
-    file = tmp_path / ".mcp.json"
-    file.write_text('{"mcpServers": {"p": {"type": "stdio", "command": "x", "args": ["${WHERE}", "${NO:-b}"]}}}')
+    file, text = tmp_path / ".mcp.json", '{"type": "stdio", "command": "x", "args": ["${WHERE}", "${NO:-b}"]}'
+    file.write_text(f'{{"mcpServers": {{"p": {text}}}}}', encoding)
     assert Mcp(file=str(file)).servers == [{"name": "p", "command": "x", "args": ["here", "b"]}]
 
 

@@ -139,7 +139,7 @@ def load(path: str | os.PathLike[str]) -> list[Rule]:
         ConfigError: it cannot be read, or is no policy.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             return read_rules(file.read())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"policy: {os.fspath(path)!r} cannot be read: {error}") from error

@@ -119,6 +119,8 @@ def test_a_missing_policy_lets_nothing_run() -> None:
 def test_a_turn_goes_on_after_a_denial() -> None:
     policy = "rules: [{allow: read, paths: {path: box}}]"
     assert turn(Policy(text=policy)) == "text of box/a"
+    Path("policy.yaml").write_bytes(policy.replace("\n", "\r\n").encode("utf-8-sig"))  # by an editor on Windows
+    assert turn(Policy("policy.yaml")) == "text of box/a"
     assert turn(Policy(text=policy), "../x").startswith("rejected: denied: no rule of the policy allows it")
     assert turn(shadow(Policy(text=policy)), "../x") == "text of ../x"
 

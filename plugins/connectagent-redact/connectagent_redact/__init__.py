@@ -254,8 +254,6 @@ def _stored_key(folder: Path | None) -> bytes:
     new = os.urandom(32)
     if folder is None:
         return new
-    with contextlib.suppress(FileExistsError):
-        file = os.open(folder / "key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        os.write(file, new)
-        os.close(file)
+    with contextlib.suppress(FileExistsError), open(folder / "key", "xb", opener=partial(os.open, mode=0o600)) as file:
+        file.write(new)
     return (folder / "key").read_bytes()[:64] or new

@@ -72,7 +72,7 @@ def read_hooks(folder: Path, user: bool = True, project: bool = True) -> list[Ho
     hooks: dict[bool, list[Hook]] = {True: [], False: []}  # by whether they are the user's own
     for path in dict.fromkeys(paths):
         try:
-            data = _parsed(path, path.read_text("utf-8"))
+            data = _parsed(path, path.read_text("utf-8-sig"))
             if path != own and data.get("hooks"):
                 data = _parsed(path, read_allowed(path))
         except FileNotFoundError:

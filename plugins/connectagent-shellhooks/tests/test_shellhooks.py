@@ -126,6 +126,13 @@ def test_example_of_a_log_of_commands(project: Path) -> None:
     assert (project / "commands.txt").read_text() == "ls -l - List\n"
 
 
+def test_settings_that_an_editor_on_windows_wrote(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", lambda path, text: path.write_bytes(text.encode("utf-8-sig")))
+        turn(project, EXAMPLES["log the shell's commands"], call("Bash", command="ls -l", description="List"), "Done.")
+    assert (project / "commands.txt").read_text() == "ls -l - List\n"
+
+
 @pytest.mark.skipif(shutil.which("jq") is None, reason="jq is not installed")
 def test_example_of_a_formatter(project: Path) -> None:
     data = EXAMPLES["format what was written"]

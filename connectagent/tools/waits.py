@@ -1,0 +1,63 @@
+"""Waits of the main thread that hear Ctrl-C on Windows too, where Python before 3.14 is deaf to it in a lock."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+_STEP_S = 0.1  # after each step, Python looks for Ctrl-C
+_DEAF = sys.platform == "win32" and sys.version_info < (3, 14)
+
+Value = TypeVar("Value")
+
+
+def hearing(wait: Callable[[float | None], Value], timeout_s: float | None = None) -> Value:
+    """Wait, in steps where a wait is deaf to Ctrl-C.
+
+    Args:
+        wait: waits for so many seconds, or until what it waits for comes; what it returns then is true. Else it returns
+            something false, or raises `Empty`.
+        timeout_s: the time in all; None for ever.
+    """
+    if not _DEAF or threading.current_thread() is not threading.main_thread():
+        return wait(timeout_s)
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left_s = _STEP_S if deadline is None else max(deadline - time.monotonic(), 0)
+        last = deadline is not None and left_s <= _STEP_S
+        try:
+            if (value := wait(min(left_s, _STEP_S))) or last:
+                return value
+        except Empty:
+            if last:
+                raise
+
+
+def next_of(queue: SimpleQueue[Any], timeout_s: float | None = None) -> Any:
+    """The next item of a queue.
+
+    Raises:
+        Empty: there is none in this time.
+    """
+    if not _DEAF:  # no more steps at which Ctrl-C could lose the item
+        return queue.get(timeout=timeout_s)
+    return hearing(lambda step_s: (queue.get(timeout=step_s),), timeout_s)[0]
+
+
+def end_of(thread: threading.Thread) -> None:
+    """Wait for a thread to end."""
+
+    def ended(step_s: float | None) -> bool:
+        thread.join(step_s)
+        return not thread.is_alive()
+
+    hearing(ended)
+
+
+def take(lock: Any) -> None:
+    """Take a lock."""
+    hearing(lambda step_s: lock.acquire(timeout=-1 if step_s is None else step_s))
