@@ -26,6 +26,7 @@ test_blobs.py::test_paused_and_running_records_are_never_removed
 test_log_commands.py::test_prune_removes_the_oldest_and_their_blobs_but_never_what_is_running_or_paused
 test_platforms.py::test_prune_fails_where_a_record_may_not_be_removed
 test_view.py
+test_typed_ahead.py::test_lines_that_were_there_before_the_question_answer_nothing[approve-n]
 ../plugins/connectagent-approve/tests/test_approve.py
 ../plugins/connectagent-artifacts/tests/test_artifacts.py
 """
@@ -125,7 +126,7 @@ for number in range(4):
     agent = Agent("con.aux", [add], llm=ScriptedLLM(call("add", a=1, b=2), "Done."), quiet=True)
     assert agent.input("Add 1 and 2.") == "Done."
 for _ in range(2):
-    agent = Agent("con.aux", llm=ScriptedLLM("Hello."), quiet=True)
+    agent = Agent("con.aux", [add], llm=ScriptedLLM("Hello."), quiet=True)
     assert agent.for_session("NUL ").turn("Hello.")
 for expected, *command in (
     [0, "log", "list"], [0, "log", "show"], [0, "log", "grep", "Add"], [0, "log", "summary"],
