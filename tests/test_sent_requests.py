@@ -200,6 +200,20 @@ def test_the_digest_is_the_same_in_a_replay_and_after_a_resume() -> None:
     assert digests(path) == digests(straight.record) and assert_told(path) == 4
 
 
+def test_an_agent_that_is_asked_in_another_record_is_told_whole_there() -> None:
+    child = agent_of(rounds=1)
+    own = recorded(child)
+
+    def ask(prompt: str) -> str:
+        """Ask."""
+        child.llm.responses.append("Done.")  # type: ignore[attr-defined]
+        return str(child.input(prompt))
+
+    script = [LLMResponse(None, [ToolCall("c1", "ask", {"prompt": "And now?"})]), "Done."]
+    root = Agent("root", [ask], llm=ScriptedLLM(*script), quiet=True)
+    assert assert_told(recorded(root)) == 3 and assert_told(own) == 1
+
+
 def test_a_plain_session_grows_by_at_most_a_twentieth() -> None:
     path = recorded(agent_of(rounds=20))
     text = path.read_text("utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.data import LLMResponse, ToolCall
+from connectagent.data import LLMResponse, Log, ToolCall
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
 from connectagent.records.sent import schema_key
@@ -43,6 +43,13 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
     status = own.get("status") or ("error" if "error_type" in own else "success")
     return {"status": status, **{key: own[key] for key in kept if key in own}}
+
+
+def logged_before(log: Log, conversation: Any) -> dict[str, Any]:
+    """What the conversation's model call before was sent, as this log has it; {} where another log does."""
+    if conversation.sent.get("log") != log.id:
+        conversation.sent = {"log": log.id}
+    return conversation.sent  # type: ignore[no-any-return]
 
 
 def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
