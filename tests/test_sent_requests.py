@@ -172,14 +172,18 @@ def test_the_digest_knows_a_secret_by_its_mask_only(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_digest_knows_nothing_of_what_lives_for_one_turn() -> None:
+    @before_llm
+    def copies(request: LLMRequest) -> None:
+        request.messages = [*deepcopy(request.messages), {"role": "user", "content": "Now."}]
+
     found = []
-    for pin in ("4711", "0815"):
-        agent = agent_of(rounds=1, system_prompt="The pin is {temp:pin}.", state={"temp:pin": pin})
+    for pin, edits in (("4711", ()), ("0815", ()), ("4711", (copies,)), ("0815", (copies,))):
+        agent = agent_of(*edits, rounds=1, system_prompt="The pin is {temp:pin}.", state={"temp:pin": pin})
         path = recorded(agent)
         assert agent.llm.requests[0].messages[0]["content"] == f"The pin is {pin}."  # type: ignore[attr-defined]
-        assert assert_told(path) == 1
+        assert assert_told(path) == 1 and pin not in path.read_text("utf-8").partition("turns:")[2]
         found.append(digests(path))
-    assert found[0] == found[1]
+    assert found[0] == found[1] != found[2] == found[3]
 
 
 def test_the_digest_is_the_same_in_a_replay_and_after_a_resume() -> None:
@@ -194,6 +198,20 @@ def test_the_digest_is_the_same_in_a_replay_and_after_a_resume() -> None:
     again.input("And now?")
     assert straight.record is not None and again.record == path
     assert digests(path) == digests(straight.record) and assert_told(path) == 4
+
+
+def test_an_agent_that_is_asked_in_another_record_is_told_whole_there() -> None:
+    child = agent_of(rounds=1)
+    own = recorded(child)
+
+    def ask(prompt: str) -> str:
+        """Ask."""
+        child.llm.responses.append("Done.")  # type: ignore[attr-defined]
+        return str(child.input(prompt))
+
+    script = [LLMResponse(None, [ToolCall("c1", "ask", {"prompt": "And now?"})]), "Done."]
+    root = Agent("root", [ask], llm=ScriptedLLM(*script), quiet=True)
+    assert assert_told(recorded(root)) == 3 and assert_told(own) == 1
 
 
 def test_a_plain_session_grows_by_at_most_a_twentieth() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.data import LLMResponse, ToolCall
+from connectagent.data import LLMResponse, Log, ToolCall
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
 from connectagent.records.sent import schema_key
@@ -45,6 +45,21 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     return {"status": status, **{key: own[key] for key in kept if key in own}}
 
 
+def logged_before(log: Log, conversation: Any) -> dict[str, Any]:
+    """What the conversation's model call before was sent, as far as it is known that this log has it.
+
+    Args:
+        log: the log.
+        conversation: the conversation; None for a call of a handler or tool, which has none before it.
+    """
+    nothing: dict[str, Any] = {"tools": [], "names": [], "options": None}
+    if conversation is None:
+        return nothing
+    if conversation.sent.get("log") != log.id:  # another process, or another log, may have had other calls
+        conversation.sent = {"log": log.id, **({} if conversation.sent or conversation.begins_behind else nothing)}
+    return conversation.sent  # type: ignore[no-any-return]
+
+
 def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """What of a request the log does not have yet; a schema that it has already is named by its key.
 
@@ -54,7 +69,7 @@ def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """
     new: dict[str, Any] = {}
     for key, value in sent.items():
-        if key != "names" and value != before.get(key, [] if key == "tools" else None):
+        if key != "names" and (key not in before or value != before[key]):
             new[key] = value
     if new.get("tools"):
         logged, tools = before.setdefault("schemas", []), []
@@ -62,5 +77,6 @@ def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
             tools.append(schema_key(tool) if tool in logged else tool)
         new["tools"] = tools
         logged += clone([tool for tool in tools if not isinstance(tool, str)])
-    before.update(sent, edited=None)
+    before.update(sent)
+    before.pop("edited", None)
     return clone(new)  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from connectagent.errors import ProviderError, TurnEnded
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.boundary import threads
-from connectagent.loop.described import describe_answer, describe_error, not_known, outlined, shown_call
+from connectagent.loop.described import describe_answer, describe_error, logged_before, not_known, outlined, shown_call
 from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.records.sent import difference, sent_digest
@@ -189,7 +189,7 @@ class Attempt:
         self._since = 0  # older blames of handlers do not count
         self.announced = 0  # how many trace entries there were when the request was sent
         self.sent: dict[str, Any] = {}
-        self.before = {} if self.conversation is None else self.conversation.sent  # what the call before was sent
+        self.before = logged_before(self.turn.log, self.conversation)
         self.digest: str | None = None  # of all that was sent
         self.started, self._began = time.time(), time.perf_counter()
 
@@ -329,8 +329,8 @@ class Attempt:
         if conversation is not None:
             if self.own is not None:
                 more["entries_since_request"] = conversation.announced - self.announced
-                if (names := self.sent.get("names", [])) != self.before.get("names", []):
-                    entry["tools"] = names
+                if "names" in self.sent and self.sent["names"] != self.before.get("names"):
+                    entry["tools"] = self.sent["names"]
             conversation.answered()
         if self.own is not None:
             more["request"] = not_known(self.sent, self.before)

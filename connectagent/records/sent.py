@@ -99,18 +99,17 @@ def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any
     if conversation is None:
         return digest(sent["model"], messages, sent["tools"], sent["options"])
     own = conversation.session["messages"]
-    marks = _marks_of(own, conversation.snapshot, partial(_mark_as_recorded, instead=conversation.instead))
+    mark = partial(_mark_as_recorded, instead=conversation.instead)
+    marks = _marks_of(own, conversation.snapshot, mark)
     if messages is own:
         hashed = _hash_behind(marks, conversation.snapshot, before)
     else:
         known = dict(zip(map(id, own), marks, strict=True))
-        hashed = _hash_of(known.get(id(one)) or mark_of(one) for one in messages)
+        hashed = _hash_of(known.get(id(one)) or mark(one) for one in messages)
     given = sent["model"], sent["tools"], sent["options"]
-    same_given, marks_given = before.get("marked", (None, b""))
-    if not same(same_given, given):
-        marks_given = _given(*given)
-    before["marked"] = given, marks_given
-    return _whole(hashed, marks_given)
+    if not same(before.get("given"), given):
+        before["given"], before["given_marks"] = given, _given(*given)
+    return _whole(hashed, before["given_marks"])
 
 
 def _mark_as_recorded(message: Any, instead: dict[str, str]) -> bytes:

@@ -81,7 +81,7 @@ class Sent(TypedDict, total=False):
 
     model: str
     tools: list[dict[str, Any] | str]  # a text stands for a schema that the record already has
-    options: dict[str, Any]
+    options: dict[str, Any] | None
     messages: list[Message]
     edited: list[Any]
 

@@ -43,7 +43,7 @@ class Replay:
     not_recorded: list[dict[str, Any]] = field(default_factory=list)
     hook_errors: list[TraceEntry] = field(default_factory=list)
     ran_out: str | None = None
-    requests: Sequence[Request] = ()
+    requests: Sequence[Request] = field(default_factory=list)
     results: list[str | None] = field(default_factory=list)
     recorded_results: list[str | None] = field(default_factory=list)
 

@@ -28,7 +28,7 @@ A list or dict that stands in two places, as the arguments of a call do, is one 
 """
 
 _NOT_NEEDED = ("timestamp", "started", "duration_ms", "at", "masked", "raised_at", "from", "author", "branch")
-_OF_CALLS = (*_NOT_NEEDED, "retries", "request", "entries_since_request", "tool_calls_count")
+_OF_CALLS = (*_NOT_NEEDED, "retries", "request", "digest", "entries_since_request", "tool_calls_count")
 _BY = ("plugin", "version", "hook", "handler", "tool", "agent")
 _HEAD = ("agent", "model", "max_iterations", "system_prompt", "begins_with", "tools")
 _END = ("error", "stream_left", "status")
