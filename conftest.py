@@ -11,6 +11,11 @@ PLUGINS = Path(__file__).parent / "plugins"
 ON_WINDOWS = sys.platform == "win32" or "stand_in" in sys.modules  # or on its stand-in: see tests/windows
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the marker here, not to the settings: the plugins' tests run with this file and other settings too."""
+    config.addinivalue_line("markers", "posix(reason): skipped on Windows; the reason ends a sentence about Windows")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what Windows does not have, each with its reason."""
     for item in items if ON_WINDOWS else ():

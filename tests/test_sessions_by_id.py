@@ -162,6 +162,7 @@ def test_several_that_fit_and_none_are_errors_with_the_candidates() -> None:
         talker().resume("cd0")
 
 
+@pytest.mark.posix("tells no owner by a number")
 def test_only_the_records_of_this_project_and_user_are_known_by_id(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
