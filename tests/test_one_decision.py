@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
+import forked
 import pytest
 
 from connectagent import Agent, ConfigError, Pause, Paused, xray
@@ -51,15 +50,8 @@ except Exception as error:
 ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}
 
 
-def started(folder: Path, *line: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *line],
-        cwd=folder,
-        env={**ENVIRONMENT, "HOME": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def started(folder: Path, *line: str) -> forked.Process:
+    return forked.start(*line, cwd=folder, env={**ENVIRONMENT, "HOME": str(folder)})
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +83,7 @@ def raced(folder: Path, *line: str) -> list[tuple[int, str]]:
         time.sleep(0.001)
     (folder / "go").touch()
     told = [process.communicate(timeout=60) for process in processes]
-    return [(process.returncode, "".join(text)) for process, text in zip(processes, told, strict=True)]
+    return [(int(process.returncode or 0), "".join(text)) for process, text in zip(processes, told, strict=True)]
 
 
 def assert_one(ended: list[tuple[int, str]], folder: Path) -> None:
