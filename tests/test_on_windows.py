@@ -19,7 +19,6 @@ PAIRS = int(os.environ.get("CONNECTAGENT_PAIRS", "2"))
 SLICE = """
 test_records.py::test_a_turn_that_never_ended_is_running_while_its_writer_holds_the_lock_and_crashed_afterwards
 test_records.py::test_a_follower_sees_what_other_processes_write_and_goes_on_with_the_next_record
-test_resume.py::test_a_record_with_a_torn_last_line_goes_on
 test_resume.py::test_a_record_that_another_one_writes_is_refused_and_forked
 test_resume.py::test_readers_that_hold_the_lock_for_a_moment_do_not_break_a_writer
 test_blobs.py::test_paused_and_running_records_are_never_removed
