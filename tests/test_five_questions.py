@@ -5,12 +5,15 @@ The records have agents inside agents, a retried attempt, edits, a pause and a c
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from view_agents import company, killed
 
+from connectagent import Agent, LLMResponse, ProviderError, Retry, TokenUsage, on_error
 from connectagent.cli import main
+from connectagent.testing import ScriptedLLM
 
 
 @pytest.fixture(autouse=True)
@@ -100,3 +103,16 @@ def test_a_session_is_shown_with_the_agents_inside(shown: Said) -> None:
     assert inside[3].startswith("agent checker") and "55 tok" in inside[3]
     assert inside[6].startswith('✓ search(query="facts")')
     assert "agent_turn" not in tree
+
+
+def test_a_call_that_a_plugin_let_be_made_again_is_paid_by_the_agent(capsys: pytest.CaptureFixture[str]) -> None:
+    @on_error
+    def again() -> Retry:
+        return Retry()
+
+    paid = LLMResponse("One.", usage=TokenUsage(3, 4, cost=0.5))
+    busy = ProviderError("busy", kind="overloaded", provider="test")
+    Agent("shop", llm=ScriptedLLM(busy, paid), on_events=[again], quiet=True).input("Hi")
+    assert main(["log", "summary"]) == 0
+    told = capsys.readouterr().out
+    assert "(plugin)" not in told and re.search(r"shop +7 tok +\$0\.5", told)

@@ -10,6 +10,7 @@ from connectagent.hooks.markers import on_agent_ready, on_trace
 from connectagent.output import masking
 from connectagent.output.rows import FAILED, Row, call_text, duration, first_line, spent_texts
 from connectagent.output.terminal import Terminal
+from connectagent.session.journal import is_aside
 from connectagent.session.usage import Spent, spent_in
 
 MOST_FAILURES = 20
@@ -46,9 +47,7 @@ class Summary:
         """Collect an entry of the agent `who`, which is called `name`."""
         kind, key = entry["type"], (who, entry.get("call_id"))
         if kind == "llm_call":
-            by = entry.get("by") or {}
-            payer = f"{by['plugin']} (plugin)" if by.get("plugin") and entry.get("usage") else name
-            spent_in([entry], spent=self.spent.setdefault(payer, Spent()))
+            spent_in([entry], spent=self.spent.setdefault(_payer(name, entry), Spent()))
             self.calls[who, entry.get("id")] = name, dict(entry)
         elif kind == "tool_execution":
             self.calls[key] = name, dict(entry)
@@ -149,3 +148,10 @@ def _name(call: dict[str, Any]) -> str:
 
 def _ms(call: dict[str, Any]) -> float:
     return float(call.get("duration_ms") or call.get("timing") or 0.0)
+
+
+def _payer(name: str, entry: dict[str, Any]) -> str:
+    """Who pays for a model call: a plugin for those that it makes itself, or stands in with; else the agent."""
+    plugin = (entry.get("by") or {}).get("plugin")
+    own = is_aside(entry) or (entry.get("status") == "stand_in" and entry.get("usage"))
+    return f"{plugin} (plugin)" if plugin and own else name
