@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -575,6 +576,44 @@ def test_the_first_bad_version_of_a_file_is_found_and_a_broken_one_skipped(proje
     assert re.search(r"first bad: \./guard\.py \w+ Version 3  5 of 5, before it 0 of 5 \(fresh samples\)", done.stdout)
     assert re.search(r"cannot tell of \./guard\.py \w+ Version 2: ", done.stdout)
     assert (project / "guard.py").read_text() == GUARD.replace("TEXT", "Give it back, quickly.")
+
+
+def wheel(folder: Path, version: str, text: str) -> Path:
+    """A release of the plugin `tone`, which adds this text to each conversation."""
+    info = f"connectagent_tone-{version}.dist-info"
+    files = {
+        "tone_plugin.py": GUARD.replace("TEXT", text),
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: connectagent-tone\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[connectagent]\ntone = tone_plugin\n",
+    }
+    path = folder / f"connectagent_tone-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**files, f"{info}/RECORD": "".join(f"{name},,\n" for name in files)}.items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_the_first_bad_release_of_an_installed_plugin_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"1.0": "Be kind.", "1.1": "Be quick.", "2.0": "Give it back.", "2.1": "Give it back, quickly."}
+    (tmp_path / "index").mkdir()
+    wheels = [wheel(tmp_path / "index", version, text) for version, text in texts.items()]
+    with zipfile.ZipFile(wheels[-1]) as newest:
+        newest.extractall(tmp_path / "site")
+    script = SCRIPT.replace("import guard\n", "").replace("guard.tone", '"tone"')
+    (tmp_path / "script.py").write_text(script)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("CONNECTAGENT", "PIP_"))}
+    environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path / 'site'}", "HOME": str(tmp_path)}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path / "index"), "PIP_CONFIG_FILE": os.devnull}
+    assert forked.run("script.py", cwd=tmp_path, env=environment).returncode == 0
+    asked = ["last", "--bad", "calls refund", "--versions", "tone=1.0..2.1", "--samples", "5"]
+    done = forked.run("-m", "connectagent", "bisect", *asked, cwd=tmp_path, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "last good: tone 1.1\n" in done.stdout and "first bad: tone 2.0  5 of 5, before it 0 of 5" in done.stdout
+    unknown = forked.run("-m", "connectagent", "bisect", *asked[:4], "tone=1.0..3.0", cwd=tmp_path, env=environment)
+    assert unknown.returncode == 2 and "has no version 3.0; the package index has: 1.0, 1.1, 2.0, 2.1" in unknown.stderr
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ class Versions:
         if match is None:
             raise ConfigError(f"--versions {text!r} is not NAME=1.0..2.0 or ./file.py@REVISION..REVISION")
         self.folder, self.first, self.last = folder, match["first"], match["last"]
+        self._made: dict[str, Version] = {}
         if match["file"]:
             self.what, self._file = match["file"], Path(match["file"]).absolute()
             self.names, self._make = self._revisions(), self._from_git
@@ -67,7 +68,9 @@ class Versions:
 
     def make(self, name: str) -> Version:
         """One of them, ready to be used."""
-        return self._make(name)
+        if name not in self._made:
+            self._made[name] = self._make(name)
+        return self._made[name]
 
     # -- a file in git -------------------------------------------------------------------------
 
