@@ -195,7 +195,8 @@ def hide_own_frames(error: BaseException) -> None:
         seen[id(one)] = one
         kept: TracebackType | None = None
         for step in reversed([step for step in _steps(one.__traceback__) if not _is_own(step)]):
-            kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+            line: int | None = step.tb_lineno  # None in code without lines, as dataclasses make it
+            kept = TracebackType(kept, step.tb_frame, step.tb_lasti, line or step.tb_frame.f_code.co_firstlineno)
         one.with_traceback(kept)  # a class of the user may refuse to set attributes
         found += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
 
