@@ -237,7 +237,7 @@ def play(turns: list[Turn], **options: Any) -> None:
         session.turn(turn)
 
 
-CASES = int(os.environ.get("PROPERTY_CASES", "300"))  # set it for a longer run, which draws new cases
+CASES = int(os.environ.get("PROPERTY_CASES", "200"))  # set it for a longer run, which draws new cases
 MEAN = settings(
     max_examples=CASES,
     deadline=None,

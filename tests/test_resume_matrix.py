@@ -6,7 +6,7 @@ that waits goes on or another one does, and where processes die by SIGKILL: nowh
 more while the killed turn goes on (`twice`).
 
 Without CONNECTAGENT_MATRIX every tree runs with every decision and is killed at a few points, each feature runs in a
-few of the trees, and one in five pairs of features in one. CONNECTAGENT_MATRIX=5 runs all cells, each killed at
+two of the trees, and one in seven pairs of features in one. CONNECTAGENT_MATRIX=5 runs all cells, each killed at
 5 points; CONNECTAGENT_MATRIX=all kills each at every point.
 """
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="what
 
 GIVEN = os.environ.get("CONNECTAGENT_MATRIX", "")
 POINTS = {"": 2, "all": None}[GIVEN] if not GIVEN.isdecimal() else int(GIVEN)  # of each cell; None: all
-TREES, PAIRS = 3, 0.2  # with each feature, and what part of the pairs of features, where not all cells run
+TREES, PAIRS = 2, 0.15  # with each feature, and what part of the pairs of features, where not all cells run
 MODES = ("same", "other")
 # By the first word of a point's label.
 GROUPS = {"line": "line", "model": "model", "ask": "model", "begin": "tool", "end": "tool", "inside": "tool"}
