@@ -79,8 +79,8 @@ def bill(session: Session) -> None:
     code, out, _ = session.ask("bill", "last", "-p", "no:harm", "--json")
     without = json.loads(out)["without"]
     assert code == 0 and without["until"] is None
-    is_whole = without["calls"] == told["calls"]  # else there are calls that replay does not make: a handler's own
-    assert is_whole == (without["then"]["tokens"] == told["tokens"])
+    # Calls that a handler makes itself, and those that were taken back, are not played.
+    assert without["calls"] < told["calls"] or without["then"]["tokens"] == told["tokens"]
     assert harm > 0 and without["now"]["tokens"] < without["then"]["tokens"]
 
 
