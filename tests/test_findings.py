@@ -70,6 +70,20 @@ def test_of_a_record_of_others_nothing_is_kept(record: Path, tmp_path: Path, cap
     assert not (tmp_path / ".co" / "bisect").exists()
 
 
+def test_of_a_copy_outside_of_the_records_folder_nothing_is_kept(record: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "project" / "evals" / "copy.yaml"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(record.read_bytes())
+    assert main(["bisect", str(copy), *ASKED[2:]]) == 0
+    assert not list(tmp_path.rglob("bisect"))
+
+
+def test_of_a_record_in_a_records_folder_reached_through_a_link_it_is_kept(record: Path, tmp_path: Path) -> None:
+    (tmp_path / "linked").symlink_to(tmp_path)
+    assert main(["bisect", str(tmp_path / "linked" / record), *ASKED[2:]]) == 0
+    assert len(findings_of(record)) == 1
+
+
 def test_where_it_cannot_be_kept_that_is_one_line(record: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / ".co" / "bisect").write_text("a file")
     assert main(ASKED) == 0

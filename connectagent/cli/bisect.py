@@ -20,7 +20,7 @@ from connectagent.cli.usage import WholeNumber
 from connectagent.errors import ConfigError, PluginError, did_you_mean
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
-from connectagent.records.find import find_record
+from connectagent.records.find import find_record, records_folder
 from connectagent.records.findings import keep_finding
 from connectagent.records.own import is_own
 from connectagent.records.read import read_ends
@@ -75,8 +75,13 @@ def bisect(record: str, program: str | None, bad: str, **options: Any) -> None:
 
 
 def _keep(path: Path, finding: Any) -> None:
-    """Keep a finding beside the record, where that is the person's own."""
-    if finding.verdict == "cannot tell" or not is_own(read_ends(path, None, 1)):
+    """Keep a finding beside the record, where that is the person's own and in the folder of the records.
+
+    Beside a copy elsewhere the file would be outside of `.co`, and nothing would ever remove it.
+    """
+    if finding.verdict == "cannot tell" or path.parent.resolve() != records_folder().resolve():
+        return
+    if not is_own(read_ends(path, None, 1)):
         return
     entry = finding.place.entry
     kept = {
