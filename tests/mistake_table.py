@@ -92,6 +92,8 @@ MISTAKES = [
     # -- typed wrongly
     typed("a mistyped command", "rnu agent.py hi", "no command 'rnu'", "Did you mean 'run'?"),
     typed("a script in place of a command", "agent.py hi", "no command", "Did you mean 'connectagent run agent.py'?"),
+    typed("a command of a plugin that is not installed", "serve x.py", "The plugin 'serve' is not installed",
+          "pip install ./plugins/connectagent-serve"),
     typed("a mistyped command of log", "log shwo", "no command 'shwo'", "Did you mean 'show'?"),
     typed("a mistyped command of plugins", "plugins instal x", "no command", "Did you mean 'install'?"),
     typed("a mistyped option", "run agent.py hi --modle offline", "no option '--modle'", "Did you mean '--model'?"),

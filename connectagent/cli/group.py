@@ -50,6 +50,10 @@ class LazyGroup(Group):
         return self.commands.get(cmd_name)
 
     def hint(self, name: str, names: list[str]) -> str:
+        from connectagent.hooks.entry_points import GET, OFFICIAL, named
+
+        if name in OFFICIAL and not named(name):
+            return f" The plugin {name!r} is not installed. {GET}{name}."
         return f" Did you mean 'connectagent run {name}'?" if name.endswith(".py") else super().hint(name, names)
 
     def _bring(self, name: str) -> None:
