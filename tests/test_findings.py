@@ -139,11 +139,12 @@ def test_a_hostile_one_is_shown_as_text(record: Path, capsys: Any) -> None:
     reading.read()
     first = reading._listing.entries[0]
     maker = {"file": "/etc/passwd\x1b[2J", "line": "javascript:1"}
-    said = ["\x1b]0;x\x07", "<script>"] * 50
+    said = ["\x1b]0;x\x07", "<script>", "\udc80"] * 30
     bad = finding(symptom="\x1b[2Jcalls", said=said, entry=first, maker=maker, date={"a": 1})
     keep_finding(record, bad)
     (row,) = found_rows(record)
     assert row["found"][0]["edit"] is None and len(row["found"][0]["said"].splitlines()) == 40
+    assert json.dumps(row, allow_nan=False).encode()
     assert main(["log", "summary"]) == 0
     assert "\x1b]" not in (out := capsys.readouterr().out) and "\x1b[2J" not in out
 

@@ -21,7 +21,7 @@ from connectagent.errors import ConfigError, PluginError, did_you_mean
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
 from connectagent.records.find import find_record, records_folder
-from connectagent.records.findings import keep_finding
+from connectagent.records.findings import IDENTITY, keep_finding
 from connectagent.records.own import is_own
 from connectagent.records.read import read_ends
 
@@ -88,7 +88,7 @@ def _keep(path: Path, finding: Any) -> None:
         "symptom": finding.symptom,
         "confirmed": finding.is_confirmed,
         "said": str(finding).splitlines()[1:],
-        "entry": {key: entry[key] for key in ("type", "timestamp", "call_id") if key in entry},
+        "entry": {key: entry[key] for key in IDENTITY if key in entry},
         "maker": finding.maker,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }

@@ -16,13 +16,14 @@ from connectagent.records.file import open_to_read
 
 MOST_BYTES = 1 << 20
 MOST = 20  # findings of one record
+IDENTITY = ("type", "id", "timestamp", "call_id")  # the keys that tell an entry from all others of its record
 
 
 def findings_of(record: Path) -> list[dict[str, Any]]:
     """The findings of a record, the newest last; [] where there are none that can be read.
 
     They are data, of whoever wrote the file. Each has `symptom`, the question, and `said`, its answer in lines; perhaps
-    `confirmed`, `entry` (`type`, `timestamp` and `call_id` of the entry that was called bad), `maker` (who added the
+    `confirmed`, `entry` (the `IDENTITY` of the one that was called bad), `maker` (who added the
     text that was found, as `by` of an entry) and `date`.
     """
     try:

@@ -9,6 +9,7 @@ from connectagent.cli.view.editor import editor_link
 from connectagent.cli.view.rows import excerpt, inner_turn, row_of
 from connectagent.records.amended import retried
 from connectagent.records.file import BETWEEN_TURNS
+from connectagent.records.findings import IDENTITY
 from connectagent.session.journal import LINES
 from connectagent.session.usage import spent_inside
 
@@ -158,7 +159,7 @@ class Listing:
 
 
 def _identity(entry: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(entry.get(key)) for key in ("type", "timestamp", "call_id"))
+    return tuple(str(entry.get(key)) for key in IDENTITY)
 
 
 def _finding(one: dict[str, Any]) -> dict[str, Any]:
