@@ -37,6 +37,21 @@ class Quiet:
     @after_llm
     def look(self): pass
 
+class Waits:
+    """Asks a person about each call."""
+    name = "waits"
+    @before_each_tool
+    def wait(self, tool_call):
+        if not tool_call.approved:
+            raise Pause("sure?")
+
+class Guard:
+    """Rejects each call."""
+    name = "guard"
+    @before_each_tool
+    def check(self, tool_call):
+        raise ToolRejected("never")
+
 class Model:
     """Refunds where it reads of money, unless it has; else it says what its prompt asks it to."""
     model = "test/planted"
@@ -71,6 +86,11 @@ def plain(name, answer="First.", **given):
         def complete(self, messages, tools=None):
             return LLMResponse(answer, usage=TokenUsage(5, 1, cost=0.001))
     return Agent(name, llm=Says(), quiet=True, **given)
+
+def pause():
+    """Take a turn that waits."""
+    with contextlib.suppress(Paused):
+        agent.input("Hello.")
 
 class Asks:
     """A front agent that asks a tool or an agent once."""
@@ -176,19 +196,9 @@ class Canned:
 agent = shop(Canned())
 ''' + TAKE,
     "shadow": '''
-class Guard:
-    name = "guard"
-    @before_each_tool
-    def check(self, tool_call):
-        raise ToolRejected("never")
 agent = shop(shadow(Guard()))
 ''' + TAKE,
     "rejected": '''
-class Guard:
-    name = "guard"
-    @before_each_tool
-    def check(self, tool_call):
-        raise ToolRejected("never")
 agent = shop(Guard())
 ''' + TAKE,
     "edited": '''
@@ -250,42 +260,21 @@ middle = Agent("middle", [low], llm=Asks("low", prompt="Do it."), quiet=True)
 agent = Agent("front", [middle], llm=Asks("middle", prompt="Do it."), quiet=True)
 ''' + TAKE,
     "paused": '''
-class Waits:
-    name = "waits"
-    @before_each_tool
-    def wait(self, tool_call):
-        if not tool_call.approved:
-            raise Pause("sure?")
 agent = shop(Waits())
 def take():
-    with contextlib.suppress(Paused):
-        agent.input("Hello.")
+    pause()
 ''',
     "paused inside": '''
-class Waits:
-    name = "waits"
-    @before_each_tool
-    def wait(self, tool_call):
-        if not tool_call.approved:
-            raise Pause("sure?")
 billing = shop(Waits(), name="billing")
 agent = Agent("front", [billing], llm=Asks("billing", prompt="Do it."), quiet=True)
 def take():
-    with contextlib.suppress(Paused):
-        agent.input("Hello.")
+    pause()
     agent.resume(agent.record, approve=True)
 ''',
     "resumed after a pause": '''
-class Waits:
-    name = "waits"
-    @before_each_tool
-    def wait(self, tool_call):
-        if not tool_call.approved:
-            raise Pause("sure?")
 agent = shop(Waits())
 def take():
-    with contextlib.suppress(Paused):
-        agent.input("Hello.")
+    pause()
     agent.resume(agent.record, approve=True)
 ''',
     "resumed after a kill": '''
