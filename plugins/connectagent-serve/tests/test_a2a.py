@@ -17,7 +17,7 @@ pytest.importorskip("sse_starlette", reason="sse-starlette is not installed")
 import anyio  # noqa: E402
 from a2a.client import ClientConfig, create_client  # noqa: E402
 from a2a.helpers import new_data_part, new_text_part  # noqa: E402
-from a2a.types import GetTaskRequest, Message, Role, SendMessageRequest, TaskState  # noqa: E402
+from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, Message, Role, SendMessageRequest, TaskState  # noqa: E402
 from connectagent_serve import app_of  # noqa: E402
 from google.protobuf.json_format import MessageToDict  # noqa: E402
 
@@ -134,6 +134,31 @@ def test_what_waits_is_decided_by_the_next_message(
     if restarted:
         talk(app_of(shop("Done.", plugins=[asks])), decided)
     assert paid == PAID
+
+
+def test_a_task_is_cancelled_and_its_turn_goes_on_with_the_next_message(co_dir: Path) -> None:
+    begun: list[bool] = []
+
+    async def look() -> str:
+        """Look for a long time, the first time."""
+        begun.append(True)
+        await anyio.sleep(60 if len(begun) == 1 else 0)
+        return "seen"
+
+    async def steps(other: Other) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(other.send, message("Look"))
+            while not begun:
+                await anyio.sleep(0.01)
+            (task,) = (await other.client.list_tasks(ListTasksRequest())).tasks
+            task = await other.client.cancel_task(CancelTaskRequest(id=task.id))
+            assert TaskState.Name(task.status.state) == "TASK_STATE_CANCELED"
+        assert await other.send(message("Look")) == "completed", other.texts
+        assert other.texts[-1] == "Done."
+
+    tools = [tool(idempotent=True)(look)]
+    talk(app_of(Agent("shop", tools=tools, llm=ScriptedLLM(call("look"), "Done."), quiet=True)), steps)
+    assert len(begun) == 2
 
 
 def test_an_error_fails_the_task_without_its_secrets(co_dir: Path) -> None:
