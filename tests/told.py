@@ -18,7 +18,7 @@ def requests_of(path: Path) -> list[Request]:
 
 def rebuilt_digest(request: Request) -> str:
     messages = [sent.message for sent in request.messages]
-    return recorded_digest(request.model, messages, request.tools, request.options)
+    return recorded_digest(request.model, messages, request.tools, request.options, request.output)
 
 
 def assert_told(path: Path) -> int:

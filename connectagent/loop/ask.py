@@ -170,7 +170,7 @@ def _in_turn(
         name = None if form is None else form.name
         id = turn.key(asked, "ask", request.model, [messages, tools, name] if tools or name else messages)
         by = asked.by or turn.boundary.running() or turn.agent.by
-        return Call(turn, request, id, llm, asked, by, meanwhile).attempts()
+        return Call(turn, request, id, llm, asked, by, meanwhile, form).attempts()
 
     with lock:
         response: LLMResponse | None = operating(asking)

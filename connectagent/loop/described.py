@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from connectagent.data import LLMResponse, Log, ToolCall
+from connectagent.data import LLMRequest, LLMResponse, Log, ToolCall, TraceEntry
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
 from connectagent.records.sent import schema_key
@@ -25,6 +26,31 @@ def describe_answer(response: LLMResponse) -> dict[str, Any]:
     """A model's answer in the form of a trace entry."""
     answer = {"content": response.content, "tool_calls": [shown_call(call) for call in response.tool_calls or ()]}
     return {**answer, "provider_data": clone(response.provider_data)} if response.provider_data else answer
+
+
+def model_entry(
+    turn: Any, id: str, request: LLMRequest, response: LLMResponse | None, status: str, calls: list[dict[str, Any]]
+) -> TraceEntry:
+    """The `llm_call` entry of an answer or a stand-in."""
+    more: dict[str, Any] = {
+        "finish_reason": response.finish_reason if response else None,
+        "provider_data": response.provider_data if response else None,
+        "retries": response.retries if response else None,
+    }
+    return {
+        "type": "llm_call",
+        "id": id,
+        "model": (response.model if response else None) or request.model,
+        "timestamp": time.time(),
+        "duration_ms": 0.0,
+        "tool_calls_count": len(calls),
+        "iteration": turn.conversation.session["iteration"],
+        "usage": response.usage if response else None,
+        "content": response.content if response else None,
+        "tool_calls": calls,
+        "status": status,
+        **{key: value for key, value in more.items() if value},
+    }
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
@@ -52,7 +78,7 @@ def logged_before(log: Log, conversation: Any) -> dict[str, Any]:
         log: the log.
         conversation: the conversation; None for a call of a handler or tool, which has none before it.
     """
-    nothing: dict[str, Any] = {"tools": [], "names": [], "options": None}
+    nothing: dict[str, Any] = {"tools": [], "names": [], "options": None, "output": None}
     if conversation is None:
         return nothing
     if conversation.sent.get("log") != log.id:  # another process, or another log, may have had other calls

@@ -13,7 +13,15 @@ from connectagent.errors import ProviderError, TurnEnded
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.boundary import threads
-from connectagent.loop.described import describe_answer, describe_error, logged_before, not_known, outlined, shown_call
+from connectagent.loop.described import (
+    describe_answer,
+    describe_error,
+    logged_before,
+    model_entry,
+    not_known,
+    outlined,
+    shown_call,
+)
 from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.records.sent import difference, sent_digest
@@ -52,7 +60,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
         turn.conversation.answered()
         if turn.closing(id) is None:
             calls = [shown_call(call) for call in response.tool_calls or ()]
-            entry = {**_entry(turn, id, request, response, "stand_in", calls), "usage": None, "by": answer.by}
+            entry = {**model_entry(turn, id, request, response, "stand_in", calls), "usage": None, "by": answer.by}
             turn.conversation.trace({**entry, **turn.conversation.changed_by(answer.by)})
     if response is None:
         return None
@@ -73,6 +81,7 @@ class Call:
         asked: the frame of the handler or tool that asks; None for the loop's own call.
         by: the handler or tool that asks.
         send: sends messages and tools to a model, for a handler or tool.
+        form: of the answer; None for text.
     """
 
     def __init__(
@@ -84,8 +93,10 @@ class Call:
         asked: Frame | None = None,
         by: By | None = None,
         send: Callable[..., Any] | None = None,
+        form: Any = None,
     ) -> None:
         self.turn, self.request, self.id, self.asked, self.by, self.send = turn, request, id, asked, by, send
+        self.form = turn.output if asked is None else form
         self.llm: Any = llm
         self._model, self._options = request.model, clone(request.options)
         self.name: str | None = None  # by which a handler chose the model
@@ -275,6 +286,8 @@ class Attempt:
         self.provider = getattr(llm, "provider", None)
         given = getattr(llm, "options", None) if options is None else options
         self.sent = {"model": self.call.name or llm.model, "tools": tools, "options": given and shown_options(given)}
+        form = self.call.form
+        self.sent["output"] = None if form is None else form.sent_to(llm)
         if (conversation := self.conversation) is None:
             self.sent["messages"] = clone(list(messages))
         elif messages is not conversation.session["messages"]:
@@ -283,9 +296,11 @@ class Attempt:
             self.digest = sent_digest(self.sent, messages, conversation, self.before)
         if conversation is not None:
             self.sent["names"] = own.names() if tools is schemas else names_of(tools)
-        if self.call.send is not None:
-            return self.call.send(llm, messages, tools or None)
-        return self._ask_model(llm, messages, tools or None)
+        try:
+            return (self.call.send or self._ask_model)(llm, messages, tools or None)
+        finally:
+            if form is not None:  # the endpoint may have refused the schema, so that it was asked in words
+                self.sent["output"] = form.sent_to(llm)
 
     def _ask_model(self, llm: Any, messages: list[Message], tools: Any) -> Any:
         """Ask for the turn: streamed where somebody listens, and apart where the turn is awaited."""
@@ -311,7 +326,7 @@ class Attempt:
     ) -> None:
         turn, conversation = self.turn, self.conversation
         own = describe_error(error) if error is not None else self._described(response)
-        entry = _entry(turn, self.id, self.request, response, status, own.get("tool_calls", []))
+        entry = model_entry(turn, self.id, self.request, response, status, own.get("tool_calls", []))
         if self.model is not None and (response is None or response.model is None):
             entry["model"] = self.model
         entry |= {"started": self.started, "duration_ms": round((time.perf_counter() - self._began) * 1000, 3)}
@@ -354,31 +369,6 @@ class Attempt:
             self.conversation.answered()
         self.turn.trace_once(change, f"{self.id}/recovered")
         return response
-
-
-def _entry(
-    turn: Turn, id: str, request: LLMRequest, response: LLMResponse | None, status: str, calls: list[dict[str, Any]]
-) -> TraceEntry:
-    """The `llm_call` entry of an answer or a stand-in."""
-    more: dict[str, Any] = {
-        "finish_reason": response.finish_reason if response else None,
-        "provider_data": response.provider_data if response else None,
-        "retries": response.retries if response else None,
-    }
-    return {
-        "type": "llm_call",
-        "id": id,
-        "model": (response.model if response else None) or request.model,
-        "timestamp": time.time(),
-        "duration_ms": 0.0,
-        "tool_calls_count": len(calls),
-        "iteration": turn.conversation.session["iteration"],
-        "usage": response.usage if response else None,
-        "content": response.content if response else None,
-        "tool_calls": calls,
-        "status": status,
-        **{key: value for key, value in more.items() if value},
-    }
 
 
 def as_response(value: Any) -> LLMResponse:

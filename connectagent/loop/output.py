@@ -6,11 +6,13 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_origin
 
 from connectagent.data import LLMResponse, Message
 from connectagent.errors import ConfigError, OutputError, ProviderError, libraries
-from connectagent.models.json_schema import json_alone, json_in, with_instruction
+from connectagent.models.json_schema import json_alone, json_in
+from connectagent.session.instruction import with_instruction
 
 if TYPE_CHECKING:
     from pydantic import BaseModel, ValidationError
@@ -19,7 +21,53 @@ if TYPE_CHECKING:
 _REFUSES_FORMAT = re.compile(r"response.?format|json.?schema", re.IGNORECASE)
 
 
-class Form:
+class Asked:
+    """An answer with a JSON Schema, and how a model is asked for it.
+
+    Args:
+        model: what the wire takes for it: a pydantic model, or a class of `class_of`.
+    """
+
+    def __init__(self, model: type[Any]) -> None:
+        self.model = model
+        self._refused: set[str] = set()  # by the endpoints of these models
+
+    @cached_property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of `model`."""
+        found: dict[str, Any] = self.model.model_json_schema()
+        return found
+
+    def sent_to(self, llm: Any) -> dict[str, Any]:
+        """How a model is asked for this form: `name`, `schema`, and `in_words` if the messages say it."""
+        asked = {"name": self.model.__name__, "schema": self.schema}
+        return {**asked, "in_words": True} if self._in_words(llm) else asked
+
+    def _in_words(self, llm: Any) -> bool:
+        return llm.model in self._refused or "output" not in inspect.signature(llm.complete).parameters
+
+    def send(self, llm: Any, ask: Callable[..., Any], messages: list[Message], tools: Any) -> Any:
+        """Ask a model for an answer of this form: by the provider's own parameter, or in words.
+
+        Args:
+            llm: the model.
+            ask: its `complete`, or its `stream` with `on_text`, which takes the same.
+
+        Raises:
+            ProviderError: the call failed.
+        """
+        given: list[Any] = [tools] if tools else []
+        if not self._in_words(llm):
+            try:
+                return ask(messages, *given, output=self.model)
+            except ProviderError as error:
+                if error.kind != "bad_request" or not _REFUSES_FORMAT.search(str(error)):
+                    raise
+                self._refused.add(llm.model)
+        return ask(with_instruction(messages, self.schema), *given)
+
+
+class Form(Asked):
     """The form of an answer.
 
     Args:
@@ -36,28 +84,8 @@ class Form:
     def __init__(self, output: Any, alone: bool = False) -> None:
         self._alone = alone
         self.output, self.name = output, str(getattr(output, "__name__", output))
-        self.model, self._field = _model_of(output)
-        self._in_words: set[str] = set()  # the models that accept no schema
-
-    def send(self, llm: Any, ask: Callable[..., Any], messages: list[Message], tools: Any) -> Any:
-        """Ask a model for an answer of this form: by the provider's own parameter, or in words.
-
-        Args:
-            llm: the model.
-            ask: its `complete`, or its `stream` with `on_text`.
-
-        Raises:
-            ProviderError: the call failed.
-        """
-        given: list[Any] = [tools] if tools else []
-        if llm.model not in self._in_words and "output" in inspect.signature(ask).parameters:
-            try:
-                return ask(messages, *given, output=self.model)
-            except ProviderError as error:
-                if error.kind != "bad_request" or not _REFUSES_FORMAT.search(str(error)):
-                    raise
-                self._in_words.add(llm.model)
-        return ask(with_instruction(messages, self.model), *given)
+        model, self._field = _model_of(output)
+        super().__init__(model)
 
     def read(self, text: str) -> Any:
         """Parse a text as an object.

@@ -54,6 +54,7 @@ def sent_before(line: TraceEntry, request: LLMRequest) -> dict[str, Any]:
     """What was sent, from an `llm_call` entry; where something in it is masked, what this process would send."""
     known: dict[str, Any] = {"names": line["tools"]} if "tools" in line else {}
     known |= {"model": line["request"]["model"]} if "model" in (line.get("request") or {}) else {}
+    known |= {"output": line["request"]["output"]} if "output" in (line.get("request") or {}) else {}
     own = {"tools": request.tools, "options": shown_options(request.options)}
     recorded = line.get("request") or {}
     return known | {key: own[key] if marks_in(recorded[key]) else recorded[key] for key in own if key in recorded}

@@ -12,9 +12,10 @@ from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_t
 from connectagent.models.attempts import attempt_hooks
 from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.json_schema import instruction, output_tool
+from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
 from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
+from connectagent.session.instruction import instruction
 
 Block = dict[str, Any]
 
@@ -122,7 +123,7 @@ class AnthropicLLM(WireLLM):
         thinking = options.get("thinking")
         thinking = thinking if isinstance(thinking, dict) else {}
         if output is not None and thinking.get("type") == "enabled":  # which forbids to force a tool
-            system = "\n\n".join(filter(None, (system, instruction(output))))
+            system = "\n\n".join(filter(None, (system, instruction(output.model_json_schema()))))
         elif output is not None:
             tool = output_tool(output)
             options["tool_choice"] = {"type": "any"} if wire_tools else {"type": "tool", "name": tool["name"]}

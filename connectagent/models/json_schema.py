@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from typing import Any
 
-from connectagent.models.content import parts_of, wire_name
+from connectagent.models.content import wire_name
 from connectagent.tools.schema import flat_object
 
 Schema = dict[str, Any]
@@ -84,21 +83,10 @@ def object_schema(schema: object) -> Schema:
     return flat_object(dict(schema))
 
 
-def instruction(output: type[Any]) -> str:
-    """The request for a structured answer in words, for models that cannot be made to give one."""
-    schema = json.dumps(output.model_json_schema(), ensure_ascii=False)
-    return f"Answer with one JSON object and nothing else. It must fit this JSON Schema:\n{schema}"
-
-
-def with_instruction(messages: list[Any], output: type[Any]) -> list[Any]:
-    """The conversation with `instruction` at the end of its last message, or behind it where that is not the user's."""
-    words = instruction(output)
-    last = messages[-1] if messages else {}
-    if last.get("role") != "user":
-        return [*messages, {"role": "user", "content": words}]
-    content = last.get("content")
-    joined = f"{content}\n\n{words}" if isinstance(content, str) else [*parts_of(content), *parts_of(words)]
-    return [*messages[:-1], {**last, "content": joined}]
+def class_of(name: str, schema: Schema) -> type[Any]:
+    """A class that stands for a pydantic model with this schema where a model is asked for one."""
+    described = {"__doc__": str(schema.get("description") or ""), "model_json_schema": staticmethod(lambda: schema)}
+    return type(wire_name(name), (), described)
 
 
 def json_in(text: str) -> str:

@@ -10,10 +10,11 @@ from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.attempts import attempt_hooks
 from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
-from connectagent.models.json_schema import response_format, with_instruction
+from connectagent.models.json_schema import response_format
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.openai_stream import joined_content, stream_class, thinks
 from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
+from connectagent.session.instruction import with_instruction
 
 # Mistral refuses the parameter, and sends the usage without it.
 _NO_STREAM_OPTIONS = {"mistral"}
@@ -87,7 +88,7 @@ class OpenAILLM(WireLLM):
         sent: list[dict[str, Any]] = to_wire(messages, self.provider)
         if output is not None and "response_format" not in options:
             if self.provider in _NO_SCHEMA:
-                sent = with_instruction(sent, output)
+                sent = with_instruction(sent, output.model_json_schema())
                 options["response_format"] = {"type": "json_object"}
             else:
                 options["response_format"] = response_format(output)

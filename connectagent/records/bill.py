@@ -14,6 +14,7 @@ from typing import Any
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.records import parts as dividing
 from connectagent.records.parts import ANSWER, SCHEMA, UNKNOWN, UNTOLD, Divided, Part, same_until, size_of, who_of
+from connectagent.records.sent import SentSoFar
 from connectagent.records.watched import request_of, watched_agents
 from connectagent.session.journal import is_aside
 from connectagent.session.usage import Spent, counts, spent_in, usage_of
@@ -155,7 +156,7 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
     for watched in watched_agents(record, blobs):
         divided = Divided()
         for entry, messages, given, makers in watched.sent():
-            known[entry.get("number")] = divided.parts(entry, messages, given.schemas(), makers) if messages else []
+            known[entry.get("number")] = _told(divided, entry, messages, given, makers)
     root, place = str(record.get("agent")), 0
     for turn in record["turns"]:
         for entry in turn["lines"]:
@@ -165,6 +166,10 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
             number, agent = entry["number"], str(entry.get("branch") or root)
             parts = known[number] if number in known else _rewound(record, number, blobs)
             yield Billed(place, entry, _number(turn.get("turn")), agent, parts or None)
+
+
+def _told(divided: Divided, entry: TraceEntry, messages: Any, given: SentSoFar, makers: Any) -> list[Part]:
+    return divided.parts(entry, messages, given.schemas(), given.output, makers) if messages else []
 
 
 def _rewound(record: dict[str, Any], number: int, blobs: Path | None) -> list[Part]:
@@ -350,14 +355,14 @@ def _lost(then: Billed, now: Billed, byte: int, price: Price) -> tuple[int | Non
 # -- with other requests -------------------------------------------------------------------------
 
 
-def resized(bill: Bill, sent: dict[int, tuple[list[Any], list[Any]] | None], price: Price) -> dict[str, Any]:
+def resized(bill: Bill, sent: dict[int, tuple[list[Any], list[Any], Any] | None], price: Price) -> dict[str, Any]:
     """What calls took, and what they would have taken with other requests and the same answers.
 
     The tokens of a call change as its bytes do, and the part of them that is cached stays as it was.
 
     Args:
         bill: of the record.
-        sent: by the place of a call in `bill.calls`: its other messages and tools; None where nobody can tell.
+        sent: by the place of a call in `bill.calls`: its other messages, tools and `output`; None if nobody can tell.
         price: the price of other tokens.
 
     Returns:
@@ -377,8 +382,8 @@ def resized(bill: Bill, sent: dict[int, tuple[list[Any], list[Any]] | None], pri
     return {"calls": len(told), "then": sums[0], "now": sums[1]}
 
 
-def _resent(call: Billed, messages: list[Any], tools: list[Any]) -> Billed:
-    parts = Divided().parts(call.entry, [(message, {}, None, 0) for message in messages], tools, {})
+def _resent(call: Billed, messages: list[Any], tools: list[Any], output: Any) -> Billed:
+    parts = Divided().parts(call.entry, [(message, {}, None, 0) for message in messages], tools, output, {})
     return Billed(call.number, call.entry, call.turn, call.agent, parts)
 
 

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from connectagent.data import Message, TraceEntry
 from connectagent.records.watched import Request, Sent
 from connectagent.session.history import Line
+from connectagent.session.instruction import instruction
 from connectagent.session.journal import is_aside
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
 
 UNKNOWN = "?"
-SYSTEM, SCHEMA, RESULT, MESSAGE, ANSWER, UNTOLD = (
-    *("system prompt", "tool schema", "tool result", "message", "answer", "not told"),
+SYSTEM, SCHEMA, FORM, RESULT, MESSAGE, ANSWER, UNTOLD = (
+    *("system prompt", "tool schema", "answer's schema", "tool result", "message", "answer", "not told"),
 )
 
 
@@ -47,14 +48,18 @@ class Divided:
     def __init__(self) -> None:
         self._made: dict[int, tuple[Sent, list[Part]]] = {}  # by Python's id of a message as it was sent
 
-    def parts(self, entry: TraceEntry, messages: list[Sent], tools: list[Any], makers: dict[str, By]) -> list[Part]:
+    def parts(
+        self, entry: TraceEntry, messages: list[Sent], tools: list[Any], output: Any, makers: dict[str, By]
+    ) -> list[Part]:
         """The parts of one request."""
         aside = who_of(entry.get("by") or {}) if is_aside(entry) else None
         system: list[Part] = []
         others: list[Part] = []
         for sent in messages:
             (system if sent[0].get("role") == "system" else others).extend(self._of(sent, aside))
-        return [*schemas(tools, makers), *system, *others]
+        form = list(_form(output, aside))
+        before, behind = ([], form) if form and output.get("in_words") else (form, [])
+        return [*schemas(tools, makers), *before, *system, *others, *behind]
 
     def _of(self, sent: Sent, aside: str | None) -> list[Part]:
         found = self._made.get(id(sent))
@@ -66,7 +71,7 @@ class Divided:
 def parts_of_request(request: Request) -> list[Part]:
     """The parts of one request alone."""
     messages: list[Sent] = [(one.message, one.by, one.line, one.changes) for one in request.messages]
-    return Divided().parts(request.entry, messages, request.tools, request.tool_makers)
+    return Divided().parts(request.entry, messages, request.tools, request.output, request.tool_makers)
 
 
 def schemas(tools: Iterable[Any], makers: dict[str, By] | None = None) -> Iterator[Part]:
@@ -76,6 +81,13 @@ def schemas(tools: Iterable[Any], makers: dict[str, By] | None = None) -> Iterat
         name = str((inside or tool).get("name") or tool.get("type")) if isinstance(tool, dict) else str(tool)
         text = _json(tool)
         yield Part(who_of((makers or {}).get(name) or {"agent": ""}), SCHEMA, name, text, size=size_of(text))
+
+
+def _form(output: dict[str, Any] | None, aside: str | None) -> Iterator[Part]:
+    """How a structured answer was asked for, as a part."""
+    if output is not None:
+        text = instruction(output["schema"]) if output.get("in_words") else _json(output["schema"])
+        yield Part(aside or who_of({"agent": ""}), FORM, output["name"], text, size=size_of(text))
 
 
 def _message_parts(sent: Sent, aside: str | None) -> Iterator[Part]:

@@ -62,24 +62,34 @@ def schema_key(tool: Any, shown: Callable[[Any], str] = canonical) -> str:
     return mark_of(tool, shown).hex()[:12]
 
 
-def digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], options: dict[str, Any] | None) -> str:
-    """The digest of a request as it was handed to the LLM: twelve hex digits."""
-    return _whole(_hash_of(map(mark_of, messages)), _given(model, tools, options))
+def digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], options: Any, output: Any = None) -> str:
+    """The digest of a request as it was handed to the LLM: twelve hex digits.
+
+    Args:
+        model, messages, tools, options: of the request.
+        output: how a structured answer was asked for, with its `schema`; None for text.
+    """
+    return _whole(_hash_of(map(mark_of, messages)), _given(model, tools, options, output))
 
 
-def recorded_digest(model: Any, messages: Iterable[Message], tools: Iterable[Any], options: Any) -> str:
+def recorded_digest(
+    model: Any, messages: Iterable[Message], tools: Iterable[Any], options: Any, output: Any = None
+) -> str:
     """The same of a request that was rebuilt from a record, whose secrets are masked already."""
     mark = partial(mark_of, shown=as_recorded)
-    return _whole(_hash_of(map(mark, messages)), _given(model, tools, options, mark))
+    return _whole(_hash_of(map(mark, messages)), _given(model, tools, options, output, mark))
 
 
 def _hash_of(marks: Iterable[bytes]) -> Any:
     return _new_hash(b"".join(marks))
 
 
-def _given(model: Any, tools: Iterable[Any], options: Any, mark: Callable[[Any], bytes] = mark_of) -> bytes:
+def _given(
+    model: Any, tools: Iterable[Any], options: Any, output: Any, mark: Callable[[Any], bytes] = mark_of
+) -> bytes:
     """The marks of what a request has besides its messages."""
-    return b"tools" + b"".join(map(mark, tools)) + b"options" + mark(options or {}) + mark(model)
+    given = b"tools" + b"".join(map(mark, tools)) + b"options" + mark(options or {}) + mark(model)
+    return given + b"output" + mark(output["schema"]) if output else given
 
 
 def _whole(hashed: Any, given: bytes) -> str:
@@ -91,13 +101,13 @@ def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any
     """The digest of a request of the running turn; what is as it was in the call before is not looked at again.
 
     Args:
-        sent: its `model`, the schemas of its `tools`, and its `options`.
+        sent: its `model`, the schemas of its `tools`, its `options`, and the `output` that it asks for.
         messages: its messages.
         conversation: the conversation; None for a call of a handler or tool.
         before: of the call before; here the digest keeps what the next one needs.
     """
     if conversation is None:
-        return digest(sent["model"], messages, sent["tools"], sent["options"])
+        return digest(sent["model"], messages, sent["tools"], sent["options"], sent["output"])
     own = conversation.session["messages"]
     mark = partial(_mark_as_recorded, instead=conversation.instead)
     marks = _marks_of(own, conversation.snapshot, mark)
@@ -106,7 +116,7 @@ def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any
     else:
         known = dict(zip(map(id, own), marks, strict=True))
         hashed = _hash_of(known.get(id(one)) or mark(one) for one in messages)
-    given = sent["model"], sent["tools"], sent["options"]
+    given = sent["model"], sent["tools"], sent["options"], sent["output"]
     if not same(before.get("given"), given):
         before["given"], before["given_marks"] = given, _given(*given)
     return _whole(hashed, before["given_marks"])
@@ -148,6 +158,7 @@ class SentSoFar:
         names: the names of the tools.
         tools: their schemas, or their names; None where the record does not tell.
         options: the parameters of the provider's API; None where there are none.
+        output: how a structured answer was asked for: its `name` and `schema`, and `in_words`; None for text.
         edited: the messages of this call as a difference from the conversation; None where they are the same.
         messages: the messages of this call, from a record that has them whole.
     """
@@ -157,6 +168,7 @@ class SentSoFar:
         self.names: list[str] = []
         self.tools: list[Any] | None = None
         self.options: dict[str, Any] | None = None
+        self.output: dict[str, Any] | None = None
         self.edited: list[Any] | None = None
         self.messages: list[Any] | None = None
         self._schemas: dict[str, Any] = {}
@@ -168,6 +180,7 @@ class SentSoFar:
         self.names = entry.get("tools", self.names)
         self.model = given.get("model", self.model)
         self.options = given.get("options", self.options)
+        self.output = _as_output(given["output"]) if "output" in given else self.output
         self.edited, self.messages = (one if isinstance(one, list) else None for one in map(given.get, _OF_ONE_CALL))
         if isinstance(given.get("tools"), list):
             self.tools = [self._schema(tool) for tool in given["tools"]]
@@ -189,6 +202,11 @@ class SentSoFar:
     def own(self, conversation: Sequence[Message]) -> list[Message] | None:
         """The messages of this call, if they are not those of the conversation."""
         return self.messages if self.edited is None else rebuilt(self.edited, conversation)
+
+
+def _as_output(recorded: Any) -> dict[str, Any] | None:
+    fits = isinstance(recorded, dict) and isinstance(recorded.get("schema"), dict)
+    return {**recorded, "name": str(recorded.get("name"))} if fits else None
 
 
 _OF_ONE_CALL = ("edited", "messages")

@@ -14,6 +14,7 @@ from connectagent.records.history import history_begun, inside_begun, parts_of, 
 from connectagent.records.read import own_entries
 from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History, Line
+from connectagent.session.instruction import with_instruction
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
@@ -55,6 +56,7 @@ class Request:
         options: the parameters of the provider's API.
         before: the `llm_call` entry of the call before; None for the first.
         model: the model that was asked; of a record that does not tell, the one that answered.
+        output: how a structured answer was asked for: `name`, `schema`, and `in_words` if the last message asks.
         tool_makers: by the name of a tool: who added or changed it for this request only.
     """
 
@@ -65,12 +67,18 @@ class Request:
     options: dict[str, Any]
     before: TraceEntry | None = None
     model: Any = None
+    output: dict[str, Any] | None = None
     tool_makers: dict[str, By] = field(default_factory=dict)
 
     def data(self) -> dict[str, Any]:
         """The whole request as data."""
-        whole = {"model": self.model, "messages": [sent.message for sent in self.messages]}
-        return {**whole, **({"tools": self.tools} if self.tools else {}), **self.options}
+        messages = [sent.message for sent in self.messages]
+        asked = self.output or {}
+        if asked.get("in_words"):
+            messages = with_instruction(messages, asked["schema"])
+        more = {"tools": self.tools, "output": None if asked.get("in_words") else self.output}
+        given = {key: value for key, value in more.items() if value}
+        return {"model": self.model, "messages": messages, **given, **self.options}
 
 
 Sent = tuple[Message, By, Line | None, int]
@@ -330,7 +338,8 @@ def _request(
         sent.append(SentMessage(message, by, state, was, line, changes))
     gone = [one[0] for place, one in enumerate(then) if place not in kept]
     model = entry.get("model") if known.model is None else known.model
-    return Request(entry, sent, gone, known.schemas(), dict(known.options or {}), before[0] if before else None, model)
+    options, then_entry = dict(known.options or {}), before[0] if before else None
+    return Request(entry, sent, gone, known.schemas(), options, then_entry, model, known.output)
 
 
 def _place_then(then: list[Sent], lines: dict[int, int], now: Sent, place: int, kept: set[int]) -> int | None:

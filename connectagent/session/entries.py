@@ -76,12 +76,21 @@ class UserInput(Entry, total=False):
     output: str
 
 
+class AskedOutput(TypedDict, total=False):
+    """How a model was asked for a structured answer."""
+
+    name: Required[str]  # of the type
+    schema: Required[dict[str, Any]]  # JSON Schema
+    in_words: bool  # the last message of the call ended with an instruction
+
+
 class Sent(TypedDict, total=False):
     """What a model call was sent, as far as it differs from the call before."""
 
     model: str
     tools: list[dict[str, Any] | str]  # a text stands for a schema that the record already has
     options: dict[str, Any] | None
+    output: AskedOutput | None
     messages: list[Message]
     edited: list[Any]
 

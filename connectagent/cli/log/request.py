@@ -26,7 +26,7 @@ _MOST = 300  # characters of a message, without --full
 @click.command("request", short_help="What one model call was sent, and what was new in it.")
 @record_argument
 @click.argument("number", required=False, type=WholeNumber(min=1), metavar="[CALL]")
-@click.option("--full", is_flag=True, help="Show messages whole, and the schemas of the tools.")
+@click.option("--full", is_flag=True, help="Show messages whole, and the schemas of tools and answer.")
 @json_option
 def command(record: str | None, number: int | None, full: bool, as_json: bool) -> None:
     """Print the messages, tools and options of the CALL-th model call of RECORD, those of agents inside included.
@@ -67,6 +67,10 @@ def _rows(request: Request, place: str, full: bool) -> Iterator[Row]:
         yield Row(0, ((f"tools: {', '.join(map(str, names))}", "dim"),), wrap=True)
     for tool in request.tools if full else ():
         yield Row(0, ((f"tool: {json.dumps(tool, ensure_ascii=False, default=str)}", "dim"),), wrap=True)
+    if request.output is not None:
+        words = ", asked for at the end of the last message" if request.output.get("in_words") else ""
+        schema = f": {json.dumps(request.output['schema'], ensure_ascii=False, default=str)}" if full else ""
+        yield Row(0, ((f"answer: fits {request.output['name']}{words}{schema}", "dim"),), wrap=True)
     for key, value in request.options.items():
         yield Row(0, ((f"{key}: {json.dumps(value, ensure_ascii=False, default=str)}", "dim"),), wrap=True)
 

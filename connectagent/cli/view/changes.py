@@ -123,6 +123,7 @@ def request_data(request: Request, most: int | None, all_messages: bool) -> dict
         "messages": messages,
         "gone": gone,
         "tools": [_tool(tool) for tool in request.tools],
+        "output": None if request.output is None else _output(request.output),
         "options": [{"key": str(key), "text": data_text(value, 2)} for key, value in request.options.items()],
     }
 
@@ -134,6 +135,10 @@ def _message_data(sent: SentMessage, most: int | None) -> dict[str, Any]:
     if sent.before is not None:
         data["diff"] = shown_diff(text_of_value(sent.before), text_of_value(sent.message))
     return data
+
+
+def _output(asked: dict[str, Any]) -> dict[str, Any]:
+    return {"name": asked["name"], "in_words": bool(asked.get("in_words")), "text": data_text(asked["schema"], 2)}
 
 
 def _tool(tool: Any) -> dict[str, Any]:

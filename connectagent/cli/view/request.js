@@ -81,6 +81,12 @@ export async function requestNode(session, row) {
           tool.text && textBlock({text: tool.text}, `schema of ${tool.name}`, async () => tool.text)),
       ),
     ),
+    request.output && el(
+      "details",
+      {class: "tools-sent"},
+      el("summary", {}, `The answer fits ${request.output.name}`, request.output.in_words && el("span", {class: "soft"}, ", asked for at the end of the last message")),
+      textBlock({text: request.output.text}, `schema of ${request.output.name}`, async () => request.output.text),
+    ),
     el(
       "p",
       {class: "parameters"},

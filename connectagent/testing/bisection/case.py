@@ -84,9 +84,9 @@ class Place:
         return f"turn {self.turn + 1}, iteration {self.entry.get('iteration') or 0}"
 
 
-def request_key(messages: list[Message], tools: list[Any], options: dict[str, Any] | None) -> str:
+def request_key(messages: list[Message], tools: list[Any], options: dict[str, Any] | None, output: Any = None) -> str:
     """A key that is the same for equal requests, as the record has them, whichever model is asked."""
-    return digest(None, messages, tools, shown_options(options or {}))
+    return digest(None, messages, tools, shown_options(options or {}), output)
 
 
 @dataclass
@@ -182,7 +182,8 @@ class Case:
 
     def _keep(self, request: Request) -> None:
         """Keep a recorded answer under its request."""
-        key = request_key([sent.message for sent in request.messages], request.tools, request.options)
+        messages = [sent.message for sent in request.messages]
+        key = request_key(messages, request.tools, request.options, request.output)
         if request is self.place.request:
             self.place.key, self.place.tried = key, len(self.answers.get(key, ()))
         if request.entry.get("status") != "interrupted":

@@ -16,6 +16,7 @@ from connectagent.data import ConfigurableLLM, LLMResponse, Message, TraceEntry,
 from connectagent.errors import ConnectAgentError
 from connectagent.hooks.entry_points import check_required
 from connectagent.hooks.handler import Handler
+from connectagent.loop.output import Asked
 from connectagent.session.state import clone
 from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold, request_key
 from connectagent.testing.replay.player import Player, RecordedTools
@@ -179,7 +180,7 @@ class Trial(Playing):
 
     # -- answers -------------------------------------------------------------------------------
 
-    def answer(self, own: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> LLMResponse:
+    def answer(self, own: Any, messages: list[Message], tools: Any, output: type[Any] | None) -> LLMResponse:
         """The recorded answer to a request, else the model's own.
 
         Raises:
@@ -187,10 +188,10 @@ class Trial(Playing):
             Exception: the answer is an error.
         """
         case = self.case
-        key = whole = self._key(own, messages, tools)
+        key = whole = self._key(own, messages, tools, output)
         if self.arm.edit is not None and key == self.arm.key:
             messages = self.arm.edit(messages)
-            key = self._key(own, messages, tools)
+            key = self._key(own, messages, tools, output)
         nth = self.asked[key]
         self.asked[key] += 1
         if (entry := case.recorded(key, nth)) is not None:
@@ -202,7 +203,8 @@ class Trial(Playing):
         if case.offline is not None:
             return self._answer_offline(key, nth)
         self.sampled = True
-        answer = case.sample(lambda: self.model(own).complete(clone(messages), clone(tools)), key, nth, self.sample)
+        asked = partial(_asked, clone(messages), clone(tools), output)
+        answer = case.sample(lambda: asked(self.model(own)), key, nth, self.sample)
         self._count(answer.usage)
         return answer
 
@@ -211,8 +213,9 @@ class Trial(Playing):
         cost = usage.get("cost") if isinstance(usage, dict) else getattr(usage, "cost", None)
         self.cost = None if cost is None or self.cost is None else self.cost + cost
 
-    def _key(self, own: Any, messages: list[Message], tools: Any) -> str:
-        key = request_key(messages, tools or [], getattr(own, "options", None))
+    def _key(self, own: Any, messages: list[Message], tools: Any, output: type[Any] | None) -> str:
+        form = None if output is None else {"schema": output.model_json_schema()}
+        key = request_key(messages, tools or [], getattr(own, "options", None), form)
         return key if self.arm.model is None else f"{key} {self.arm.model}"
 
     def _is_past(self) -> bool:
@@ -303,14 +306,20 @@ class Later:
     def __init__(self, agent: Agent, model: str) -> None:
         self._agent, self.model = agent, model
 
-    def complete(self, messages: list[Message], tools: Any = None) -> LLMResponse:
+    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
         """Make the model, and ask it."""
         create, self._agent.runtime.create_model = self._agent.runtime.create_model, None
         try:
             llm = self._agent.create_llm(self.model)
         finally:
             self._agent.runtime.create_model = create
-        return llm.complete(messages, tools)
+        return _asked(messages, tools, output, llm)
+
+
+def _asked(messages: list[Message], tools: Any, output: type[Any] | None, llm: Any) -> LLMResponse:
+    """A model's own answer, of the form that the turn asks for."""
+    answer = llm.complete(messages, tools) if output is None else Asked(output).send(llm, llm.complete, messages, tools)
+    return answer  # type: ignore[no-any-return]
 
 
 class Served(WordByWord):
@@ -320,9 +329,9 @@ class Served(WordByWord):
         self._trial, self._own = trial, own
         self.model = own.model
 
-    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
         """The recorded answer, else the model's own."""
-        return self._trial.answer(self._own, messages, tools)
+        return self._trial.answer(self._own, messages, tools, output)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._own, name)

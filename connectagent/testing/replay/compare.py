@@ -26,8 +26,8 @@ class Divergence:
 
     Args:
         turn, iteration: where.
-        what: `messages`, `tools` (their names), `schemas`, `options`, `model`, `request` (one call's own changes),
-            `calls` (the model is asked more or less often), `result`, `error`.
+        what: `messages`, `tools` (their names), `schemas`, `options`, `output`, `model`, `request` (one call's own
+            changes), `calls` (the model is asked more or less often), `result`, `error`.
         lines: a small diff; `-` is then, `+` is now.
         then_by: who made or changed it then, or {}.
         now_by: who makes or changes it now, or {}.
@@ -120,6 +120,11 @@ def _other_options(then: Sent, now: Sent) -> Difference | None:
     return _other_data(then.options, now.options)
 
 
+def _other_output(then: Sent, now: Sent) -> Difference | None:
+    asked = [None if side.output is None else side.output.get("schema") for side in (then, now)]
+    return None if then.output == {} else _other_data(*({"output": one} for one in asked))
+
+
 def _other_data(then: Any, now: Any) -> Difference | None:
     if then is None or now is None or then == now or canonical(then) == canonical(now):
         return None
@@ -151,6 +156,7 @@ _DIFFERENCES: dict[str, Callable[[Sent, Sent], Difference | None]] = {
     "tools": _other_tools,
     "schemas": _other_schemas,
     "options": _other_options,
+    "output": _other_output,
     "request": _other_changes,
     "messages": _other_messages,
 }

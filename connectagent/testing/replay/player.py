@@ -51,14 +51,14 @@ class RecordedLLM(WordByWord):
         self.model = model
         self.context_window = window
 
-    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
         """The next answer.
 
         Raises:
             RecordEnds: there is none.
             BaseException: the answer, where it was an error.
         """
-        return self.player.answer(self.model, messages, tools or [])
+        return self.player.answer(self.model, messages, tools or [], output)
 
 
 class ConfigurableRecordedLLM(RecordedLLM):
@@ -72,9 +72,9 @@ class ConfigurableRecordedLLM(RecordedLLM):
         """The same with other parameters."""
         return ConfigurableRecordedLLM(self.player, self.model, self.context_window, options)
 
-    def complete(self, messages: list[Message], tools: list[dict[str, Any]] | None = None) -> LLMResponse:
+    def complete(self, messages: list[Message], tools: Any = None, *, output: type[Any] | None = None) -> LLMResponse:
         self.player.options = self.options
-        return super().complete(messages, tools)
+        return super().complete(messages, tools, output=output)
 
 
 def stand_in(player: Player, llm: Any) -> RecordedLLM:
@@ -225,7 +225,9 @@ class Player:
 
     # -- the model -----------------------------------------------------------------------------
 
-    def answer(self, model: str, messages: list[Message], tools: list[dict[str, Any]]) -> LLMResponse:
+    def answer(
+        self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: type[Any] | None = None
+    ) -> LLMResponse:
         """The turn's next answer, whatever the request is; the request is remembered."""
         asking, here = self.agent.boundary.running(), frame.current()
         if here is not None and is_aside({"id": here.id}):
@@ -233,7 +235,7 @@ class Player:
         if asking is not None:  # it called `complete()` itself, which is in no trace
             reason = f"{asking.get('handler') or asking.get('tool')} asked the model itself"
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
-        self._note(model, messages, tools)
+        self._note(model, messages, tools, output)
         if self._answered == len(self.answers):
             raise RecordEnds(f"{self.sent[-1].place}: the record has no more answers of the model")
         entry = self.answers[self._answered]
@@ -254,18 +256,18 @@ class Player:
             raise ProviderError(self.lacks("model", reason), kind="not_recorded", provider="replay", model=model)
         return model_answer(asks.pop(found))
 
-    def _note(self, model: str, messages: list[Message], tools: list[dict[str, Any]]) -> None:
+    def _note(self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: Any) -> None:
         session: Any = self.agent.conversation.session
         trace = session["trace"]
         since = len(trace)
         while since and trace[since - 1].get("type") not in ("llm_call", "user_input"):
             since -= 1
-        typed = self.agent.turn is not None and self.agent.turn.output is not None  # its form may send more
         own = None if messages is session["messages"] else clone(messages)
         names, changes = names_of(tools), request_changes(trace[since:])
         moment = self._moment_now()
         self.requests.add(own, moment, tools)
-        sent = Sent(session["turn"], session["iteration"], model, moment, names, changes, own=None if typed else own)
+        sent = Sent(session["turn"], session["iteration"], model, moment, names, changes, own=own)
+        sent.output = output and {"name": output.__name__, "schema": output.model_json_schema()}
         if not self.is_made:
             sent.schemas, sent.options = tools, None if self.options is None else shown_options(self.options)
         self.sent.append(sent)

@@ -1,4 +1,4 @@
-"""The form of a typed turn that is played: its type is not in the record, so the record says which answers fitted."""
+"""The form of a typed turn that is played: the record has its schema, and which answers fitted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 from connectagent.data import LLMResponse, Message
 from connectagent.errors import OutputError
-from connectagent.loop.output import Form
+from connectagent.loop.output import Asked, Form
+from connectagent.models.json_schema import class_of
 from connectagent.session.trace import OWN
 from connectagent.testing.replay.recording import RecordedTurn
 
@@ -24,6 +25,9 @@ class RecordedForm(Form):
 
     def __init__(self, turn: RecordedTurn, agent: Any) -> None:
         self.name, self._agent = str(turn.input.get("output")), agent
+        asked = next((sent.output for sent in turn.sent if sent.output), None)
+        self._is_known = asked is not None
+        Asked.__init__(self, class_of(self.name, {}) if asked is None else class_of(asked["name"], asked["schema"]))
         self.sent_back: dict[int, str] = {}
         iteration = 0
         for entry in turn.entries:
@@ -36,6 +40,8 @@ class RecordedForm(Form):
         self._last = iteration
 
     def send(self, llm: Any, ask: Any, messages: list[Message], tools: Any) -> Any:
+        if self._is_known:
+            return super().send(llm, ask, messages, tools)
         return ask(messages, *([tools] if tools else []))
 
     def problem(self, response: LLMResponse, llm: Any) -> str | None:

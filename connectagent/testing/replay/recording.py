@@ -38,6 +38,7 @@ class Sent:
         schemas: the tools; None where they are not known.
         options: the parameters of the provider's API; None where they are not known.
         own: the messages of this request, if they are not those of the conversation.
+        output: how a structured answer was asked for: its `name` and `schema`, {} if not known; None for text.
         agreed: how many messages from the start are known to be as they were.
     """
 
@@ -50,6 +51,7 @@ class Sent:
     schemas: list[Any] | None = None
     options: dict[str, Any] | None = None
     own: list[Message] | None = None
+    output: dict[str, Any] | None = None
     agreed: int = 0
 
     @property
@@ -304,7 +306,9 @@ def sent_of(turn: RecordedTurn, moment: Moment[Any], behind: int, given: SentSoF
     chosen = (changes[-1]["value"] or {}).get("model") if changes else None
     model = None if again else chosen or model
     own = given.own([one[0] for one in moment.since()]) if given.is_edited else None
-    return Sent(turn.number, iteration, model, moment, given.names, changes, given.tools, given.options, own)
+    output = given.output or ({} if turn.input.get("output") else None)  # older records do not have it
+    told = given.tools, given.options, own, output
+    return Sent(turn.number, iteration, model, moment, given.names, changes, *told)
 
 
 class Watched(History):

@@ -22,12 +22,12 @@ class Resent(Replaying):
     """Plays a record, and keeps what each of its model calls is sent now.
 
     Attributes:
-        sent: by the key of the recorded call: its messages and its tools.
+        sent: by the key of the recorded call: its messages, its tools, and how it asks for a structured answer.
         until: `TURN.ITERATION` from which replay cannot tell, and why; None where it can tell all.
     """
 
     def __init__(self, recording: Recording, agent: Agent) -> None:
-        self.sent: dict[Key, tuple[list[Any], list[Any]]] = {}
+        self.sent: dict[Key, tuple[list[Any], list[Any], Any]] = {}
         self._places: dict[Key, tuple[int, int]] = {}
         super().__init__(recording, agent)
 
@@ -48,7 +48,9 @@ class Resent(Replaying):
         if turn is None or number >= len(turn.answers) or self.out.not_recorded:
             return
         key = key_of(turn.answers[number])
-        self.sent[key] = now.messages, player.requests[-1][1]  # without what a form adds, which no record has
+        asked = turn.sent[number].output  # where it was asked in words, it would be now
+        output = {**asked, **now.output} if now.output and asked else asked or now.output
+        self.sent[key] = now.messages, player.requests[-1][1], output
         session: Any = self.agent.current_session or {}
         self._places[key] = int(session.get("turn") or 0), int(session.get("iteration") or 0)
 
