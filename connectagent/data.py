@@ -246,8 +246,8 @@ TraceEntry = dict[str, Any]
 """One item of the trace, tagged by `type`; the keys of each type are in the documentation of the record."""
 
 
-CHANGES_MESSAGES = ("message", "message_edited", "message_removed", "mended", "tool_execution", "change")
-"""The types of entries that change the messages, or a value that becomes a message."""
+BEFORE_ANSWER = ("message", "message_edited", "message_removed", "mended", "tool_execution", "change", "error")
+"""The types of entries behind an `llm_call` after which the answer's message has an entry of its own."""
 
 
 CORE_TYPES = frozenset(

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from test_conversation_property import TURNS, Session, Turn
 from told import assert_told, requests_of
 
-from connectagent import Agent, LLMRequest, LLMResponse, Pause, Paused, ToolCall, before_llm
+from connectagent import Agent, LLMRequest, LLMResponse, Pause, Paused, PluginWarning, ToolCall, after_llm, before_llm
 from connectagent.agents.plugin_changes import changed_plugins
 from connectagent.cli.group import cli
 from connectagent.records.read import read_record
@@ -304,3 +304,31 @@ def test_replay_says_so_in_a_line_and_a_kept_record_has_no_sources(tmp_path: Pat
     keep_record(agent, tmp_path / "kept.yaml")
     assert "plugin_sources" not in (tmp_path / "kept.yaml").read_text("utf-8")
     assert replay(tmp_path / "kept.yaml", agent_of(adds_to_one_call, rounds=1)).same
+
+
+# -- handlers that fail, and are let be ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_answer_counts_though_a_handler_failed_behind_it(first: bool, rounds: int) -> None:
+    @after_llm
+    def fails() -> None:
+        raise ValueError("no")
+
+    @after_llm
+    def notes(agent: Agent) -> None:
+        agent.state["noted"] = True
+
+    plugins = [fails, notes] if first else [notes, fails]
+    with pytest.warns(PluginWarning, match="ValueError: no"):
+        agent = agent_of(*plugins, rounds=rounds, plugin_errors="warn", max_iterations=5)
+        agent.input("Go.")
+        agent.llm = ScriptedLLM("Again.")
+        agent.input("More.")
+        assert agent.record is not None
+        assert assert_told(agent.record) == rounds + 1
+        assert replay(agent.record, agent_of(*plugins, plugin_errors="warn")).same
+        again = agent_of(*plugins, plugin_errors="warn")
+        again.resume(agent.record)
+    assert again.session["messages"] == agent.session["messages"]

@@ -4,7 +4,6 @@ The names of `connectagent.data` are exported again for plugins.
 """
 
 from connectagent.data import (
-    CHANGES_MESSAGES,
     LLM,
     Continue,
     File,
@@ -20,7 +19,6 @@ from connectagent.data import (
 )
 
 __all__ = [
-    "CHANGES_MESSAGES",
     "LLM",
     "Continue",
     "File",

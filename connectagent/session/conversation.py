@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from connectagent.data import CHANGES_MESSAGES, LLMRequest, Message, ToolCall, TraceEntry
+from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
 from connectagent.session.messages import LEFT_OUT, mend, place_of_result, says_nothing, sendable
 from connectagent.session.prompt import Prompt, fresh_session, last_filled
@@ -83,7 +83,7 @@ class Conversation:
         self.home: Any = None  # the log that has all of its turns
         self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
         self._repeats: dict[str, list[TraceEntry]] = {}
-        self._changed = False  # whether messages were changed since the model answered
+        self._changed = False  # since the model answered: messages, or a handler failed
 
     def take_over(self) -> None:
         """Trace what the program changed since the last turn.
@@ -165,8 +165,8 @@ class Conversation:
     def append(self, message: Message, by: By | None = None) -> None:
         """Add a message at the end; `by` says whose it is, if not the user's or the model's.
 
-        A model's answer has no trace entry besides its `llm_call`, unless messages were changed meanwhile: then
-        another entry says where it is.
+        A model's answer has no trace entry besides its `llm_call`, unless messages were changed meanwhile, or a
+        handler failed, after which there may be none: then another entry says where it is.
         """
         self._around.settle()
         self.snapshot.insert(message)
@@ -215,7 +215,7 @@ class Conversation:
         snapshot, messages = self.snapshot, self.session["messages"]
         for entry in changes:
             kind, index = entry.get("type"), entry.get("index", 0)
-            self._changed = self._changed or kind in CHANGES_MESSAGES
+            self._changed = self._changed or kind in BEFORE_ANSWER
             if kind in ("message", "assistant"):
                 snapshot.insert(clone(entry["message"]), index)
             elif kind == "message_edited":
@@ -281,7 +281,7 @@ class Conversation:
         if entry["type"] == "change":
             entry.update(self.changed_by(entry["by"]))
         if entry.get("of") != "llm_call":
-            self._changed = self._changed or entry["type"] in CHANGES_MESSAGES
+            self._changed = self._changed or entry["type"] in BEFORE_ANSWER
         self.snapshot.traced.append(entry)
 
     def _emit(self, *entries: TraceEntry) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain, dropwhile, islice
 from typing import Any
 
-from connectagent.data import CHANGES_MESSAGES, LLMResponse, Message, ToolCall, TraceEntry
+from connectagent.data import BEFORE_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.lines import Change as Change
@@ -192,8 +192,7 @@ class History:
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
         behind = islice(entries, number + 1, None)
         others = (one for one in behind if one.get("type") not in _ASIDE or one.get("call_id") in calls)
-        own = (*CHANGES_MESSAGES, "error")
-        rest = dropwhile(lambda one: _watches(one) and one.get("type") not in own, others)
+        rest = dropwhile(lambda one: _watches(one) and one.get("type") not in BEFORE_ANSWER, others)
         if (first := next(rest, None)) is None:
             return closed
         if _watches(first):  # before the message, which then has its own entry
