@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from connectagent.cli import main
+from connectagent.cli.group import cli
 from connectagent.cli.view.reading import Reading
-from connectagent.records.findings import MOST, findings_file, findings_of, keep_finding
+from connectagent.records.findings import IDENTITY, MOST, findings_file, findings_of, keep_finding
+from connectagent.records.read import read_record
 from connectagent.records.retention import remove_oldest
 
 ASKED = ["bisect", "demo", "--bad", "calls write_note", "--by", "plugins", "--samples", "5"]
@@ -118,7 +123,31 @@ def test_the_newest_ones_are_kept(record: Path) -> None:
     keep_finding(record, finding(said=["x" * 600_000]))
     keep_finding(record, finding(symptom="big", said=["x" * 600_000]))
     assert [one["symptom"] for one in findings_of(record)] == ["big"]
-    assert [path.name for path in findings_file(record).parent.iterdir()] == [f"{record.stem}.json"]
+    assert sorted(path.name for path in findings_file(record).parent.iterdir()) == [".lock", f"{record.stem}.json"]
+
+
+KEEP = """
+import sys
+from pathlib import Path
+from connectagent.records.findings import keep_finding
+for number in range(4):
+    keep_finding(Path(sys.argv[1]), {"symptom": f"says /{sys.argv[2]}.{number}/", "said": ["."]})
+"""
+
+
+def test_searches_at_the_same_time_lose_no_finding(record: Path) -> None:
+    searches = [subprocess.Popen([sys.executable, "-c", KEEP, str(record), str(number)]) for number in range(4)]
+    assert [one.wait(60) for one in searches] == [0] * 4
+    assert len(findings_of(record)) == 16
+
+
+def test_an_export_has_what_was_found(record: Path, tmp_path: Path) -> None:
+    entry = next(line for turn in read_record(record)["turns"] for line in turn["lines"] if line["type"] == "llm_call")
+    here = {key: entry.get(key) for key in IDENTITY}
+    keep_finding(record, finding(said=["turn off: reminder"], confirmed=True, entry=here, maker={"file": "/x.py"}))
+    for form, shown in (("md", "## bisect: "), ("jsonl", '"type": "finding"'), ("html", "turn off: reminder")):
+        done = CliRunner().invoke(cli, ["log", "export", str(record), "--to", form])
+        assert shown in done.output and "vscode://" not in done.output, done.output[-500:]
 
 
 @pytest.mark.parametrize(

@@ -332,3 +332,24 @@ def test_an_answer_counts_though_a_handler_failed_behind_it(first: bool, rounds:
         again = agent_of(*plugins, plugin_errors="warn")
         again.resume(agent.record)
     assert again.session["messages"] == agent.session["messages"]
+
+
+# -- options of plugins --------------------------------------------------------------------------
+
+
+class Limited:
+    name = "limited"
+
+    def __init__(self, calls: int = 5, *, api_key: str = "", folder: Path = Path(), **more: Any) -> None:
+        self.calls, self._api_key, self.folder = calls, api_key, folder
+
+    @before_llm
+    def count(self) -> None:
+        self.calls -= 1
+
+
+def test_the_head_has_what_a_plugins_object_was_made_with() -> None:
+    path = recorded(agent_of(Limited(3, api_key="sk-" + "a1B2" * 12)))
+    options = read_record(path)["plugin_sources"]["limited"]["options"]
+    assert options["calls"] == 3 and "a1B2" not in str(options) and "folder" not in options
+    assert "options" not in read_record(recorded(agent_of(Limited())))["plugin_sources"]["limited"]

@@ -33,7 +33,7 @@ from connectagent.hooks.files import module_from_path
 from connectagent.hooks.handler import Handler, event_of, name_of, where
 from connectagent.hooks.left_out import BY_DEFAULT, CODE, IN_CODE, PERSON, USE, LeftOut, describe_place, leaves_out
 from connectagent.hooks.markers import marked_members, marks_of
-from connectagent.hooks.options import Configured, configured
+from connectagent.hooks.options import Configured, configured, made_with
 from connectagent.hooks.sources import all_options
 from connectagent.hooks.specs import HOOKS
 from connectagent.settings import check_file, named_plugins, overrides, setting
@@ -339,11 +339,12 @@ def handlers_of(thing: Any, plugin: str | None = None, *, builtin: bool = False)
 
 def _handlers(thing: Any, plugin: str, version: str | None, builtin: bool = False, **more: Any) -> Iterator[Handler]:
     functions: list[Any] = [thing] if marks_of(thing) else list(_members(thing))
+    options = more.pop("options", None) or ({} if builtin else made_with(thing))
     for function in functions:
         called = function if _is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
             made = adapted(called, hook) if event_of(function) else called
-            yield Handler(hook, made, opts, plugin, version, builtin, thing=thing, **more)
+            yield Handler(hook, made, opts, plugin, version, builtin, thing=thing, options=options, **more)
 
 
 def _handlers_of_installed(plugin: Installed, options: Mapping[str, Any] | None = None) -> list[Handler]:

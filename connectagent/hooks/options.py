@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import re
@@ -90,6 +91,20 @@ def _wanted(parameter: inspect.Parameter | None) -> type | None:
 def is_flag(parameter: inspect.Parameter) -> bool:
     """Whether an option is on or off."""
     return _wanted(parameter) is bool
+
+
+def made_with(thing: Any) -> dict[str, Any]:
+    """The arguments with which a plugin's object was made, as far as it keeps them and they are not the defaults."""
+    if inspect.isroutine(thing) or inspect.ismodule(thing) or type(thing).__init__ is object.__init__:
+        return {}
+    found = {}
+    with contextlib.suppress(TypeError, ValueError):
+        kept = vars(thing)
+        for name, parameter in inspect.signature(type(thing)).parameters.items():
+            value = kept.get(name, kept.get(f"_{name}", parameter.default))
+            if type(value) in _PLAIN.values() and value != parameter.default:
+                found[name] = value
+    return found
 
 
 def read_options(plugin: str, factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,15 +7,18 @@ import errno
 import json
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder
 from connectagent.records.file import open_to_read
+from connectagent.records.locks import lock
 
 MOST_BYTES = 1 << 20
 MOST = 20  # findings of one record
+_WAIT_S = 5.0  # for another process that keeps a finding
 IDENTITY = ("type", "id", "timestamp", "call_id")  # the keys that tell an entry from all others of its record
 
 
@@ -44,11 +47,24 @@ def keep_finding(record: Path, finding: dict[str, Any]) -> None:
     file = findings_file(record)
     if file.parent.is_symlink():
         raise OSError(errno.ELOOP, "a link may lead anywhere", str(file.parent))
-    kept = [one for one in findings_of(record) if one["symptom"] != finding["symptom"]]
-    kept = [*kept, finding][-MOST:]
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    safely = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a link or a pipe may lead anywhere
+    with open(os.open(file.parent / ".lock", os.O_RDWR | os.O_CREAT | safely, 0o600), "rb") as alone:
+        end = time.monotonic() + _WAIT_S
+        while lock(alone.fileno()) is False and time.monotonic() < end:  # another search has found something
+            time.sleep(0.01)
+        _replace(file, _with(findings_of(record), finding))
+
+
+def _with(findings: list[dict[str, Any]], new: dict[str, Any]) -> str:
+    kept = [one for one in findings if one["symptom"] != new["symptom"]]
+    kept = [*kept, new][-MOST:]
     while len(text := json.dumps(kept, default=str)) > MOST_BYTES and len(kept) > 1:
         del kept[0]
-    file.parent.mkdir(mode=0o700, exist_ok=True)
+    return text
+
+
+def _replace(file: Path, text: str) -> None:
     fd, whole = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".new")
     try:
         with os.fdopen(fd, "w", encoding="ascii") as new:

@@ -218,7 +218,7 @@ class Commands:
         if path.exists():
             raise ConfigError(f"{short_path(path)} is there already; name another file")
         record = self._record("save")
-        path.write_text(EXPORTERS[form](restored(read_record(record), blob_folder(record))), "utf-8")
+        path.write_text(EXPORTERS[form](restored(read_record(record), blob_folder(record)), ()), "utf-8")
         self._tell((f"saved as {short_path(path)}", "dim"))
 
     def _view(self, rest: str) -> None:

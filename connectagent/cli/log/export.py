@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
+from connectagent.records.findings import findings_of
 from connectagent.records.history import joined_turns
 from connectagent.records.read import read_record, refuse_odd
 
 
-def markdown(record: dict[str, Any]) -> str:
-    """A record as a Markdown document."""
+def markdown(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> str:
+    """A record as a Markdown document, with what `connectagent bisect` found of it."""
     head = f"{_one(record.get('model') or '?')}, {local_time(record.get('started'))}"
     lines = [f"# {_one(record.get('agent') or 'empty')}", "", head]
     if record.get("system_prompt"):
@@ -37,6 +38,8 @@ def markdown(record: dict[str, Any]) -> str:
             cost = cost_text(number_of(turn.get("cost")))
             lines += ["", f"**{_one(turn.get('status') or 'never ended')}**, cost {cost}"]
             lines += [part for key in ("error", "result") if turn.get(key) for part in ("", _fenced(turn[key]))]
+    for one in findings:
+        lines += ["", f"## bisect: {_one(one['symptom'])}", "", _fenced("\n".join(one["said"]))]
     return clean("\n".join(lines)) + "\n"
 
 
@@ -71,17 +74,19 @@ def _fenced(value: Any) -> str:
     return f"{fence}{'' if isinstance(value, str) else 'json'}\n{text}\n{fence}"
 
 
-def json_lines(record: dict[str, Any]) -> str:
-    """A record as lines of JSON: its head, each trace entry with its turn, and each turn's summary."""
+def json_lines(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> str:
+    """A record as lines of JSON: its head, each trace entry with its turn, and each turn's summary; then findings."""
     lines: list[Any] = [{"type": "session", **{key: value for key, value in record.items() if key != "turns"}}]
     for turn in record["turns"]:
         lines += [{"turn": turn.get("turn"), **entry} for entry in turn["trace"] if isinstance(entry, dict)]
         lines.append({"type": "turn_ended", **{key: value for key, value in turn.items() if key != "trace"}})
+    lines += [{"type": "finding", **one} for one in findings]
     return "".join(json.dumps(line, default=plain_value) + "\n" for line in lines)
 
 
-EXPORTERS: dict[str, Callable[[dict[str, Any]], str]] = {"md": markdown, "jsonl": json_lines, "html": page_of}
-"""The forms of export by name: functions of a record, as `read_record` returns it."""
+Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], str]
+EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": page_of}
+"""The forms of export by name: functions of a record, as `read_record` returns it, and its findings."""
 
 
 @click.command("export", short_help="A record as Markdown, as lines of JSON or as a page.")
@@ -94,7 +99,7 @@ def command(record: str | None, form: str, output: str | None, whole: bool) -> N
     path = find_record(record)
     data = read_record(path)
     with refuse_odd(path):
-        text = EXPORTERS[form](restored(data, blob_folder(path)) if whole else data)
+        text = EXPORTERS[form](restored(data, blob_folder(path)) if whole else data, findings_of(path))
     if output is None:
         click.echo(text, nl=False)
         return

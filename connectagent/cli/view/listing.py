@@ -13,7 +13,7 @@ from connectagent.records.findings import IDENTITY
 from connectagent.session.journal import LINES
 from connectagent.session.usage import spent_inside
 
-_FOUND = "bisect"  # the badge
+_FOUND = "bisect", "bisect not confirmed"  # the badges
 _OF_AN_END = ("status", "duration_ms", "tokens", "cost", "result", "error")
 
 
@@ -107,16 +107,17 @@ class Listing:
             self.changed.append((len(self.rows), before))
         self._last[inner_turn(line), call] = self._last[line.get("call_id")] = row["n"]
 
-    def show_findings(self, findings: list[dict[str, Any]]) -> None:
-        """Show findings at the entries that they are of, in place of those before."""
+    def show_findings(self, findings: list[dict[str, Any]], links: bool = True) -> None:
+        """Show findings at the entries that they are of, in place of those before; `links`: to code, in the editor."""
         places = {_identity(entry): number for number, entry in enumerate(self.entries)}
         shown: dict[int, list[dict[str, Any]]] = {number: [] for number in self.found}
         for one in findings:
             if (number := places.get(_identity(one.get("entry", {})))) is not None:
-                shown.setdefault(number, []).append(_finding(one))
+                shown.setdefault(number, []).append(_finding(one, links))
         for number, found in shown.items():
-            badges = [badge for badge in self.rows[number].get("badges", ()) if badge != _FOUND]
-            self.rows[number] |= {"found": found, "badges": [*badges, _FOUND] if found else badges}
+            badges = [badge for badge in self.rows[number].get("badges", ()) if badge not in _FOUND]
+            badges += [_FOUND[0] if any(one["confirmed"] for one in found) else _FOUND[1]] if found else []
+            self.rows[number] |= {"found": found, "badges": badges}
         self.found = sorted(shown)
 
     def _note_wait(self, line: dict[str, Any]) -> None:
@@ -162,14 +163,14 @@ def _identity(entry: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(entry.get(key)) for key in IDENTITY)
 
 
-def _finding(one: dict[str, Any]) -> dict[str, Any]:
+def _finding(one: dict[str, Any], links: bool) -> dict[str, Any]:
     """A finding as the page shows it, with a link to the code of who made the text that was found."""
     said = "\n".join(excerpt(line, 600)["text"] for line in one["said"][:40])
     shown = {"symptom": excerpt(one["symptom"], 300)["text"], "said": said, "date": data_text(one.get("date", ""))[:40]}
     maker = one.get("maker", {})
     if maker.get("file"):
         shown["where"] = excerpt(f"{maker['file']}:{maker.get('line')}", 300)["text"]
-    return {**shown, "confirmed": one.get("confirmed") is True, "edit": editor_link(maker)}
+    return {**shown, "confirmed": one.get("confirmed") is True, "edit": editor_link(maker) if links else None}
 
 
 def _path(branch: str, places: dict[str, int]) -> list[int]:

@@ -7,6 +7,7 @@ import datetime
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -57,14 +58,16 @@ def library() -> str:
     return _file(LIBRARY)
 
 
-def page_of(record: dict[str, Any]) -> str:
+def page_of(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> str:
     """A record as a page in one file that loads nothing else.
 
     Args:
         record: as `read_record` returns it. Its long texts stay head and tail. Of very large ones the raw JSON of later
             requests and some images are left out, and the page says so.
+        findings: what `connectagent bisect` found of it.
     """
     listing = listing_of(record)
+    listing.show_findings(list(findings), links=False)
     number_lines(record)
     agents = watched_agents(record)
     shown = {"rows": listing.rows, "items": listing.items, "agents": listing.agents(), "summary": _summary(record)}
