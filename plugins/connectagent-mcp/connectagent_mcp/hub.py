@@ -18,7 +18,11 @@ from connectagent_mcp.servers import Server
 T = TypeVar("T")
 _STEP_S = 0.2
 _STOP_S = 10.0  # how long the servers may take to end
-_LOST = ("connection closed", "session terminated", "session not found", "without a response")  # the library's words
+# What the library says where a session is lost; servers answer an unknown one, after a restart, with 400 or 404.
+_LOST = (
+    *("connection closed", "session terminated", "session not found", "without a response"),
+    *("returned an error response", "session id"),
+)
 
 
 class McpError(ConnectAgentError):
