@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from connectagent.errors import ConfigError, did_you_mean
+from connectagent.errors import ConfigError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from connectagent.settings.allowed import Asked
@@ -38,6 +38,9 @@ SETTINGS: dict[str, str] = {
 # From the command line, for every agent of this process: settings, and `trust`, `stream` and `max_iterations`. No
 # context variable: it would not reach agents that a script makes in threads of its own.
 overrides: dict[str, Any] = {}
+
+_PREFIX = "CONNECTAGENT_"
+_OTHERS = (f"{_PREFIX}COMPLETE", f"{_PREFIX}LOCAL_MODEL")  # of shells, and of plugins
 
 # The settings in a project's file that the person must allow: `settings/allowed.py` has the rules.
 _NEED_A_WORD = ("gateway_url", "gateway_key", "dir", "mask")
@@ -265,8 +268,9 @@ def named_plugins() -> list[tuple[str, str]]:
     """The plugins that the project and the environment name for every agent, each with its place.
 
     Raises:
-        ConfigError: the project's `plugins` is no list of names.
+        ConfigError: the project's `plugins` is no list of names, or an environment variable seems to be mistyped.
     """
+    _refuse_mistyped(tuple(name for name in os.environ if name.upper().startswith(_PREFIX)))
     path, listed = project_file(), project_settings().get("plugins", [])
     if not isinstance(listed, list) or not all(isinstance(name, str) and name.strip() for name in listed):
         raise ConfigError(f"{path}: [tool.connectagent] plugins is a list of names, not {listed!r:.80}")
@@ -279,6 +283,17 @@ def named_plugins() -> list[tuple[str, str]]:
     variable = "CONNECTAGENT_PLUGINS"
     names = (name.strip() for name in os.environ.get(variable, "").split(","))
     return [*found, *((name, variable) for name in names if name)]
+
+
+@lru_cache(maxsize=8)
+def _refuse_mistyped(variables: tuple[str, ...]) -> None:
+    """Refuse variables whose names are nearly that of a setting: a guard that one of them names would be missing."""
+    known = {name.upper(): f"{_PREFIX}{name.upper()}" for name in SETTINGS}
+    for variable in variables:
+        if variable in (*known.values(), *_OTHERS):
+            continue
+        if near := nearest(variable[len(_PREFIX) :].upper(), known, 0.8):
+            raise ConfigError(f"the environment variable {variable} is no setting. Did you mean {known[near]!r}?")
 
 
 @lru_cache(maxsize=8)
