@@ -40,6 +40,7 @@ from connectagent import (
     before_llm,
     before_tools,
     llm_do,
+    on_agent_ready,
     on_complete,
     on_error,
     on_session,
@@ -429,7 +430,18 @@ def a_turn_that_is_taken_back() -> None:
     take_back(back)
 
 
+def plugins_that_add_to_system_prompts() -> None:
+    @on_agent_ready
+    def adds(agent: Agent) -> None:
+        agent.system_prompt += " Be brief."
+
+    child = Agent("child", llm=ScriptedLLM("Yes."), system_prompt="Help.", description="Helps.", quiet=True)
+    llm = ScriptedLLM(("child", {"prompt": "Help."}), "Done.")
+    Agent("prompted", [child], llm=llm, system_prompt="Be good.", plugins=[adds], quiet=True).input("Go.")
+
+
 SESSIONS: list[Callable[[], None]] = [
+    plugins_that_add_to_system_prompts,
     calls_at_once,
     a_session_that_begins_with_something,
     handlers_that_decide,

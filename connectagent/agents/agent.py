@@ -30,7 +30,7 @@ from connectagent.models.names import default_model, parse_model
 from connectagent.records.write import new_log
 from connectagent.session.conversation import Conversation
 from connectagent.session.messages import text_of, user_message
-from connectagent.session.prompt import read_prompt
+from connectagent.session.prompt import SystemPrompt, read_prompt
 from connectagent.session.snapshot import By
 from connectagent.session.state import initial_state
 from connectagent.session.usage import Spent
@@ -129,7 +129,7 @@ class Agent(Repeatable):
         self._join(name, sub_agents, tools, description, transfer_to, inherit_plugins, run, output_key)
         chosen = [[plugins, *self.added], on_events]
         self.left_out = left_out(chosen)
-        self.system_prompt = read_prompt(system_prompt)
+        self.prompted = SystemPrompt(read_prompt(system_prompt))
         self.max_iterations = _limit(overrides.get("max_iterations", max_iterations))
         self.parallel_tools, self.streaming = _limit(parallel_tools, "parallel_tools"), stream or "stream" in overrides
         self._executed = 0

@@ -15,6 +15,7 @@ from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.ending import Ending
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
+from connectagent.session.prompt import SystemPrompt
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.session.usage import Spent
@@ -25,6 +26,7 @@ class Links(Node):
 
     boundary: DryRunBoundary
     llm: LLM
+    prompted: SystemPrompt
     runtime: Runtime
     _connection: Any  # the key, address and options given in code
     spent: Spent
@@ -59,7 +61,7 @@ class Links(Node):
         return self._conversation
 
     def _open(self, session: dict[str, Any] | None) -> None:
-        self._conversation = Conversation(self, self.name, self.system_prompt, session, self._state, self.labels)
+        self._conversation = Conversation(self, self.name, self.prompted.text, session, self._state, self.labels)
         self._session = cast(Session, self._conversation.session)
         self.fresh = session is None
         self.boundary.snapshot = self._conversation.snapshot
@@ -198,9 +200,20 @@ class Links(Node):
         """End an inner turn: the agent has its own labels again."""
         self.conversation.labels = self.labels
 
+    @property
+    def system_prompt(self) -> str:
+        """The system prompt, with its placeholders. What handlers of `on_agent_ready` make of it counts as theirs."""
+        return self.prompted.text
+
+    @system_prompt.setter
+    def system_prompt(self, text: str) -> None:
+        self.prompted.change(text, self.boundary.running())
+
     def beginning_for(self, log: Log, own_state: bool) -> dict[str, Any]:
         """What the conversation began with that a log does not have; {} where it has everything."""
-        return self.conversation.beginning_for(log, self.system_prompt, own_state)
+        begun = self.conversation.beginning_for(log, self.system_prompt, own_state)
+        told = "system_prompt" in begun and bool(self.prompted.changes)
+        return {**begun, "system_prompt_changes": clone(self.prompted.changes)} if told else begun
 
     def state_left(self) -> dict[str, Any]:
         """The state at the end of a turn, with the keys that last for one turn only."""

@@ -34,8 +34,9 @@ def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder, key
         + (f"plugin_sources: {encoder.line(sources)}\n" if (sources := sources_of(handlers)) else "")
         + (f"switched_off: {encoder.line(agent.switched_off)}\n" if agent.switched_off else "")
         + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
-        + f"system_prompt: {encoder.line(agent.system_prompt)}\n"
-        f"{_beginning(agent, encoder)}turns:\n"
+        + f"system_prompt: {encoder.line(agent.prompted.text)}\n"
+        + (f"system_prompt_changes: {encoder.line(changes)}\n" if (changes := agent.prompted.changes) else "")
+        + f"{_beginning(agent, encoder)}turns:\n"
     )
 
 
@@ -59,7 +60,7 @@ def _beginning(agent: Any, encoder: Encoder) -> str:
     begins = {key: session[key] for key in ("messages", "state")}
     begun = (entry.get("turn") for entry in reversed(session["trace"]) if entry.get("type") == "user_input")
     begins["turn"] = next(begun, 0)
-    system = [{"role": "system", "content": agent.system_prompt}] if agent.system_prompt else []
+    system = [{"role": "system", "content": agent.prompted.text}] if agent.prompted.text else []
     if begins["messages"] == system:
         del begins["messages"]
     begins = {key: value for key, value in begins.items() if value}

@@ -17,6 +17,7 @@ from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE
 from connectagent.records.read import own_entries, read_record, require_agent
 from connectagent.session.history import History
 from connectagent.session.journal import WITHHELD, Journal, only_says_stopped
+from connectagent.session.prompt import prompt_changes
 from connectagent.session.state import clone
 from connectagent.session.usage import duration_of, spent_in
 
@@ -136,7 +137,8 @@ def history_begun(record: dict[str, Any], whole: Callable[[Any], Any], kind: Cal
     """
     first = record.get("begins_with") or {}
     messages, state = (whole(first.get(key)) for key in ("messages", "state"))
-    return kind(whole(record.get("system_prompt") or ""), messages, state, int(first.get("turn") or 0))
+    prompt, changes = (whole(record.get(key)) for key in ("system_prompt", "system_prompt_changes"))
+    return kind(prompt or "", messages, state, int(first.get("turn") or 0), prompt_changes(changes))
 
 
 def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any]) -> None:
@@ -368,7 +370,8 @@ def inside_begun(
             seen.add(branch)
             begins = line.get("begins_with") or {}
             prompt, messages = str(line.get("system_prompt") or ""), clone(begins.get("messages"))
-            yield branch, kind(prompt, messages, begins.get("state"), int(begins.get("turn") or 0))
+            changes = prompt_changes(line.get("system_prompt_changes"))
+            yield branch, kind(prompt, messages, begins.get("state"), int(begins.get("turn") or 0), changes)
 
 
 def _of_ended_turns(entries: list[TraceEntry], journal: Journal, all_ended: bool) -> list[TraceEntry]:

@@ -7,7 +7,7 @@ reads a record (blame, resume, replay) uses this module.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, dropwhile, islice
 from typing import Any
@@ -26,6 +26,7 @@ from connectagent.session.state import clone, merge_change
 NO_ANSWER = ("error", "interrupted")  # the status of a model call that put nothing into the conversation
 _ASIDE = (*LINES, "shadow")  # entries that are written later than they happened, and change nothing
 _BEFORE_CALLS = ("before_llm", "around_llm")
+_BEGINNING: By = {"agent": "its beginning"}
 _WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
 
 
@@ -57,6 +58,7 @@ class History:
         messages: what the conversation began with, if it was loaded from elsewhere; replaces the system prompt.
         state: the state that it began with.
         turn: the turn after which it began.
+        changes: of the system prompt, by handlers, before the session began: `{"by", "before"}` each.
 
     Attributes:
         lines: the messages of the conversation, each with its changes.
@@ -76,8 +78,9 @@ class History:
         messages: list[Message] | None = None,
         state: dict[str, Any] | None = None,
         turn: int = 0,
+        changes: Sequence[dict[str, Any]] = (),
     ) -> None:
-        self._beginning = (system_prompt, messages, state, turn)
+        self._beginning = (system_prompt, messages, state, turn, changes)
         self.lines: list[Line] = []
         self.removed: list[Line] = []
         self.entries: list[TraceEntry] = []
@@ -92,9 +95,20 @@ class History:
         self._moment: Moment[Said] = Moment([])
         self._begin: Line | None = None  # the message with which the turn began
         self._state_before = dict(self.state)  # as it was when the turn began
-        system: list[Message] = [{"role": "system", "content": system_prompt}] if system_prompt else []
-        for message in system if messages is None else messages:
-            self._insert(len(self.lines), {"agent": "its beginning"}, message)
+        for message in messages or ():
+            self._insert(len(self.lines), _BEGINNING, message)
+        if messages is None and system_prompt:
+            self._begin_with(system_prompt, changes)
+
+    def _begin_with(self, system_prompt: str, changes: Sequence[dict[str, Any]]) -> None:
+        """Put the system prompt into the conversation, and how it came about."""
+        texts = [*(change["before"] for change in changes), system_prompt]
+        for text, by in zip(texts, [_BEGINNING, *(change["by"] for change in changes)], strict=True):
+            message: Message = {"role": "system", "content": text}
+            if self.lines:
+                self._edit(0, by, message)
+            elif text:
+                self._insert(0, by, message)
 
     @property
     def messages(self) -> list[Message]:

@@ -13,6 +13,8 @@ from connectagent.session.trace import OWN
 _PLACEHOLDER = re.compile(r"(\{+)((?:(?:app|user|temp):)?[^\W\d]\w*)(\??)(\}+)")
 _SUFFIXES = (".md", ".txt", ".prompt")
 
+_MOST_CHANGES = 20  # of a system prompt
+
 
 def read_prompt(source: str | Path | None) -> str:
     """The text of a system prompt.
@@ -122,6 +124,39 @@ def _written(name: str, value: Any) -> str:
     except Exception as error:
         problem = f"state {name!r} cannot be written into the system prompt: its str() raised {type(error).__name__}"
         raise ConfigError(f"{problem}: {error}") from error
+
+
+class SystemPrompt:
+    """A system prompt, and how handlers changed it before the session began.
+
+    Attributes:
+        text: as it is now.
+        changes: `{"by", "before"}` each: who, and the text before.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.changes: list[dict[str, Any]] = []
+
+    def change(self, text: str, by: Any) -> None:
+        """Change it; `by`: the handler, or None for the program."""
+        if by is None and not self.changes:
+            self.text = text
+            return
+        by = dict(by or {"agent": "its beginning"})
+        if not self.changes or self.changes[-1]["by"] != by:
+            self.changes.append({"by": by, "before": self.text})
+        del self.changes[:-_MOST_CHANGES]
+        self.text = text
+
+
+def prompt_changes(recorded: Any) -> list[dict[str, Any]]:
+    """The changes of a system prompt that a record has; [] where they are not such."""
+    fits = isinstance(recorded, list) and all(
+        isinstance(one, dict) and isinstance(one.get("by"), dict) and isinstance(one.get("before"), str)
+        for one in recorded
+    )
+    return recorded if fits else []
 
 
 def fresh_session(system_prompt: str) -> dict[str, Any]:

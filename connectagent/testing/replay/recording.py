@@ -16,6 +16,7 @@ from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, LINES, is_aside
 from connectagent.session.moments import Moment
+from connectagent.session.prompt import prompt_changes
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.testing.replay.runs import CHANGES, RESUME, Run, repeated, runs_of
@@ -155,7 +156,8 @@ class Recording:
     def history(self, kind: type[History] = History) -> History:
         """A history of the session's beginning."""
         first = clone(self.head.get("begins_with") or {})
-        made = kind(self.head.get("system_prompt") or "", first.get("messages"), first.get("state"))
+        changes = prompt_changes(self.head.get("system_prompt_changes"))
+        made = kind(self.head.get("system_prompt") or "", first.get("messages"), first.get("state"), 0, changes)
         made.turn = int(first.get("turn") or 0)
         return made
 

@@ -192,7 +192,8 @@ class Replaying(Playing):
     def _history(self, agent: Agent, entries: list[TraceEntry]) -> History:
         """The conversation of an agent by its session's trace."""
         first = (self.recording.head.get("begins_with") or {}) if agent is self.agent else {}
-        history = History(agent.system_prompt, clone(first.get("messages")), clone(first.get("state")))
+        messages, state = (clone(first.get(key)) for key in ("messages", "state"))
+        history = History(agent.system_prompt, messages, state, 0, agent.prompted.changes)
         history.turn = int(first.get("turn") or 0)
         history.extend(entries, closed=False)
         return history
