@@ -24,6 +24,8 @@ browser, served, tab = view_browser.browser, view_browser.served, view_browser.t
 pytestmark = NEEDS_CHROMIUM
 ROOT = Path(__file__).parents[1]
 
+SCREENS = os.environ.get("CONNECTAGENT_SCREENS")  # a folder for pictures of every state, to look at
+
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -409,7 +411,7 @@ def test_a_letter_typed_in_the_search_of_the_list_is_a_letter(tab: Tab, served: 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1400])
+@pytest.mark.parametrize("width", [360, 1400, 2200] if SCREENS else [360, 1400])
 def test_axe_finds_nothing_in_any_state_and_nothing_scrolls_sideways(
     browser: Any, served: Page, width: int, scheme: str
 ) -> None:
@@ -425,6 +427,8 @@ def test_axe_finds_nothing_in_any_state_and_nothing_scrolls_sideways(
 
     def check(state: str) -> None:
         states.append(state)
+        if SCREENS:
+            page.screenshot(path=f"{SCREENS}/{len(states):02}-{state}-{width}-{scheme}.png")
         violations = page.evaluate(f"{axe.read_text('utf-8')}\n;axe.run(document, {{resultTypes: ['violations']}})")
         found.extend((state, one["id"], [node["html"] for node in one["nodes"]]) for one in violations["violations"])
         if page.evaluate("document.documentElement.scrollWidth - innerWidth") > 0:
