@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import os
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -44,6 +45,8 @@ class Sandbox:
     ) -> None:
         if isinstance(tools, str) or not tools:
             raise ConfigError("sandbox: tools is a list of names or patterns, such as ['run_*']")
+        if os.name != "posix":
+            raise ConfigError("sandbox: it needs Linux: bubblewrap, and the system's limits for a process")
         self.tools = list(tools)
         self.limits = Limits(
             timeout_s, memory_mb, output_mb, tuple(read), tuple(write), network, tuple(env), unconfined

@@ -20,6 +20,10 @@ pytest.importorskip("cloudpickle")
 from connectagent_sandbox import Sandbox, why_not
 from connectagent_sandbox import confined as inside
 
+if os.name == "nt" or "stand_in" in sys.modules:
+    with pytest.raises(ConfigError, match="it needs Linux"):
+        Sandbox(["run_*"])
+    pytest.skip("the sandbox is not for Windows", allow_module_level=True)
 needs_bubblewrap = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 ATTACKS = Path(__file__).with_name("attacks.txt")
 
