@@ -25,8 +25,6 @@ SOURCES = sorted(
     if not LINUX_ONLY & set(path.parts)
 )
 
-WINDOWS = os.name == "nt" or "stand_in" in sys.modules
-
 
 def unguarded(path: Path) -> Iterator[str]:
     """The lines that use what Windows lacks where nothing has asked whether it is there."""
@@ -94,7 +92,7 @@ def test_a_file_is_read_from_a_place_where_there_is_no_pread(tmp_path: Path, mon
         os.close(fd)
 
 
-@pytest.mark.skipif(WINDOWS, reason="Windows has no fcntl")
+@pytest.mark.posix("has no fcntl")
 def test_macos_writes_through_the_drives_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
@@ -263,7 +261,9 @@ def test_a_kept_record_names_a_file_on_another_drive_whole(monkeypatch: pytest.M
     assert kept is not None and json.loads(kept[4:])["by"]["file"] == "/d/p.py"
 
 
-@pytest.mark.parametrize(("system", "gone"), [("nt", True), *([] if WINDOWS else [("posix", False)])])
+@pytest.mark.parametrize(
+    ("system", "gone"), [("nt", True), pytest.param("posix", False, marks=pytest.mark.posix("is no other system"))]
+)
 def test_a_pipe_without_a_reader_is_an_invalid_argument_on_windows(
     monkeypatch: pytest.MonkeyPatch, system: str, gone: bool
 ) -> None:

@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import forked
@@ -209,7 +208,7 @@ def test_a_mark_of_another_record_or_none_is_no_mark(command: list[str], lie: st
     assert_refused(co(project, *command, str(record)), project, command[0])
 
 
-@pytest.mark.skipif(os.name == "nt" or "stand_in" in sys.modules, reason="files have no modes on Windows")
+@pytest.mark.posix("has no modes of files")
 def test_the_key_is_private_and_one_that_others_could_read_is_not_used(project: Path) -> None:
     key = project / ".local" / "state" / "connectagent" / "key"
     assert len(key.read_bytes()) == 32

@@ -23,6 +23,7 @@ from connectagent.agents.plugin_changes import changed_plugins
 from connectagent.cli.group import cli
 from connectagent.records.read import read_record
 from connectagent.records.sent import digest
+from connectagent.records.watched import watched_agents
 from connectagent.testing import ScriptedLLM
 from connectagent.testing.replay.replay import replay
 from connectagent.testing.replayed import keep_record
@@ -332,6 +333,49 @@ def test_an_answer_counts_though_a_handler_failed_behind_it(first: bool, rounds:
         again = agent_of(*plugins, plugin_errors="warn")
         again.resume(agent.record)
     assert again.session["messages"] == agent.session["messages"]
+
+
+KILLED = """
+import os, sys, warnings
+from connectagent import Agent, after_llm
+from connectagent.testing import ScriptedLLM
+warnings.simplefilter("ignore")
+DIES = sys.argv[1] == "die"
+
+@after_llm
+def fails():
+    raise ValueError("no")
+
+@after_llm
+def dies():
+    if DIES:
+        os._exit(9)
+
+def look(x: int) -> str:
+    "Look."
+    return f"seen {x}"
+
+script = [("look", {"x": 1}), "Done."] if DIES else ["Done."]
+agent = Agent("sent", [look], llm=ScriptedLLM(*script), plugins=[fails, dies], plugin_errors="warn", quiet=True)
+if DIES:
+    agent.input("Go.")
+agent.resume(sys.argv[2])
+print([message["role"] for message in agent.session["messages"]])
+"""
+
+
+def test_so_it_does_if_the_process_is_killed_behind_the_failure(tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", KILLED, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+
+    assert run("die").returncode == 9
+    (path,) = (tmp_path / ".co" / "evals").glob("*.yaml")
+    done = run("live", str(path))
+    assert done.stdout.strip() == "['user', 'assistant', 'tool', 'assistant']", done.stderr
+    assert assert_told(path) == 2
+    history = watched_agents(read_record(path))[0].history
+    assert [message["role"] for message in history.messages] == ["user", "assistant", "tool", "assistant"]
 
 
 # -- options of plugins --------------------------------------------------------------------------

@@ -212,8 +212,9 @@ class Links(Node):
     def beginning_for(self, log: Log, own_state: bool) -> dict[str, Any]:
         """What the conversation began with that a log does not have; {} where it has everything."""
         begun = self.conversation.beginning_for(log, self.system_prompt, own_state)
-        told = "system_prompt" in begun and bool(self.prompted.changes)
-        return {**begun, "system_prompt_changes": clone(self.prompted.changes)} if told else begun
+        if "system_prompt" in begun and self.prompted.changes:
+            begun["system_prompt_changes"] = clone(self.prompted.changes)
+        return begun
 
     def state_left(self) -> dict[str, Any]:
         """The state at the end of a turn, with the keys that last for one turn only."""

@@ -34,7 +34,7 @@ class Handler:
         shadowed: whether it runs on copies, and only its intended changes are traced.
         local: whether agents below its agent do not inherit it, as with `on_events` and `inherited = False`.
         thing: what was listed or registered: the function, or the object or module that has it.
-        options: what the plugin was given by its name.
+        options: what the plugin was given: by its name, or when its object was made.
         number: of handlers in the order in which they were made, and so listed.
 
     Attributes:

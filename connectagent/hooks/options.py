@@ -98,7 +98,7 @@ def made_with(thing: Any) -> dict[str, Any]:
     if inspect.isroutine(thing) or inspect.ismodule(thing) or type(thing).__init__ is object.__init__:
         return {}
     found = {}
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(Exception):  # a plugin's class may have any signature, or none
         kept = vars(thing)
         for name, parameter in inspect.signature(type(thing)).parameters.items():
             value = kept.get(name, kept.get(f"_{name}", parameter.default))

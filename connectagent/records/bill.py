@@ -156,7 +156,7 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
     for watched in watched_agents(record, blobs):
         divided = Divided()
         for entry, messages, given, makers in watched.sent():
-            known[entry.get("number")] = _told(divided, entry, messages, given, makers)
+            known[entry.get("number")] = _parts_of(divided, entry, messages, given, makers)
     root, place = str(record.get("agent")), 0
     for turn in record["turns"]:
         for entry in turn["lines"]:
@@ -168,7 +168,8 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
             yield Billed(place, entry, _number(turn.get("turn")), agent, parts or None)
 
 
-def _told(divided: Divided, entry: TraceEntry, messages: Any, given: SentSoFar, makers: Any) -> list[Part]:
+def _parts_of(divided: Divided, entry: TraceEntry, messages: Any, given: SentSoFar, makers: Any) -> list[Part]:
+    """The parts of a call; [] where the record does not say what was sent."""
     return divided.parts(entry, messages, given.schemas(), given.output, makers) if messages else []
 
 

@@ -27,6 +27,7 @@ from connectagent.output.masking import current
 from connectagent.output.rows import Row, first_line, many, spent_texts
 from connectagent.output.text import clean
 from connectagent.records.blobs import blob_folder, restored
+from connectagent.records.findings import findings_of
 from connectagent.records.read import read_record
 
 HOOK = "register_chat_commands"
@@ -218,7 +219,8 @@ class Commands:
         if path.exists():
             raise ConfigError(f"{short_path(path)} is there already; name another file")
         record = self._record("save")
-        path.write_text(EXPORTERS[form](restored(read_record(record), blob_folder(record)), ()), "utf-8")
+        whole = restored(read_record(record), blob_folder(record))
+        path.write_text(EXPORTERS[form](whole, findings_of(record)), "utf-8")
         self._tell((f"saved as {short_path(path)}", "dim"))
 
     def _view(self, rest: str) -> None:
