@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,21 @@ from pydantic import BaseModel, create_model
 from told import assert_told, requests_of
 from wire_server import Answer, WireServer, chat
 
-from connectagent import Agent, LLMRequest, LLMResponse, ToolCall, before_llm
+from connectagent import (
+    Agent,
+    LLMRequest,
+    LLMResponse,
+    Pause,
+    Paused,
+    ProviderError,
+    Retry,
+    Sequential,
+    ToolCall,
+    before_each_tool,
+    before_llm,
+    on_error,
+    shadow,
+)
 from connectagent.cli.group import cli
 from connectagent.models.openai import OpenAILLM
 from connectagent.testing import bisect
@@ -53,6 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def agent_of(llm: Any, *plugins: Any, **options: Any) -> Agent:
+    plugins = (*plugins, *options.pop("plugins", ()))
     return Agent("sent", llm=llm, plugins=list(plugins), quiet=True, **options)
 
 
@@ -146,3 +162,78 @@ def test_commands_show_the_form() -> None:
     assert "answer: fits City, asked for at the end of the last message" in shown.output, shown.output
     bill = CliRunner().invoke(cli, ["bill", str(agent.record)])
     assert "answer's schema" in bill.output and "City" in bill.output, bill.output
+
+
+# -- with everything else ------------------------------------------------------------------------
+
+
+def lookup(name: str) -> str:
+    """Look a city up."""
+    return f"{name} is there"
+
+
+LOOK = LLMResponse(None, [ToolCall("c1", "lookup", {"name": "Paris"})])
+
+
+@on_error
+def again(tool_call: Any) -> Retry | None:
+    return Retry(model=InWords(PARIS)) if tool_call is None else None
+
+
+class Refuses(BySchema):
+    """A model that fails, so that another one is asked, in words."""
+
+    def complete(self, messages: Any, tools: Any = None, *, output: Any = None) -> LLMResponse:
+        raise ProviderError("busy", kind="overloaded", provider="test")
+
+
+@before_each_tool
+def pauses(tool_call: ToolCall) -> None:
+    if not tool_call.approved:
+        raise Pause("may it?")
+
+
+def plain(**options: Any) -> Agent:
+    return agent_of(BySchema(LOOK, PARIS), tools=[lookup], **options)
+
+
+def inside(workflow: Any) -> Agent:
+    child = Agent("child", llm=BySchema(PARIS), output=City, description="Knows.", quiet=True)
+    if workflow is Sequential:
+        return Sequential("sent", [child, Agent("next", llm=InWords(LLMResponse("Text.")), quiet=True)], quiet=True)
+    return agent_of(BySchema(LLMResponse(None, [ToolCall("c1", "child", {"prompt": "?"})]), PARIS), tools=[child])
+
+
+CASES: dict[str, tuple[Callable[[], Agent], int]] = {
+    "tools": (plain, 2),
+    "streamed": (lambda: plain(stream=True), 2),
+    "another model": (lambda: agent_of(Refuses(), again), 2),
+    "sent back": (lambda: agent_of(BySchema(LLMResponse("no"), PARIS)), 2),
+    "agent as tool": (lambda: inside(None), 3),
+    "Sequential": (lambda: inside(Sequential), 2),
+    "shadow": (lambda: plain(plugins=[shadow([again])]), 2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_request_is_whole_and_plays_again(case: str) -> None:
+    make, calls = CASES[case]
+    agent = make()
+    agent.input("Where?", **({} if case == "Sequential" else {"output": City}))
+    assert agent.record is not None and assert_told(agent.record) == calls
+    assert any(request.output for request in requests_of(agent.record))
+    if case != "another model":  # a model object in a Retry is asked itself, also where a record is played
+        outcome = replay(agent.record, make())
+        assert outcome.same, outcome
+
+
+def test_paused_and_decided_elsewhere_it_is_whole_too() -> None:
+    agent = plain(plugins=[pauses])
+    with pytest.raises(Paused):
+        agent.input("Where?", output=City)
+    assert agent.record is not None
+    other = agent_of(BySchema(PARIS), pauses, tools=[lookup])
+    assert other.resume(agent.record, approve=True, output=City) == City(name="Paris")
+    assert assert_told(agent.record) == 2
+    assert [bool(request.output) for request in requests_of(agent.record)] == [True, True]
+    assert replay(agent.record, plain(plugins=[pauses])).same
