@@ -71,7 +71,7 @@ def problems_of(cell: str, told: dict[str, Any], plan: dict[str, Any]) -> list[s
     ends = [end, plan["end"]]
     if cell.startswith("random:") and decisions(plan):  # a call that waits no longer runs before those beside it:
         ends = [{**one, "state": {**one["state"], "count": None}} for one in ends]  # a key that both set is the later's
-    for key in ("result", "outcome", "state"):
+    for key in ("result", "outcome", "state", "conversations"):
         is_, should_be = (_without(one[key], lost) for one in ends)
         if key == "state":
             should_be = _unasked(is_, should_be, lost)
@@ -156,6 +156,7 @@ def _without(value: Any, lost: set[str]) -> Any:
         return [_without(item, lost) for item in value if item not in lost]
     if not isinstance(value, str):
         return value
+    value = re.sub(r"(Do part \d) after \d+\.", r"\1.", value) if lost else value  # what was counted before
     for label in lost:
         value = re.sub(rf"(did|stood in|recovered) {label}(?= \||\)|$)", "lost", value)
     return re.sub(r"(rejected: )?(in doubt: |'token' is masked)[^|()]*?(?= \||\)|$)", "lost", value)

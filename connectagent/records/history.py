@@ -16,7 +16,7 @@ from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE
 from connectagent.records.read import own_entries, read_record, require_agent
 from connectagent.session.history import History
-from connectagent.session.journal import WITHHELD, Journal, only_says_stopped
+from connectagent.session.journal import WITHHELD, Journal, only_says_stopped, place_of, turns_in
 from connectagent.session.prompt import prompt_changes
 from connectagent.session.state import clone
 from connectagent.session.usage import duration_of, spent_in
@@ -331,15 +331,15 @@ def _inside(parts: list[Part], opened: Part | None) -> dict[str, Recorded]:
     found: dict[str, Recorded] = {}
     names: dict[str, Any] = {}
     for part in parts:
-        lines = _with_texts(part.lines)
+        lines, journal, void = _with_texts(part.lines), Journal(part.lines), void_entries(part)
         found |= {branch: Recorded(history, []) for branch, history in inside_begun(lines, set(found), History)}
         for line in lines:
             branch = line.get("branch")
             if line.get("type") == "began":
                 names.setdefault(str(branch), line.get("agent"))
-            if line.get("type") == "began" and line.get("heard") and branch in found and part is not opened:
+            is_over = part is not opened or journal.is_ended(str(line.get("id")))
+            if line.get("type") == "began" and line.get("heard") and branch in found and is_over:
                 found[branch].history.session.setdefault("heard", {}).update(line["heard"])
-        journal, void = Journal(part.lines), void_entries(part)
         for branch, recorded in found.items():
             entries = own_entries(lines, names[branch], branch)
             recorded.trace += entries
@@ -374,6 +374,13 @@ def inside_begun(
             yield branch, kind(prompt, messages, begins.get("state"), int(begins.get("turn") or 0), changes)
 
 
+def turn_of(entry: TraceEntry) -> str:
+    """The inner turn that an entry is about, by its place; "" for none. What closes a turn belongs to its caller's."""
+    place = place_of(entry)
+    around = turns_in(place.rpartition("/turn:")[0] if entry.get("type") == "agent_turn" else place)
+    return around[-1] if around else ""
+
+
 def _of_ended_turns(entries: list[TraceEntry], journal: Journal, all_ended: bool) -> list[TraceEntry]:
     """The entries of an inner agent's finished turns, without abandoned ones.
 
@@ -384,8 +391,7 @@ def _of_ended_turns(entries: list[TraceEntry], journal: Journal, all_ended: bool
     """
     found, turn = [], ""
     for entry in entries:
-        if entry.get("type") == "user_input":
-            turn = str(entry.get("at"))
+        turn = turn_of(entry) or turn
         if not journal.is_abandoned(turn) if all_ended else journal.is_ended(turn):
             found.append(entry)
     return found

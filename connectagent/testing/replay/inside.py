@@ -8,10 +8,10 @@ from typing import Any
 
 from connectagent.agents.agent import Agent
 from connectagent.data import TraceEntry
-from connectagent.records.history import inside_begun, parts_of, void_entries
+from connectagent.records.history import inside_begun, parts_of, turn_of, void_entries
 from connectagent.records.read import own_entries
 from connectagent.records.sent import SentSoFar, canonical
-from connectagent.session.journal import ABANDONED, BEGAN, WITHHELD, turns_in
+from connectagent.session.journal import ABANDONED, BEGAN, WITHHELD
 from connectagent.testing.replay.player import Player
 from connectagent.testing.replay.recording import RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
 from connectagent.testing.replay.runs import runs_of
@@ -43,12 +43,12 @@ def _turns(entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEnt
     """The turns of one agent, from all its entries."""
     sends = sends_in(entries)
     history.marks = set(sends.values())
-    for id, group in groupby(entries, _turn_of):
+    for id, group in groupby(entries, turn_of):
         history.extend(list(group), closed=id in ends)
     turns: Turns = {}
     given = SentSoFar()
     for at, entry in enumerate(entries):
-        if not (id := _turn_of(entry)):
+        if not (id := turn_of(entry)):
             continue
         turn = turns.setdefault(id, RecordedTurn(0, [], {}, end=_end(ends.get(id, {}))))
         turn.entries.append(entry)
@@ -61,13 +61,6 @@ def _turns(entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEnt
     for turn in turns.values():
         turn.runs, turn.asks = list(runs_of(turn.entries)), asks_in(turn.entries)
     return turns
-
-
-def _turn_of(entry: TraceEntry) -> str:
-    """The id of the inner turn whose entry it is; "" of one between turns."""
-    place = str(entry.get("id") or entry.get("at") or "")
-    around = turns_in(place.rpartition("/turn:")[0] if entry.get("type") == "agent_turn" else place)
-    return around[-1] if around else ""
 
 
 def _end(line: TraceEntry) -> dict[str, Any]:
