@@ -31,6 +31,7 @@ from connectagent import (
     llm_do,
     on_complete,
     on_error,
+    on_session,
     shadow,
 )
 
@@ -302,8 +303,19 @@ def _observes(world: World, name: str, steps: Any) -> list[Any]:
     ]
 
 
+def _meets(world: World, name: str, steps: Any) -> list[Any]:
+    """What runs each time that a session begins or is resumed, before its turn goes on."""
+
+    @on_session
+    def meet(agent: Agent) -> None:
+        _state(agent)[f"met:{agent.name}"] = True
+
+    return [meet, *_observes(world, name, steps)]
+
+
 FEATURES = {
     "observed": Feature(_observes),
+    "session": Feature(_meets),
     "retry": Feature(_tries_again, before=_fail_once),  # before others: each attempt does anew what they do
     "ask": Feature(_asks),
     "ask_in_tool": Feature(before=_ask_inside),

@@ -187,7 +187,7 @@ class RecordLog(MemoryLog):
                 self._totals.spend(spent.tokens, spent.cost)
             if self._turn is not None or self._between:
                 self._write(text)
-            elif line["type"] in (BEGAN, "tool_execution") or "undone" in line:
+            elif line["type"] == "tool_execution" or _begins_outside(line) or "undone" in line:
                 item = f"- turn: {self._session['turn']}\n  status: {BETWEEN_TURNS}\n{self._from()}  trace:\n"
                 self._write("".join([item, *self._waiting, text]))
                 self._waiting, self._between = [], True
@@ -296,6 +296,11 @@ def _make_room(new: Path) -> None:
     from connectagent.records.retention import keep_limits
 
     keep_limits(new)
+
+
+def _begins_outside(line: TraceEntry) -> bool:
+    """Whether an operation begins that is in no turn; what a turn begins before its item is there waits for that."""
+    return line["type"] == BEGAN and not place_of(line).startswith("T")
 
 
 class ResumedFrom:

@@ -214,11 +214,13 @@ class Journal:
         return True
 
     def _goes_on(self, turn: str, hook: str, since: int) -> bool:
-        open_ones = self._opened.get(turn, ())
+        open_ones, resumed = self._opened.get(turn, ()), f"{turn}/resumed"  # `on_session` runs before the turn goes on
         for number in range(len(self.lines) - 1, since, -1):
             line = self.lines[number]
             place = place_of(line)
             if place == turn or not is_inside(place, turn) or is_inside(place, hook) or line.get("type") == DECIDED:
+                continue
+            if place.startswith(resumed):
                 continue
             if number not in self.void and not any(is_inside(place, one) for one in open_ones):
                 return True
