@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from scripted_agents import CALL, agent_with, contents, entries, is_by
 
-from connectagent import Agent, Pause, Paused, around_turn, before_each_tool, mask, on_session, on_trace
+from connectagent import Agent, Pause, Paused, after_tools, around_turn, before_each_tool, mask, on_session, on_trace
 from connectagent.cli.group import cli
 from connectagent.records.read import load_record
 from connectagent.testing import ScriptedLLM, call
@@ -233,6 +233,40 @@ def test_what_a_handler_changed_when_a_session_went_on_stays_when_it_goes_on_aga
     again = made("Done.")
     assert again.resume(agent.record) == "Done."
     assert again.state["seen"] == ["begun", "resumed", "resumed"]
+
+
+def test_a_turn_that_waits_twice_goes_on_in_other_processes_and_fires_each_hook_once() -> None:
+    seen: list[str] = []
+
+    @on_session
+    def begins(reason: str) -> None:
+        seen.append(reason)
+
+    @before_each_tool
+    def waits(tool_call: Any) -> None:
+        seen.append(f"ask {tool_call.arguments['n']}")
+        raise Pause("look at it")
+
+    @after_tools
+    def round_ends(agent: Any) -> None:
+        seen.append(f"round {agent.session['iteration']}")
+
+    def work(n: int) -> str:
+        """Work."""
+        seen.append(f"work {n}")
+        return "worked"
+
+    def made(*script: Any) -> Agent:
+        return Agent("a", [work], llm=ScriptedLLM(*script), quiet=True, plugins=[begins, waits, round_ends])
+
+    first = made(call("work", n=1))
+    with pytest.raises(Paused):
+        first.input("Hi")
+    with pytest.raises(Paused):
+        made(call("work", n=2)).resume(first.record, approve=True)
+    assert made("Done.").resume(first.record, approve=True) == "Done."
+    rounds = ["begun", "ask 1", "resumed", "work 1", "round 1", "ask 2", "resumed", "work 2", "round 2"]
+    assert seen == rounds
 
 
 # -- outcomes of one's own -----------------------------------------------------------------------

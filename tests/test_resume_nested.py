@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, Pause, Paused, ToolCall, after_tools, before_each_tool, tool
+from connectagent import Agent, Pause, Paused, Sequential, ToolCall, after_tools, before_each_tool, tool
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -45,6 +45,25 @@ def test_each_of_two_guards_of_one_class_asks() -> None:
         agent.resume(first.value.record, approve=True)
     assert first.value.waiting[0].id != second.value.waiting[0].id
     assert agent.resume(second.value.record, approve=True) == "Done."
+
+
+def test_what_an_agent_was_given_to_read_is_still_there_when_its_sequence_is_resumed() -> None:
+    @before_each_tool
+    def guard() -> None:
+        raise Pause("may I?")
+
+    def made(*last: Any) -> Agent:
+        first = Agent("first", llm=ScriptedLLM("One."), quiet=True)
+        second = Agent("second", llm=ScriptedLLM("Two."), quiet=True)
+        third = Agent("third", [work], llm=ScriptedLLM(*last), quiet=True, on_events=[guard])
+        return Sequential("row", [first, second, third], quiet=True)
+
+    with pytest.raises(Paused) as paused:
+        made(call("work")).input("Go")
+    resumed = made("Three.")
+    assert resumed.resume(paused.value.record, approve=True) == "Three."
+    read = [str(one["content"]) for one in resumed.find("second").session["messages"]]
+    assert read == ["What was said in this conversation:\nfirst: One.", "Go", "Two."]
 
 
 def test_handlers_of_one_name_have_numbers_that_stay() -> None:
