@@ -262,3 +262,32 @@ def noting(complete: Any, sent: list[Any]) -> Any:
         return complete(self, messages, tools)
 
     return noted
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.waits])
+def test_a_tree_that_waited_is_replayed_as_it_was_at_each_pause_and_at_its_end(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    world = World(Diary(1, 0), "approve", False)
+
+    def build() -> Agent:
+        return CASES[name].build(world)
+
+    def go_on(record: Path | None, **decision: Any) -> str | Paused:
+        try:
+            return build().input(PROMPT) if record is None else str(build().resume(record, **decision))
+        except Paused as paused:
+            return paused
+
+    outcome, pauses = go_on(None), 0
+    while isinstance(outcome, Paused):
+        assert outcome.record is not None
+        record, pauses = outcome.record, pauses + 1
+        played = replayed(record, build())
+        assert played.same, (pauses, str(played.divergence), played.not_recorded)
+        outcome = go_on(record, approve=outcome.waiting[0].id)
+    assert pauses
+    played = replayed(record, build())
+    assert played.same and played.ran_out is None, (str(played.divergence), played.not_recorded)
+    assert played.results == [outcome]

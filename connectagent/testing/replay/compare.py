@@ -13,6 +13,7 @@ from connectagent.data import Message, TraceEntry
 from connectagent.output.rows import call_text
 from connectagent.output.text import actor_with_place, visible
 from connectagent.records.sent import canonical
+from connectagent.session.journal import only_says_stopped
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
 from connectagent.testing.replay.recording import Sent
@@ -230,6 +231,8 @@ def changed_calls(turn: int, then: list[TraceEntry], now: list[TraceEntry], agen
     before = final_calls(then)
     for key, entry in final_calls(now).items():
         old = before.get(key, {})
+        if not old and only_says_stopped(entry):  # a record has this no more once its turn was resumed
+            continue
         status, result = str(entry.get("status")), entry.get("result")
         if old and old.get("status") == status and canonical(old.get("result")) == canonical(result):
             continue

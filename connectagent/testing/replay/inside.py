@@ -14,7 +14,7 @@ from connectagent.records.sent import SentSoFar, canonical
 from connectagent.session.journal import ABANDONED, BEGAN, WITHHELD
 from connectagent.testing.replay.player import Player
 from connectagent.testing.replay.recording import RecordedTurn, Recording, Watched, asks_in, sends_in, sent_of
-from connectagent.testing.replay.runs import runs_of
+from connectagent.testing.replay.runs import ended_bodies, runs_of
 
 Turns = dict[str, RecordedTurn]
 _OF_TOOL = re.compile(r"/tool\d+/turn:")  # in an id: a tool asked for the turn, and tools do not run
@@ -30,16 +30,18 @@ def turns_inside(recording: Recording) -> dict[str, Turns]:
     lines = [line for part in parts for line in part.lines if not line.get(WITHHELD) and id(line) not in void]
     ends = {str(line.get("id")): line for line in lines if line.get("type") == "agent_turn"}
     names = {line.get("branch"): line.get("agent") for line in lines if line.get("type") == BEGAN and "agent" in line}
-    found = {}
+    found, bodies = {}, ended_bodies(lines)
     for branch, history in inside_begun(lines, (), Watched):
-        turns = _turns(own_entries(lines, names[branch], branch), history, ends)
+        turns = _turns(own_entries(lines, names[branch], branch), history, ends, bodies)
         found[branch.partition(".")[2]] = {
             id: turn for id, turn in turns.items() if ends.get(id, {}).get("outcome") != ABANDONED
         }
     return found
 
 
-def _turns(entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEntry]) -> Turns:
+def _turns(
+    entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEntry], bodies: dict[str, list[TraceEntry]]
+) -> Turns:
     """The turns of one agent, from all its entries."""
     sends = sends_in(entries)
     history.marks = set(sends.values())
@@ -58,8 +60,8 @@ def _turns(entries: list[TraceEntry], history: Watched, ends: dict[str, TraceEnt
             given.take(entry)
             turn.answers.append(entry)
             turn.sent.append(sent_of(turn, history.seen[sends[at]], at - sends[at], given, None))
-    for turn in turns.values():
-        turn.runs, turn.asks = list(runs_of(turn.entries)), asks_in(turn.entries)
+    for id, turn in turns.items():
+        turn.runs, turn.asks = runs_of(turn.entries, bodies.get(id, ())), asks_in(turn.entries)
     return turns
 
 

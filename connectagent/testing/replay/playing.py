@@ -137,7 +137,7 @@ class Playing(ABC):
 
 def _of_program(turn: RecordedTurn) -> RecordedTurn:
     """What the program did between two turns, with the runs of its tools."""
-    runs: list[Run] = list(runs_of(turn.before))
+    runs: list[Run] = runs_of(turn.before)
     return RecordedTurn(turn.number, [], {}, turn.before, runs=runs, end={"status": "between_turns"})
 
 

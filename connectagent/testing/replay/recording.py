@@ -19,7 +19,7 @@ from connectagent.session.moments import Moment
 from connectagent.session.prompt import prompt_changes
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
-from connectagent.testing.replay.runs import CHANGES, RESUME, Run, repeated, runs_of
+from connectagent.testing.replay.runs import CHANGES, RESUME, Run, ended_bodies, repeated, runs_of
 
 PROGRAM = "(program)"  # the plugin, in `by`, of the code that uses the agent
 _ASIDE = tuple(LINES)  # lines that only the record has
@@ -188,7 +188,7 @@ class Recording:
         made = {key: decided[key] for key in ("reject", "answer") if key in decided} or {"approve": True}
         if isinstance(made.get("answer"), dict):
             made["answer"] = made["answer"].get("value")
-        return Decision(made, None)
+        return Decision(made, decided["id"] if len(pause["waits"]) > 1 and decided else None)
 
     def refuse_handoffs(self) -> None:
         """Refuse a session in which another agent answered in place of its own, which a record alone does not make.
@@ -228,7 +228,7 @@ class Recording:
         sends = sends_in([entry for _, entry in self._kept])
         history = self._watched(sends)
         waiting: list[TraceEntry] = []
-        given = SentSoFar()
+        given, bodies = SentSoFar(), self._bodies()
         begins = {number: at for at, (number, entry) in enumerate(self._kept) if entry.get("type") in _BEGINS}
         for at, (number, entry) in enumerate(self._kept):
             kind, item = entry.get("type"), self.items[number]
@@ -247,8 +247,16 @@ class Recording:
                 model = turn.end.get("model") or self.head.get("model")
                 turn.sent.append(sent_of(turn, history.seen[sends[at]], at - sends[at], given, model))
         for turn in self.turns:
-            turn.runs = list(runs_of(turn.entries))
+            turn.runs = runs_of(turn.entries, bodies.get(turn.number, ()))
             turn.asks = asks_in(turn.entries)
+
+    def _bodies(self) -> dict[int, list[TraceEntry]]:
+        """What came of tools whose rounds were not over, by the number of the turn."""
+        kept, found = {number for number, _ in self._kept}, dict[int, list[TraceEntry]]()
+        for number, item in enumerate(self.items):
+            if number in kept:
+                found.setdefault(int(item.get("turn") or 0), []).extend(ended_bodies(item["lines"]).get("", ()))
+        return found
 
     def _begin(self, number: int, entry: TraceEntry, waiting: list[TraceEntry]) -> None:
         """Begin a turn; what waited for it comes from its own handlers, or from the program."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from connectagent.data import TraceEntry
 from connectagent.errors import ToolArgumentsError
+from connectagent.records.history import turn_of
+from connectagent.session.journal import TOOL_ENDED
 
 RESUME = "(resume)"  # the plugin, in `by`, of a decision
 CHANGES = ("message", "message_edited", "message_removed", "state_delta", "session_delta")
@@ -25,8 +27,36 @@ class Run:
     used: bool = False
 
 
-def runs_of(entries: list[TraceEntry]) -> Iterator[Run]:
-    """The times that tools ran in a turn; the entries of what each changed come before its own."""
+def runs_of(entries: list[TraceEntry], bodies: Iterable[TraceEntry] = ()) -> list[Run]:
+    """The times that tools ran in a turn.
+
+    Args:
+        entries: the turn's own, in order; those of what a tool changed come before its own.
+        bodies: what came of the tools of each round, as `ended_bodies` has it: a round that was stopped has no more.
+    """
+    runs = list(_counted(entries))
+    known = {(run.id, run.outcome.get("iteration")) for run in runs}
+    for entry in bodies:
+        call, name = str(entry.get("call_id")), str(entry.get("tool_name"))
+        if (call, entry.get("iteration")) not in known:
+            taken = {id(one) for run in runs for one in run.changes}
+            own = (one for one in entries if one.get("type") in CHANGES and (one.get("by") or {}).get("tool") == name)
+            changes = [one for one in own if id(one) not in taken]
+            runs.append(Run(call, name, entry.get("arguments"), entry, changes))
+    return runs
+
+
+def ended_bodies(lines: Iterable[TraceEntry]) -> dict[str, list[TraceEntry]]:
+    """What came of tools whose rounds were not over, by the inner turn; "" for the record's agent."""
+    found: dict[str, list[TraceEntry]] = {}
+    for line in lines:
+        if line.get("type") == TOOL_ENDED and "status" in line["entry"]:
+            found.setdefault(turn_of(line), []).append(line["entry"])
+    return found
+
+
+def _counted(entries: list[TraceEntry]) -> Iterator[Run]:
+    """The runs whose results count; the entries of what each changed come before its own."""
     changed: dict[str, list[TraceEntry]] = {}
     calls: dict[str, tuple[str, Any]] = {}
     for entry in _withoutrepeated(entries):
