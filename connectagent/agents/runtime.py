@@ -35,6 +35,7 @@ class Runtime:
     Attributes:
         create_model: makes a model from its name; None: with the agent's key and plugins.
         asked_model: makes the model for model calls of handlers and tools.
+        stand_in: makes what is asked in the place of a model that a handler gives; None: that model itself.
         sleep: sleeps for seconds, before a call is made again.
         run: runs `action` for the agent's method `what`: `input`, `execute_tool` or `resume`.
         replays: whether the agent plays a record.
@@ -44,6 +45,7 @@ class Runtime:
 
     create_model: Callable[[str], LLM] | None = None
     asked_model: Callable[[str], LLM] | None = None
+    stand_in: Callable[[LLM], LLM] | None = None
     sleep: Callable[[float], None] = _sleep
     run: Callable[[Any, str, Callable[[], Any]], Any] = _go
     replays: bool = False

@@ -104,14 +104,18 @@ class Call:
 
     def take(self, retry: Retry) -> None:
         """Ask the model of a `Retry` from now on, if it has one; a name becomes a model when it is asked."""
-        if retry.model is not None:
-            self.llm, self.name = retry.model, None
-            self._model = self.request.model = getattr(retry.model, "model", str(retry.model))
+        model, stand_in = retry.model, self.turn.agent.runtime.stand_in
+        if model is not None:
+            self._use(model if isinstance(model, str) or stand_in is None else stand_in(model))
 
     def make_named(self, name: str) -> None:
         """Make the model that a handler named."""
-        self.take(Retry(model=self.turn.agent.create_llm(name)))
+        self._use(self.turn.agent.create_llm(name))
         self.name = name
+
+    def _use(self, model: LLM | str) -> None:
+        self.llm, self.name = model, None
+        self._model = self.request.model = getattr(model, "model", str(model))
 
     def choose(self) -> tuple[LLM, dict[str, Any] | None]:
         """The model to ask now, and its options if a handler changed them, or None."""

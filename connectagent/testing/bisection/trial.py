@@ -270,7 +270,7 @@ class LivePlayer(Player):
         self.trial, own = trial, agent.llm
         super().__init__(agent, trial.case.live_tools)
         agent.llm = served(trial, own)
-        agent.runtime = Runtime(self._named, self._named, lambda after_s: None, replays=True)
+        agent.runtime = Runtime(self._named, self._named, partial(served, trial), lambda after_s: None, replays=True)
         agent.runtime.on_inner = trial._meet
 
     def _named(self, model: str) -> Any:

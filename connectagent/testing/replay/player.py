@@ -163,7 +163,7 @@ class Player:
         self._arguments: Any = {}
         agent.llm = stand_in(self, agent.llm)
         recorded = partial(RecordedLLM, self)
-        agent.runtime = Runtime(recorded, recorded, lambda after_s: None, replays=True)
+        agent.runtime = Runtime(recorded, recorded, partial(stand_in, self), lambda after_s: None, replays=True)
         agent.hooks.without(one for one in agent.hooks.loaded if one.builtin and one.plugin in WRITERS)
         agent.hooks.add(Handler("on_trace", self._note_entry, dict(UNORDERED), "replay", builtin=True))
         if not live_tools:
