@@ -5,8 +5,8 @@ that waits goes on or another one does, and where processes die by SIGKILL: nowh
 (`model`), at the beginning or end of a tool (`tool`), before, inside or after a write to a record (`line`), or once
 more while the killed turn goes on (`twice`).
 
-Without CONNECTAGENT_MATRIX every tree runs with every decision and is killed at a few points, each feature runs in a
-two of the trees, and one in seven pairs of features in one. CONNECTAGENT_MATRIX=5 runs all cells, each killed at
+Without CONNECTAGENT_MATRIX every tree runs with every decision and is killed at one point, each feature runs in one
+of the trees, and one in ten pairs of features in one. CONNECTAGENT_MATRIX=5 runs all cells, each killed at
 5 points; CONNECTAGENT_MATRIX=all kills each at every point.
 """
 
@@ -29,8 +29,8 @@ from tree_processes import DIRECT
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="what is a record is read from /proc")
 
 GIVEN = os.environ.get("CONNECTAGENT_MATRIX", "")
-POINTS = {"": 2, "all": None}[GIVEN] if not GIVEN.isdecimal() else int(GIVEN)  # of each cell; None: all
-TREES, PAIRS = 2, 0.15  # with each feature, and what part of the pairs of features, where not all cells run
+POINTS = {"": 1, "all": None}[GIVEN] if not GIVEN.isdecimal() else int(GIVEN)  # of each cell; None: all
+TREES, PAIRS = 1, 0.1  # with each feature, and what part of the pairs of features, where not all cells run
 MODES = ("same", "other")
 # By the first word of a point's label.
 GROUPS = {"line": "line", "model": "model", "ask": "model", "begin": "tool", "end": "tool", "inside": "tool"}
