@@ -73,9 +73,8 @@ class Frame:
 CURRENT: ContextVar[Frame | None] = ContextVar("connectagent_frame", default=None)
 
 
-def current() -> Frame | None:
-    """The frame in which this code runs; None outside of turns, and in threads without one."""
-    return CURRENT.get()
+current = CURRENT.get
+"""The frame in which this code runs; None outside of turns, and in threads without one."""
 
 
 def enter(frame: Frame | None) -> Token[Frame | None]:

@@ -80,7 +80,7 @@ def _what_is_wrong(root: Agent) -> list[str]:
         assert isinstance(agent.llm, ScriptedLLM)
         found += [text for request in agent.llm.requests for text in problems(request.messages)]
         session = agent.current_session
-        if agent.in_turn or agent.boundary.running() or (session is not None and session["pending_tool"]):
+        if agent.in_turn or agent.boundary.innermost() or (session is not None and session["pending_tool"]):
             found.append(f"{agent.name} is not at rest")
     return found
 

@@ -110,7 +110,7 @@ class HandlerAPI(Links):
         loops = (one for one in turn.callers() if one.agent.body is not None and repeats(one.agent.body.function))
         if scope == "loop" and next(loops, None) is None:
             raise RuntimeError(f"agent {self.name!r} is not in a Loop: end_turn(scope='loop') ends one")
-        turn.end(Ending(result, outcome, self.boundary.running() or PROGRAM), scope)
+        turn.end(Ending(result, outcome, self.boundary.innermost() or PROGRAM), scope)
 
     def trace(self, type: str, /, **fields: Any) -> TraceEntry:
         """Add an entry of a plugin's own to the trace; it is recorded, and `on_trace` fires for it.
@@ -133,7 +133,7 @@ class HandlerAPI(Links):
             raise ValueError(f"agent.trace() sets {own[0]!r} itself; its fields are named otherwise than {_OF_HOST}")
         refuse_in_setup("trace()")
         _ = self.session
-        entry = {"type": type, **clone(fields), "by": self.boundary.running() or PROGRAM}
+        entry = {"type": type, **clone(fields), "by": self.boundary.innermost() or PROGRAM}
         refuse_left("trace()")
         here = frame.current()
         if here is None or here.body is None or here.turn.agent is not self:

@@ -43,7 +43,7 @@ class Links(Node):
     @property
     def current_session(self) -> Session | None:
         """The session. A tool that runs beside others gets it read-only, with its own copy of the state."""
-        here = frame.CURRENT.get()
+        here = frame.current()
         if here is not None and here.body is not None and here.turn.agent is self:
             return cast(Session, here.body.session())
         return self._session
@@ -207,7 +207,7 @@ class Links(Node):
 
     @system_prompt.setter
     def system_prompt(self, text: str) -> None:
-        self.prompted.change(text, self.boundary.running())
+        self.prompted.change(text, self.boundary.innermost())
 
     def beginning_for(self, log: Log, own_state: bool) -> dict[str, Any]:
         """What the conversation began with that a log does not have; {} where it has everything."""
@@ -261,22 +261,6 @@ class Links(Node):
         return parameters_of(self.body.function) if self.body is not None else []
 
     # -- what the conversation asks of it ------------------------------------------------------
-
-    def settle(self) -> None:
-        """Trace what the running handler or tool has changed so far."""
-        self.boundary.settle()
-
-    def pending(self) -> bool:
-        """Whether entries wait to be traced."""
-        return bool(self.boundary.pending)
-
-    def announce_pending(self) -> None:
-        """Trace the entries that wait for the next one of the loop."""
-        self.boundary.announce_pending()
-
-    def all_running(self) -> list[By | None]:
-        """The handlers and tools that are running, the innermost last."""
-        return self.boundary.all_running()
 
     def place(self) -> str | None:
         """The current place in the turn; None outside of turns."""

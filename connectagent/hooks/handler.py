@@ -74,11 +74,10 @@ class Handler:
         """Call the function with those arguments of the hook that it takes."""
         if self.resources:
             return self._with_resources(arguments)
+        given = map(arguments.__getitem__, self.positional)
         if self.keywords:
-            return self.function(
-                *[arguments[name] for name in self.positional], **{name: arguments[name] for name in self.keywords}
-            )
-        return self.function(*[arguments[name] for name in self.positional])
+            return self.function(*given, **{name: arguments[name] for name in self.keywords})
+        return self.function(*given)
 
     def _with_resources(self, arguments: dict[str, Any]) -> Any:
         """The same for a function that takes resources, which are made where they are not there yet."""

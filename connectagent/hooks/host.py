@@ -264,7 +264,7 @@ class Host(pluggy.PluginManager):
         for one in getattr(self.hook, hook)._hookimpls:  # asked often: a generator would take longer than the answer
             if not one.plugin.handler.builtin:
                 return True
-        return self._is_monitored
+        return self._inner_hookexec is not self._executor
 
     def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
         """Call handlers by the hook's contract, without those in `over`; what the contract gives.
@@ -315,7 +315,7 @@ class Host(pluggy.PluginManager):
         """
         gone = self._named(hook, over) if over else ()
         handlers = [one for one in self.handlers(hook) if one not in gone]
-        return (None if self._is_monitored else self._executor), handlers
+        return (self._executor if self._inner_hookexec is self._executor else None), handlers
 
     def _named(self, hook: str, named: Over) -> list[Handler]:
         return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in named]
@@ -327,11 +327,7 @@ class Host(pluggy.PluginManager):
 
     def is_idle(self, hook: str) -> bool:
         """Whether a call would do nothing: no handler, and no monitoring."""
-        return not getattr(self.hook, hook)._hookimpls and not self._is_monitored
-
-    @property
-    def _is_monitored(self) -> bool:
-        return self._inner_hookexec is not self._executor
+        return not getattr(self.hook, hook)._hookimpls and self._inner_hookexec is self._executor
 
     def _call(self, hook: str, call: HookCall, but: Sequence[Handler] = ()) -> Any:
         """Run the implementations directly: `call_extra` would inspect each function's signature every time."""

@@ -169,7 +169,7 @@ def _in_turn(
         request = LLMRequest(messages, tools or [], str(llm.model), options)
         name = None if form is None else form.name
         id = turn.key(asked, "ask", request.model, [messages, tools, name] if tools or name else messages)
-        by = asked.by or turn.boundary.running() or turn.agent.by
+        by = asked.by or turn.boundary.innermost() or turn.agent.by
         return Call(turn, request, id, llm, asked, by, meanwhile, form).attempts()
 
     with lock:

@@ -40,6 +40,9 @@ class Boundary:
         agent: the agent whose session is watched.
         announce: traces the entries of what a handler or tool changed.
         warn_only: whether an exception of an observing handler becomes a warning.
+
+    Attributes:
+        running: the handlers and tools that are running, innermost last; None for one that is not watched.
     """
 
     def __init__(self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False) -> None:
@@ -51,7 +54,7 @@ class Boundary:
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
         self._straying = False
-        self._running: list[By | None] = []  # the running handlers and tools, innermost last; None for one not watched
+        self.running: list[By | None] = []
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
         """The handler that raised an error, or None if no handler did.
@@ -70,13 +73,13 @@ class Boundary:
 
     def lend(self, running: list[By | None]) -> list[By | None]:
         """Replace the list of running code, since another thread runs handlers; the old list."""
-        lent, self._running = self._running, running
+        lent, self.running = self.running, running
         return lent
 
     def forget_errors(self) -> None:
         """Forget the errors, the running code and the slow calls of a turn that is over."""
         self._blamed.clear()
-        self._running.clear()
+        self.running.clear()
         self.slow_calls.clear()
 
     def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
@@ -136,7 +139,7 @@ class Boundary:
         before = None if snapshot is None else self._begin(snapshot, handler, arguments)
         here = frame.current()
         token = frame.enter(None if here is None else here.of_handler(handler.by, handler.account))
-        self._running.append(None if handler.builtin else handler.by)
+        self.running.append(None if handler.builtin else handler.by)
         started, since = time.perf_counter(), self.blames
         try:
             value = function(*given)
@@ -157,13 +160,14 @@ class Boundary:
 
     def _begin(self, snapshot: Snapshot, handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
         self.settle()
-        snapshot.begin(handler.by)
+        snapshot.deltas.pop(id(handler.by), None)
+        snapshot.sync()
         return peek(arguments)
 
     def _leave(self, handler: Handler, here: frame.Frame | None, started: float) -> None:
-        self._running.pop()
-        if here is not None:
-            here.turn.ran(here.place, handler.by, handler.builtin)
+        self.running.pop()
+        if here is not None and (run := here.turn.runs.get(here.place)) is not None:
+            run.ran(handler.by, handler.builtin)
         seconds = time.perf_counter() - started
         handler.account.calls += 1
         handler.account.seconds += seconds
@@ -186,7 +190,7 @@ class Boundary:
             snapshot.sync()
         if tool.timeout_s is not None and (here := frame.current()) is not None:
             return run_alone(here.turn, by, tool, arguments, copy_context())
-        self._running.append(by)
+        self.running.append(by)
         interrupted = True
         try:
             value = tool.run(arguments) if (caller := CALLER.get()) is None else caller.run_tool(tool, arguments)
@@ -196,7 +200,7 @@ class Boundary:
             interrupted = False
             raise
         finally:
-            self._running.pop()
+            self.running.pop()
             if snapshot is not None:
                 self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
@@ -212,26 +216,22 @@ class Boundary:
             if not snapshot.unchanged():
                 self._announce_changes(snapshot, by)
 
-    def running(self) -> By | None:
+    def innermost(self) -> By | None:
         """The innermost running handler or tool."""
         here = frame.current()
         if here is not None and here.body is not None:
             return here.body.by  # type: ignore[no-any-return]
-        return self._running[-1] if self._running else None
-
-    def all_running(self) -> list[By | None]:
-        """The running handlers and tools, innermost last; None for one that is not watched."""
-        return list(self._running)
+        return self.running[-1] if self.running else None
 
     def settle(self) -> None:
         """Trace what the running handler has changed so far, before the loop or another handler changes the session.
 
         These changes stay, even if the handler raises later.
         """
-        by = self._running[-1] if self._running else None
+        by = self.running[-1] if self.running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
             self._announce_changes(self.snapshot, by)
-        elif not self._running and threads() > 0:
+        elif not self.running and threads() > 0:
             self._take_strayed()
 
     def _take_strayed(self) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import copy_context
-from functools import partial
 from typing import Any
 
 from connectagent.hooks.executor import HookCall
-from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.execute import asking_in
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.remote import Remote
@@ -22,7 +20,7 @@ def fire_hook(agent: Any, hook: str, operation: Callable[[], Any] | None, given:
     """
     agent.hooks.know(hook)
     if agent.turn is None:
-        return _result(_run(agent.hooks, agent.by, HookRun(hook, "", HookCall(given, operation=operation))))
+        return _result(HookRun(hook, "", HookCall(given, operation=operation)).call(agent.hooks, agent))
     turn = agent.turn
     asked = asking_in(turn)
     if asked.body is not None:
@@ -35,19 +33,7 @@ def _in_turn(turn: Any, asked: Any, hook: str, operation: Callable[[], Any] | No
         id = turn.key(asked, "hook", hook, [value for name, value in given.items() if name != "agent"])
         run = HookRun(hook, id.removeprefix(f"{turn.id}/"), HookCall(given, operation=operation))
         run.asked = True
-        return _result(turn.run_hook(run, partial(_run, turn.host, turn.agent.by)))
-
-
-def _run(host: Any, by: Any, run: HookRun) -> HookRun:
-    """Run the handlers, and put what they decided into `run`."""
-    call, kind = run.given, CONTRACTS[run.hook].kind
-    if kind in ("collect", "around"):
-        run.value = host.call(run.hook, call, run.over)
-        run.by = by
-    else:
-        host.call(run.hook, call, run.over)
-        run.decide(lambda by: False)
-    return run
+        return _result(turn.run_hook(run))
 
 
 def _result(run: HookRun) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from connectagent.data import Continue, ToolCall, TraceEntry
@@ -37,8 +38,8 @@ class HookRun:
         self, hook: str, place: str, given: HookCall, convert: Callable[[Any], Any] = lambda value: value
     ) -> None:
         self.hook, self.place, self.given, self.convert = hook, place, given, convert
-        self.chained = CONTRACTS[hook].chained
-        self.around = CONTRACTS[hook].kind == "around"  # then handlers run again as long as the run has not ended
+        contract = CONTRACTS[hook]
+        self.chained, self.kind = contract.chained, contract.kind
         self.asked = False  # whether a plugin fired it, so that its end is always written
         self.original = given[self.chained] if self.chained else None
         self.over: list[list[Any]] = []
@@ -48,7 +49,7 @@ class HookRun:
 
     def ran(self, by: By, builtin: bool = False) -> None:
         """Note that a handler has run."""
-        if not builtin and not self.around:
+        if not builtin and self.kind != "around":  # those run again as long as the run has not ended
             self.last = by
             self.passed.append([by.get("plugin"), by.get("handler")])
         if self._call is not None and by.get("hook") == self.hook:
@@ -73,12 +74,16 @@ class HookRun:
             by, left = {"plugin": plugin, "handler": handler}, self._call if at >= last else None
             self._left.append((by, left, [plugin, handler] in edits))
 
-    def decide(self, is_last: Callable[[By], bool]) -> None:
-        """Take the handlers' decision; `is_last`: whether a handler runs after all others."""
-        if self.given.decided is not None:
+    def call(self, host: Any, agent: Any) -> HookRun:
+        """Call the handlers of the agent's host, and take what they decide."""
+        value = host.call(self.hook, self.given, self.over)
+        if self.kind == "collect" or self.kind == "around":
+            self.value, self.by = value, agent.by
+        elif self.kind == "first" and self.given.decided is not None:
             self.value, self.by = self.convert(self.given.decided.value), self.given.decided.by
         elif self.hook == "before_each_tool":
-            self.again = self._outdated(is_last)
+            self.again = self._outdated(partial(host.is_last, self.hook))
+        return self
 
     def editors(self, is_last: Callable[[By], bool]) -> list[list[Any]]:
         """The handlers that changed the call. They do not run again, since they would change it twice.

@@ -134,7 +134,7 @@ class Call:
         """The running handlers of a hook that made this call, as `[plugin, handler]`: they do not run for it."""
         if self.asked is None:
             return []
-        running = [self.asked.by, *self.turn.boundary.all_running()]
+        running = [self.asked.by, *self.turn.boundary.running]
         return [[by.get("plugin"), by.get("handler")] for by in running if by is not None and by.get("hook") == hook]
 
     def attempts(self) -> LLMResponse | None:

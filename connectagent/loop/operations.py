@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from connectagent import frame
@@ -37,7 +36,7 @@ class Operations:
     ended: Ending | None
     outward: tuple[Ending, str] | None
     touched: set[str]
-    _runs: dict[str, HookRun]
+    runs: dict[str, HookRun]
     conversation: Any
 
     @property
@@ -61,11 +60,6 @@ class Operations:
         self.end(Ending(data.get("result"), str(data["outcome"]), data["by"]), data.get("scope", "agent"))
 
     # -- operations ----------------------------------------------------------------------------
-
-    def ran(self, place: str, by: By, builtin: bool) -> None:
-        """Note that a handler of the hook at this place has run."""
-        if run := self._runs.get(place):
-            run.ran(by, builtin)
 
     def began(self, id: str, **more: Any) -> None:
         """Write that an operation begins, before anything of it happens."""
@@ -112,7 +106,7 @@ class Operations:
 
     def key(self, asked: Frame, kind: str, name: str, given: Any, key: str | None = None) -> str:
         """The place of an operation that a handler or tool asks for; a number distinguishes equal ones."""
-        if asked.by is not None and (run := self._runs.get(asked.place)):
+        if asked.by is not None and (run := self.runs.get(asked.place)):
             self._begin(run)
             self._close_handlers(asked, run)
         digest = input_digest(given) if key is None else in_id(key)
@@ -168,14 +162,9 @@ class Operations:
         if self.host.is_idle(hook):
             return None
         call = HookCall({"agent": self.agent, **given})
-
-        def run(operation: HookRun) -> None:
-            self.host.call(hook, call, operation.over)
-            operation.decide(partial(self.host.is_last, hook))
-
-        operation = HookRun(hook, f"{place}{hook}{suffix}", call, *[convert] if convert else [])
-        operation.leave_out(over)
-        return self.run_hook(operation, run)
+        run = HookRun(hook, f"{place}{hook}{suffix}", call, *[convert] if convert else [])
+        run.leave_out(over)
+        return self.run_hook(run)
 
     def chain(
         self,
@@ -189,15 +178,13 @@ class Operations:
         if self.host.is_idle(hook):
             return given[CONTRACTS[hook].chained], None
         call = HookCall({"agent": self.agent, **given}, convert, ready)
-        run = HookRun(hook, place + hook, call)
-        self.run_hook(run, lambda operation: self.host.call(hook, call, operation.over))
+        run = self.run_hook(HookRun(hook, place + hook, call))
         return call[run.chained], call.decided
 
     def notify(self, hook: str, place: str = "", ready: Callable[[], None] = nothing, **given: Any) -> None:
         """Run the handlers of a hook."""
         if not self.host.is_idle(hook):
-            call = HookCall({"agent": self.agent, **given}, None, ready)
-            self.run_hook(HookRun(hook, place + hook, call), lambda run: self.host.call(hook, call, run.over))
+            self.run_hook(HookRun(hook, place + hook, HookCall({"agent": self.agent, **given}, None, ready)))
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
         """Run the handlers of a hook; the rejection, if one of them refuses."""
@@ -207,21 +194,20 @@ class Operations:
             return rejection
         return None
 
-    def run_hook(self, run: HookRun, handlers: Callable[[HookRun], None]) -> HookRun:
+    def run_hook(self, run: HookRun) -> HookRun:
         """Run a hook's handlers as one operation, or look up its result."""
         if not self.host.has_others(run.hook):  # only the package's own, which change nothing
-            handlers(run)
-            return run
+            return run.call(self.host, self.agent)
         run.id = id = f"{self.id}/{run.place}"
         if self.past is not None:
             if self._looked_up(run):
                 return run
             self._begin_again(run, self.past)
-        self._runs[id] = run
+        self.runs[id] = run
         ended = self.ended
         try:
             with self.within(id):
-                handlers(run)
+                run.call(self.host, self.agent)
         except ToolRejected as rejection:
             self._close(run, ended, rejected=str(rejection), by=self.boundary.owner_of(rejection))
             raise
@@ -234,15 +220,15 @@ class Operations:
             self._fail(run, error)
             raise
         finally:
-            del self._runs[id]
+            del self.runs[id]
         self._close(run, ended)
         return run
 
     def _close(self, run: HookRun, ended: Ending | None, **line: Any) -> None:
         """Write what the handlers decided, or that they changed something; nothing if they only observed."""
         if self.past is not None and not line:
-            finish(self, run.id, None if run.around else run.passed[run.known :])
-        line = {**run.as_data(self.has_changes(run.id)), **line}
+            finish(self, run.id, None if run.kind == "around" else run.passed[run.known :])
+        line = {**run.as_data(run.hook != "before_llm" or self.has_changes(run.id)), **line}
         if self.ended is not ended and self.ended is not None:
             line["ended"] = self.ending_as_data()
         if line or run.asked or run.id in self.touched:

@@ -174,7 +174,8 @@ class _Boundary:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._remote.turn.boundary, name)
 
-    def all_running(self) -> list[Any]:
+    @property
+    def running(self) -> list[Any]:
         """The handlers that are running for what the body asks: none of them asks itself."""
         return []
 

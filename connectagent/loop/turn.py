@@ -71,7 +71,7 @@ class Turn(Operations):
         self.heard: set[str] = set()  # the agents that have seen the user's message
         self.line: TraceEntry = {}  # the closing entry of an inner turn
         self.touched: set[str] = set()  # the places at which something in the conversation was changed
-        self._runs: dict[str, HookRun] = {}
+        self.runs: dict[str, HookRun] = {}
         if self.parent is None:
             self._ordinals: dict[str, int] = {}
             self._errors: dict[int, tuple[BaseException, list[str]]] = {}
@@ -342,7 +342,7 @@ class Turn(Operations):
         """Write an entry of the trace into the log, and pass it to the consumer of a streamed turn."""
         if (at := entry.get("at")) is not None:
             self.touched.add(at)
-            if run := self._runs.get(at):
+            if run := self.runs.get(at):
                 self._begin(run)
         self.log.append(self.conversation.snapshot.traced.copied(entry))
         for listener in self.listeners:

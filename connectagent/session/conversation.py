@@ -64,7 +64,7 @@ class Conversation:
         state: dict[str, Any] | None = None,
         labels: dict[str, str] | None = None,
     ) -> None:
-        self._around = around
+        self._around, self._running = around, around.boundary
         self.name, self.labels = name, labels or {}
         self._pending = PendingEntries()
         self.session: dict[str, Any] = {} if session is None else session
@@ -168,7 +168,7 @@ class Conversation:
         A model's answer has no trace entry besides its `llm_call`, unless messages were changed meanwhile, or a
         handler failed, after which there may be none: then another entry says where it is.
         """
-        self._around.settle()
+        self._running.settle()
         self.snapshot.insert(message)
         index = len(self.session["messages"]) - 1
         if by is not None:
@@ -195,7 +195,7 @@ class Conversation:
         self._change_state(lambda state: state.update({key: value}), by)
 
     def _change_state(self, change: Callable[[dict[str, Any]], Any], by: By) -> None:
-        self._around.settle()
+        self._running.settle()
         state, before = self.session["state"], self.snapshot.copy["state"]
         change(state)
         delta = state_delta(before, state)
@@ -206,7 +206,7 @@ class Conversation:
     def merge(self, change: dict[str, Any]) -> None:
         """Merge an inner agent's changes of the state, which its closing entry records."""
         if any(change.get(key) for key in ("delta", "appended", "removed")):
-            self._around.settle()
+            self._running.settle()
             merge_change(self.session["state"], change)
             self.snapshot.copy["state"] = copy_of(self.session["state"])
 
@@ -250,9 +250,9 @@ class Conversation:
         """Add an entry to the trace and announce it."""
         if self._repeats and self._is_repeated(entry):
             return
-        self._around.settle()
-        if self._around.pending():
-            self._around.announce_pending()
+        self._running.settle()
+        if self._running.pending:
+            self._running.announce_pending()
         self._add(entry)
         self._emit(entry)
 
@@ -292,7 +292,7 @@ class Conversation:
         """
         self.announced += len(entries)
         pending = self._pending
-        pending.entries += [(entry, [*(pending.causes or ()), *self._around.all_running()]) for entry in entries]
+        pending.entries += [(entry, [*(pending.causes or ()), *self._running.running]) for entry in entries]
         if pending.causes is not None:
             return
         errors: list[BaseException] = []
@@ -331,7 +331,7 @@ class Conversation:
 
     def answer(self, call: ToolCall, content: Any) -> None:
         """Put a result after the assistant message that asked for it, or replace the one that is there."""
-        self._around.settle()
+        self._running.settle()
         index, there = place_of_result(self.session["messages"], call.id)
         if there is not None:
             if not same(there.get("content"), content):
@@ -347,7 +347,7 @@ class Conversation:
 
     def amend_entry(self, entry: TraceEntry, **changed: Any) -> None:
         """Change an entry of the trace."""
-        self._around.settle()
+        self._running.settle()
         self.snapshot.traced.amend(entry, changed)
 
     def begin_round(self, calls: list[dict[str, Any]]) -> None:

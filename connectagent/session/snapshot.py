@@ -89,37 +89,34 @@ class Snapshot:
         self._replaced(index, index + 1, 0)
         self.valid = min(self.valid, index)
 
-    def begin(self, by: By) -> None:
-        """Note that a handler or tool is about to run: later changes are attributed to it."""
-        self.deltas.pop(id(by), None)
-        self.sync()
-
     def sync(self) -> None:
         """Copy what the loop changed, except messages and state, which have methods of their own."""
         copy, session = self.copy, self.session
         if len(copy) != len(session):
             for key in [key for key in copy if key not in session]:
                 del copy[key]
+        copy["trace"] = self.trace
         for key, value in session.items():
-            if key == "messages" or key == "state" or key == "trace":
+            if value is copy.get(key, self) or key == "messages" or key == "state" or key == "trace":
                 continue
             if type(value) is not dict and type(value) is not list:
                 copy[key] = value
             elif not same(value, copy.get(key)):  # a comparison costs a tenth of a copy
                 copy[key] = clone(value)
-        copy["trace"] = self.trace
 
     def unchanged(self) -> bool:
         """Whether the session is what it was at the last `sync`."""
-        if self.session.get("messages") is not self.messages:
-            return False
-        if self.session.get("trace") is not self.trace:  # an equal copy would hide what the loop adds
-            return False
+        session = self.session
+        if session.get("messages") is not self.messages or session.get("trace") is not self.trace:
+            return False  # an equal copy would hide what the loop adds
         trace, traced = self.trace, self.traced
         start = traced.start
         if len(trace) != start + len(traced.copies) or (start and trace[start - 1] is not traced.past[-1]):
             return False
-        return same(self.session, self.copy) and same(trace[start:], traced.copies)
+        try:
+            return bool(session == self.copy and trace[start:] == traced.copies)
+        except Exception:  # something that cannot be compared, like an array
+            return False
 
     def has_strayed(self) -> bool:
         """Whether messages, state or trace changed while only the loop was running."""
@@ -281,7 +278,11 @@ _EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})
 
 def peek(arguments: dict[str, Any]) -> dict[str, Any]:
     """A comparable copy of the arguments that a handler may edit."""
-    return {name: peek_one(value) for name, value in arguments.items() if name in _EDITABLE}
+    peeked = {}
+    for name in arguments:
+        if name in _EDITABLE:
+            peeked[name] = peek_one(arguments[name])
+    return peeked
 
 
 def is_as_before(then: Any, value: Any) -> bool:

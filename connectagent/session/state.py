@@ -21,10 +21,13 @@ def same(left: Any, right: Any) -> bool:
 
 def clone(value: Any) -> Any:
     """A copy of a value with plain dicts and lists; everything else in it is shared."""
-    kind = type(value)
-    if kind is dict or isinstance(value, dict):
-        return {key: item if type(item) in ATOMS else clone(item) for key, item in value.items()}
-    if kind is list or isinstance(value, list):
+    if isinstance(value, dict):
+        copied = dict(value)
+        for key, item in copied.items():
+            if type(item) not in ATOMS:
+                copied[key] = clone(item)
+        return copied
+    if isinstance(value, list):
         return [item if type(item) in ATOMS else clone(item) for item in value]
     return value
 

@@ -8,20 +8,25 @@ from connectagent.data import TraceEntry
 from connectagent.session.snapshot import By
 
 
-class Surroundings(Protocol):
-    """What a conversation needs from the agent around it."""
+class Running(Protocol):
+    """The handlers and tools that are running, innermost last; None for one that is not watched."""
+
+    running: list[By | None]
+    pending: list[TraceEntry]  # are traced before the loop's next entry
 
     def settle(self) -> None:
         """Trace what the running handler or tool has changed so far."""
 
-    def pending(self) -> bool:
-        """Whether entries wait to be traced before the loop's next one."""
-
     def announce_pending(self) -> None:
         """Trace the entries that wait."""
 
-    def all_running(self) -> list[By | None]:
-        """Whose code is running, innermost last."""
+
+class Surroundings(Protocol):
+    """What a conversation needs from the agent around it."""
+
+    @property
+    def boundary(self) -> Running:
+        """What is running in the agent."""
 
     def place(self) -> str | None:
         """The current place in the turn; None outside of turns."""

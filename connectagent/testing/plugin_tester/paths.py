@@ -83,8 +83,8 @@ class PathModel(ScriptedLLM):
     def _asking(self) -> Any:
         """The handler or tool that asks; None for the loop."""
         here = frame.current()
-        if here is None or here.turn.agent is not self.agent or self.agent.boundary.running() is not None:
-            return self.agent.boundary.running()
+        if here is None or here.turn.agent is not self.agent or self.agent.boundary.innermost() is not None:
+            return self.agent.boundary.innermost()
         return here.by if here.by is not None else SHADOWED if is_aside({"id": here.id}) else None
 
 

@@ -229,7 +229,7 @@ class Player:
         self, model: str, messages: list[Message], tools: list[dict[str, Any]], output: type[Any] | None = None
     ) -> LLMResponse:
         """The turn's next answer, whatever the request is; the request is remembered."""
-        asking, here = self.agent.boundary.running(), frame.current()
+        asking, here = self.agent.boundary.innermost(), frame.current()
         if here is not None and is_aside({"id": here.id}):
             return self._answer_aside(model, here.id)
         if asking is not None:  # it called `complete()` itself, which is in no trace
