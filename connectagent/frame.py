@@ -29,7 +29,7 @@ _of_handler = lru_cache(maxsize=1024)(handler_in_id)
 
 
 class Frame:
-    """Where code runs inside a turn, and whose it is. Immutable.
+    """Where code runs inside a turn, and whose it is: `with frame:` runs code in it, one block at a time.
 
     Args:
         turn: the turn.
@@ -42,7 +42,7 @@ class Frame:
         place: the operation to which changes made here belong; by default `id`.
     """
 
-    __slots__ = ("account", "body", "by", "call", "id", "place", "turn")
+    __slots__ = ("_outer", "account", "body", "by", "call", "id", "place", "turn")
 
     def __init__(
         self,
@@ -66,6 +66,18 @@ class Frame:
         """The same frame in a parallel body; None: on the turn's own thread."""
         return Frame(self.turn, self.id, self.by, self.account, body, self.call, self.place)
 
+    def __enter__(self) -> Frame:  # not a generator: contextlib would set attributes of exceptions that pass
+        if self.turn.ident == get_ident():
+            self.turn.innermost = self
+        self._outer: Token[Frame | None] = CURRENT.set(self)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        CURRENT.reset(self._outer)
+        here = CURRENT.get()
+        if here is not None and here.turn.ident == get_ident():
+            here.turn.innermost = here
+
     def __repr__(self) -> str:
         return f"Frame({self.id!r})"
 
@@ -75,34 +87,3 @@ CURRENT: ContextVar[Frame | None] = ContextVar("connectagent_frame", default=Non
 
 current = CURRENT.get
 """The frame in which this code runs; None outside of turns, and in threads without one."""
-
-
-def enter(frame: Frame | None) -> Token[Frame | None]:
-    """Run what follows in a frame, until `leave`."""
-    if frame is not None and frame.turn.ident == get_ident():
-        frame.turn.innermost = frame
-    return CURRENT.set(frame)
-
-
-def leave(token: Token[Frame | None]) -> None:
-    """Go back to the frame in which `enter` was called."""
-    CURRENT.reset(token)
-    here = CURRENT.get()
-    if here is not None and here.turn.ident == get_ident():
-        here.turn.innermost = here
-
-
-class within:  # not a generator: contextlib would set attributes of exceptions that pass
-    """Run what follows in a frame: `with within(frame):`."""
-
-    __slots__ = ("_frame", "_token")
-
-    def __init__(self, frame: Frame) -> None:
-        self._frame = frame
-
-    def __enter__(self) -> Frame:
-        self._token = enter(self._frame)
-        return self._frame
-
-    def __exit__(self, *raised: object) -> None:
-        leave(self._token)

@@ -102,7 +102,7 @@ class Resources:
         """Run the function of a resource, up to its yield, outside of the turn."""
         given = self.give(handler.resources, described(handler))
         given |= {"agent": self._agent.root} if "agent" in (*handler.positional, *handler.keywords) else {}
-        token, outer = frame.enter(None), getattr(_setup, "name", None)
+        token, outer = frame.CURRENT.set(None), getattr(_setup, "name", None)
         _setup.name = handler.opts["name"]
         try:
             return _begun(handler.function(**given))
@@ -112,7 +112,7 @@ class Resources:
             ) from error
         finally:
             _setup.name = outer
-            frame.leave(token)
+            frame.CURRENT.reset(token)
 
 
 def refuse_in_setup(what: str) -> None:

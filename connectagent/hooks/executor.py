@@ -73,13 +73,12 @@ class HookCall(dict[str, Any]):
         self,
         arguments: Mapping[str, Any],
         convert: Callable[[Any], Any] | None = None,
-        ready: Callable[[], None] = nothing,
         operation: Callable[[], Any] | None = None,
     ) -> None:
         super().__init__(arguments)
         self.operation = operation
         self.convert = convert
-        self.ready = ready
+        self.ready: Callable[[], None] = nothing
         self.decided: HandlerValue | None = None
 
 

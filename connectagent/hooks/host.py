@@ -19,7 +19,7 @@ from connectagent.errors import HookResultError, PluginError, short
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
-from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration, nothing
+from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration
 from connectagent.hooks.handler import RESOURCE, Handler, name_of, who
 from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, OPTIONS, SPECS
 from connectagent.session.snapshot import By
@@ -259,11 +259,12 @@ class Host(pluggy.PluginManager):
 
     # -- calling a hook --------------------------------------------------------------------------
 
-    def has_others(self, hook: str) -> bool:
-        """Whether a hook has handlers of plugins that are not built in, or calls are monitored."""
-        for one in getattr(self.hook, hook)._hookimpls:  # asked often: a generator would take longer than the answer
-            if not one.plugin.handler.builtin:
-                return True
+    def has_others(self, *hooks: str) -> bool:
+        """Whether one of the hooks has handlers of plugins that are not built in, or calls are monitored."""
+        for hook in hooks:  # asked often: a generator would take longer than the answer
+            for one in getattr(self.hook, hook)._hookimpls:
+                if not one.plugin.handler.builtin:
+                    return True
         return self._inner_hookexec is not self._executor
 
     def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
@@ -271,28 +272,29 @@ class Host(pluggy.PluginManager):
 
         `call` has what they decided, and by whom.
         """
-        return self._call(hook, call, self._named(hook, over) if over else ())
+        caller: pluggy.HookCaller = getattr(self.hook, hook)
+        if over:
+            caller = self.subset_hook_caller(hook, self._named(hook, over))
+        # Directly: `call_extra` would inspect each function's signature every time.
+        return self._inner_hookexec(hook, caller.get_hookimpls(), call, CONTRACTS[hook].kind == "first")
 
-    def observe(
-        self, hook: str, but: Iterable[By | None] = (), ready: Callable[[], None] = nothing, /, **arguments: Any
-    ) -> None:
+    def observe(self, hook: str, but: Iterable[By | None] = (), /, **arguments: Any) -> None:
         """Call every handler; none may return a value.
 
         Args:
             hook: the hook.
             but: handlers to leave out: those of `on_trace` do not get the entries that they cause.
-            ready: is called before each handler.
             arguments: the hook's arguments.
         """
         if self.is_idle(hook):
             return
         excluded = {id(by) for by in but}
-        gone = [one for one in self.handlers(hook) if id(one.by) in excluded] if excluded else ()
-        self._call(hook, HookCall(arguments, None, ready), gone)
+        over = [[one.plugin, one.by["handler"]] for one in self.handlers(hook) if id(one.by) in excluded]
+        self.call(hook, HookCall(arguments), over)
 
     def collect(self, hook: str, **arguments: Any) -> list[Any]:
         """Call every handler and return the values, without None."""
-        return list(self._call(hook, HookCall(arguments)))
+        return list(self.call(hook, HookCall(arguments)))
 
     def around(
         self,
@@ -305,8 +307,7 @@ class Host(pluggy.PluginManager):
         """Run an operation inside the hook's handlers, the first one outermost, without those in `over`."""
         if self.is_idle(hook):
             return operation()
-        gone = self._named(hook, over) if over else ()
-        return self._call(hook, HookCall(arguments, convert, operation=operation), gone)
+        return self.call(hook, HookCall(arguments, convert, operation=operation), over)
 
     def halves(self, hook: str, over: Over = ()) -> tuple[Any, list[Handler]]:
         """The executor and the around handlers, for running their two halves apart from the operation.
@@ -328,11 +329,6 @@ class Host(pluggy.PluginManager):
     def is_idle(self, hook: str) -> bool:
         """Whether a call would do nothing: no handler, and no monitoring."""
         return not getattr(self.hook, hook)._hookimpls and self._inner_hookexec is self._executor
-
-    def _call(self, hook: str, call: HookCall, but: Sequence[Handler] = ()) -> Any:
-        """Run the implementations directly: `call_extra` would inspect each function's signature every time."""
-        caller: pluggy.HookCaller = self.subset_hook_caller(hook, but) if but else getattr(self.hook, hook)
-        return self._inner_hookexec(hook, caller.get_hookimpls(), call, CONTRACTS[hook].kind == "first")
 
     def require(self, decision: HandlerValue, *kinds: type) -> None:
         """Refuse a value that the hook takes in other cases only.

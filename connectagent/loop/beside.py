@@ -210,7 +210,7 @@ class Body:
             self._enter()
 
     def _work(self, function: Callable[[], Any], own: Frame) -> None:
-        frame.enter(own)
+        frame.CURRENT.set(own)
         stops.set(self._stops)
         value, error = None, None
         try:
@@ -341,7 +341,7 @@ class Body:
 
 def in_frame(here: Frame, work: Callable[[], Any]) -> Any:
     """Run something in a frame."""
-    with frame.within(here):
+    with here:
         return work()
 
 

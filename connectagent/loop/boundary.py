@@ -29,6 +29,7 @@ from connectagent.tools.tool import Tool
 threads: Callable[[], int] = getattr(_thread, "_count", lambda: threading.active_count() - 1)
 SLOW_S = 0.005  # a handler call that takes longer is listed by itself
 MOST_SLOW = 1000  # the most slow calls listed for one turn
+_NOWHERE = contextlib.nullcontext()  # outside of turns there is no frame
 _MAY_PAUSE = ("before_llm", "before_tools", "before_each_tool")
 _MAY_REJECT = ("before_tools", "before_each_tool")
 
@@ -138,25 +139,24 @@ class Boundary:
         snapshot = None if handler.builtin else self.snapshot
         before = None if snapshot is None else self._begin(snapshot, handler, arguments)
         here = frame.current()
-        token = frame.enter(None if here is None else here.of_handler(handler.by, handler.account))
-        self.running.append(None if handler.builtin else handler.by)
-        started, since = time.perf_counter(), self.blames
-        try:
-            value = function(*given)
-        except BaseException as error:
-            decided = error is expected or _is_decision(error, handler)
-            if snapshot is not None:
-                self._take_changes(handler, arguments, before) if decided else self.roll_back(snapshot, before)
-            if error is not expected:
-                self._blame_raised(error, handler, since, decided)
-            raise
-        else:
-            if snapshot is not None:
-                self._take_changes(handler, arguments, before)
-            return value
-        finally:
-            self._leave(handler, here, started)
-            frame.leave(token)
+        with _NOWHERE if here is None else here.of_handler(handler.by, handler.account):
+            self.running.append(None if handler.builtin else handler.by)
+            started, since = time.perf_counter(), self.blames
+            try:
+                value = function(*given)
+            except BaseException as error:
+                decided = error is expected or _is_decision(error, handler)
+                if snapshot is not None:
+                    self._take_changes(handler, arguments, before) if decided else self.roll_back(snapshot, before)
+                if error is not expected:
+                    self._blame_raised(error, handler, since, decided)
+                raise
+            else:
+                if snapshot is not None:
+                    self._take_changes(handler, arguments, before)
+                return value
+            finally:
+                self._leave(handler, here, started)
 
     def _begin(self, snapshot: Snapshot, handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
         self.settle()

@@ -46,7 +46,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
     agent, place = turn.agent, f"{turn.iteration}/"
     messages, tools = turn.conversation.session["messages"], agent.tools.schemas()
     request = LLMRequest(messages, tools, agent.llm.model, agent.call_options())
-    if any(map(turn.host.has_others, _GIVEN)):  # agents may share the schemas
+    if turn.host.has_others(*_GIVEN):  # agents may share the schemas
         request.tools, request._tools_seen = turn.own_tools(tools), tools
     call = Call(turn, request, f"{turn.id}/{place[:-1]}")
     answer = turn.decide("before_llm", place, as_response, request=request)
@@ -220,7 +220,7 @@ class Attempt:
         over = call.running("around_llm")
         given: dict[str, Any] = {"agent": turn.agent, "request": self.request}
         try:
-            with turn.within(self.id):
+            with turn.inside(self.id):
                 response = turn.host.around("around_llm", self._ask, as_response, over, **given)
         except TurnEnded:
             self._not_made()

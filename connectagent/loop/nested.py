@@ -108,7 +108,7 @@ def _beside(body: Any, turn: Turn) -> str:
 
 def _framed(turn: Turn) -> str:
     try:
-        with frame.within(turn.frame):
+        with turn.frame:
             result = run_turn(turn)
         if turn.past is not None:
             finish(turn, turn.id)

@@ -11,7 +11,7 @@ from connectagent import frame
 from connectagent.data import Log, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.frame import Frame, handler_in_id, in_id
-from connectagent.hooks.executor import HandlerValue, HookCall, nothing
+from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.divergence import expect, finish
 from connectagent.loop.ending import Ending
@@ -95,14 +95,14 @@ class Operations:
         """Whether handlers of a hook changed anything, as far as this process knows: before a resume they may have."""
         return id in self.touched or self.past is not None
 
-    def within(self, id: str, call: ToolCall | None = None) -> frame.within:
-        """Run an operation in a frame of its own; `call`: the tool call that it is."""
+    def inside(self, id: str, call: ToolCall | None = None) -> Frame:
+        """The frame of an operation that begins here; `call`: the tool call that it is."""
         outer = frame.current()
         if outer is None:
-            return frame.within(Frame(self, id, call=call))
+            return Frame(self, id, None, None, None, call)
         if outer.turn is not self:
-            return frame.within(Frame(self, id, None, outer.account, None, call))
-        return frame.within(Frame(self, id, None, outer.account, outer.body, call or outer.call))
+            return Frame(self, id, None, outer.account, None, call)
+        return Frame(self, id, None, outer.account, outer.body, call or outer.call)
 
     def key(self, asked: Frame, kind: str, name: str, given: Any, key: str | None = None) -> str:
         """The place of an operation that a handler or tool asks for; a number distinguishes equal ones."""
@@ -163,7 +163,8 @@ class Operations:
             return None
         call = HookCall({"agent": self.agent, **given})
         run = HookRun(hook, f"{place}{hook}{suffix}", call, *[convert] if convert else [])
-        run.leave_out(over)
+        if over:
+            run.leave_out(over)
         return self.run_hook(run)
 
     def chain(
@@ -171,20 +172,24 @@ class Operations:
         hook: str,
         place: str = "",
         convert: Callable[[Any], Any] | None = None,
-        ready: Callable[[], None] = nothing,
+        last: TraceEntry | None = None,
         **given: Any,
     ) -> tuple[Any, HandlerValue | None]:
-        """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
+        """Let each handler of a hook see and replace a value; the value, and the last `Continue`.
+
+        Args:
+            last: an entry that stays the last of the trace for each of them.
+        """
         if self.host.is_idle(hook):
             return given[CONTRACTS[hook].chained], None
-        call = HookCall({"agent": self.agent, **given}, convert, ready)
-        run = self.run_hook(HookRun(hook, place + hook, call))
+        call = HookCall({"agent": self.agent, **given}, convert)
+        run = self._run_behind(last, HookRun(hook, place + hook, call))
         return call[run.chained], call.decided
 
-    def notify(self, hook: str, place: str = "", ready: Callable[[], None] = nothing, **given: Any) -> None:
-        """Run the handlers of a hook."""
+    def notify(self, hook: str, place: str = "", last: TraceEntry | None = None, **given: Any) -> None:
+        """Run the handlers of a hook; `last` as for `chain`."""
         if not self.host.is_idle(hook):
-            self.run_hook(HookRun(hook, place + hook, HookCall({"agent": self.agent, **given}, None, ready)))
+            self._run_behind(last, HookRun(hook, place + hook, HookCall({"agent": self.agent, **given})))
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
         """Run the handlers of a hook; the rejection, if one of them refuses."""
@@ -193,6 +198,12 @@ class Operations:
         except ToolRejected as rejection:
             return rejection
         return None
+
+    def _run_behind(self, last: TraceEntry | None, run: HookRun) -> HookRun:
+        if last is None:
+            return self.run_hook(run)
+        with self.conversation.ending_with(last) as run.given.ready:
+            return self.run_hook(run)
 
     def run_hook(self, run: HookRun) -> HookRun:
         """Run a hook's handlers as one operation, or look up its result."""
@@ -206,7 +217,7 @@ class Operations:
         self.runs[id] = run
         ended = self.ended
         try:
-            with self.within(id):
+            with self.inside(id):
                 run.call(self.host, self.agent)
         except ToolRejected as rejection:
             self._close(run, ended, rejected=str(rejection), by=self.boundary.owner_of(rejection))

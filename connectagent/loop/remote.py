@@ -268,7 +268,7 @@ class Stack:
         return self._thread.ident is not None and not self.over.is_set()
 
     def _work(self) -> None:
-        frame.enter(self._own)
+        frame.CURRENT.set(self._own)
         run, turn = self.run, self.run.turn
         run.turn = Remote(self.body, self.body.context, whole=True)
         try:

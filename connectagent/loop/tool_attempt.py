@@ -93,7 +93,7 @@ class ToolAttempt:
             return
         turn.began(self.id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
         run = partial(self._run, tool)
-        with turn.within(self.id, call):
+        with turn.inside(self.id, call):
             value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
         if turn.past is not None:
             finish(turn, self.id)

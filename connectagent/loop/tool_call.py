@@ -169,8 +169,7 @@ class ToolRun:
             conversation.place(self.call, self.entry)
         self._recover()
         given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}
-        with conversation.ending_with(self.entry) as ready:
-            result, _ = turn.chain("after_each_tool", self.place, self._take_result, ready, **given)
+        result, _ = turn.chain("after_each_tool", self.place, self._take_result, self.entry, **given)
         if result is not given["result"] and result != self.entry.get("result"):  # it comes from the log
             self._take_result(result)
 

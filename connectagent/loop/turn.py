@@ -200,7 +200,8 @@ class Turn(Operations):
         result, more = self.chain(
             "on_complete", f"{session['iteration']}/", result=ending.result, outcome=ending.outcome
         )
-        self.boundary.announce_pending()
+        if self.boundary.pending:
+            self.boundary.announce_pending()
         session["result"] = result
         return more
 
@@ -241,12 +242,13 @@ class Turn(Operations):
     def count(self, usage: TokenUsage | None) -> None:
         """Count an attempt at a model, here and in the turns around this one."""
         asked, accounts = frame.current(), {}
-        for turn in (self, *self.callers()):
+        turn: Turn | None = self
+        while turn is not None:
             turn.spent.add(usage)
             turn.agent.spent.add(usage)
             if asked is not None and asked.account is not None:  # of the handler that asked
                 accounts[id_of(asked.account)] = asked.account
-            asked = turn.asked
+            asked, turn = turn.asked, turn.parent
         for account in accounts.values():
             account.spent.add(usage)
 
@@ -299,7 +301,7 @@ class Turn(Operations):
 
     def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:
         """Apply the changes of a parallel body, from its own list or from a line."""
-        with self.within(place):
+        with self.inside(place):
             for change in changes:
                 if "turn" not in change:
                     self.boundary.change_state(change["by"], change)
@@ -326,9 +328,8 @@ class Turn(Operations):
 
     def decisions_about(self, run: Any) -> Decisions | None:
         """The decisions about a call; None if no handler could decide or change it."""
-        others, idle = self.host.has_others, self.host.is_idle
-        may_change = others("around_tool") or others("before_each_tool") or others("on_error")
-        if not may_change and idle("before_each_tool"):
+        may_change = self.host.has_others("around_tool", "before_each_tool", "on_error")
+        if not may_change and self.host.is_idle("before_each_tool"):
             return None
         return Decisions(run.call, run.place, partial(self.host.is_last, "before_each_tool"), may_change)
 

@@ -16,7 +16,6 @@ from connectagent.session.state import (
     clone,
     copy_of,
     drop_temporary,
-    is_temporary,
     lasting,
     merge_change,
     mergeable,
@@ -142,10 +141,12 @@ class Conversation:
         """Clear the pending calls and the `temp:` state of the turn."""
         self._repeats = {}
         self.session.update(pending_tool=None, pending_tools=None)
-        state = self.session.get("state")
-        self.dropped = {key: state[key] for key in state if is_temporary(key)} if isinstance(state, dict) else {}
-        if isinstance(state, dict) and drop_temporary(state):
-            self.snapshot.copy["state"] = copy_of(state)
+        state, self.dropped = self.session.get("state"), {}
+        if isinstance(state, dict):
+            before = dict(state)
+            if drop_temporary(state):
+                self.dropped = {key: before[key] for key in before if key not in state}
+                self.snapshot.copy["state"] = copy_of(state)
         self.snapshot.sync()
 
     def beginning_for(self, log: Any, system_prompt: str, own_state: bool) -> dict[str, Any]:

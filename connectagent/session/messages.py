@@ -117,8 +117,11 @@ def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | No
     index = find_round(messages, call_id)
     if index is None:
         return None, None
-    ids = [call["id"] for call in messages[index]["tool_calls"]]
-    before = set(ids[: ids.index(call_id)])
+    before = set()
+    for call in messages[index]["tool_calls"]:
+        if call["id"] == call_id:
+            break
+        before.add(call["id"])
     index += 1
     while index < len(messages) and messages[index].get("tool_call_id") in before:
         index += 1
@@ -162,11 +165,14 @@ def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
 
 def says_nothing(messages: Sequence[Message]) -> bool:
     """Whether nothing of a conversation would be sent: orphaned results and empty answers are left out."""
-    return all(
-        message["role"] == "tool"
-        or (message["role"] == "assistant" and not message.get("tool_calls") and not text_of(message.get("content")))
-        for message in messages
-    )
+    for message in messages:
+        role = message["role"]
+        if role == "assistant":
+            if message.get("tool_calls") or text_of(message.get("content")):
+                return False
+        elif role != "tool":
+            return False
+    return True
 
 
 def sendable(messages: list[Message]) -> list[Message]:

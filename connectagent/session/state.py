@@ -102,9 +102,10 @@ def drop_temporary(value: Any) -> bool:
     """Remove the keys that live for one turn, and return whether there was one."""
     dropped = False
     if isinstance(value, dict):
-        for key in [key for key in value if is_temporary(key)]:
-            del value[key]
-            dropped = True
+        for key in tuple(value):
+            if is_temporary(key):
+                del value[key]
+                dropped = True
     if isinstance(value, dict | list | tuple):
         for item in value.values() if isinstance(value, dict) else value:
             dropped |= drop_temporary(item)
