@@ -9,6 +9,7 @@ from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Abandoned, Pause, Waiting
 from connectagent.frame import Frame
+from connectagent.loop.call_entry import new_entry
 from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.remote import Remote
 from connectagent.loop.tool_call import ToolRun
@@ -114,4 +115,4 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
 
 def _skipped(turn: Turn, call: ToolCall) -> None:
     skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
-    turn.conversation.trace_quietly({**turn.new_entry(call), **skipped})
+    turn.conversation.trace_quietly({**new_entry(turn, call), **skipped})

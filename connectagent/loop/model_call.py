@@ -22,7 +22,7 @@ from connectagent.loop.described import (
     outlined,
     shown_call,
 )
-from connectagent.loop.stored import sent_before, stored_response, with_changes
+from connectagent.loop.stored import own_tools, sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.records.sent import difference, sent_digest
 from connectagent.session.journal import CLOSED
@@ -47,7 +47,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
     messages, tools = turn.conversation.session["messages"], agent.tools.schemas()
     request = LLMRequest(messages, tools, agent.llm.model, agent.call_options())
     if turn.host.has_others(*_GIVEN):  # agents may share the schemas
-        request.tools, request._tools_seen = turn.own_tools(tools), tools
+        request.tools, request._tools_seen = own_tools(turn, tools), tools
     call = Call(turn, request, f"{turn.id}/{place[:-1]}")
     answer = turn.decide("before_llm", place, as_response, request=request)
     if turn.ended is not None:
@@ -371,7 +371,8 @@ class Attempt:
         self.turn.conversation.amend_entry(self.entry, **value, by=by)
         if self.conversation is not None:
             self.conversation.answered()
-        self.turn.trace_once(change, f"{self.id}/recovered")
+        if self.turn.closing(id := f"{self.id}/recovered") is None:
+            self.turn.conversation.trace({**change, "id": id})
         return response
 
 

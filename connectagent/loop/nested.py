@@ -162,7 +162,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
                 agent.conversation.set_state(state, caller.agent.by)
                 base = copy_of(agent.conversation.session["state"])
             result = _beside(asked.body, turn)
-            ending = {"outcome": agent.conversation.session["outcome"], "result": result, **turn.wanted()}
+            ending = {"outcome": agent.conversation.session["outcome"], "result": result, **_wanted(turn)}
         except Abandoned:
             turn.abandoned = True
             raise
@@ -229,6 +229,18 @@ def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any])
             caller.conversation.unmerged.append(change)
             change = {}
         caller.take_closing(turn.line, change)
+
+
+def _wanted(turn: Turn) -> dict[str, Any]:
+    """What a turn asks of the turns around it: a handoff, or to end too."""
+    wanted: dict[str, Any] = {}
+    if turn.request is not None:
+        wanted["handoff"] = turn.request.as_data()
+    if turn.outward is not None:
+        ending, scope = turn.outward
+        result = turn.conversation.session["result"] if ending.result is None else ending.result
+        wanted["outward"] = {**ending._asdict(), "result": result, "scope": scope}
+    return wanted
 
 
 def _refuse_waiting(agent: Any) -> None:

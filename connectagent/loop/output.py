@@ -116,6 +116,22 @@ class Form(Asked):
             return _wrong(error)
         return None
 
+    def fits(self, turn: Any, response: LLMResponse) -> bool:
+        """Whether the model's answer in a turn has this form; otherwise ask for a correction.
+
+        Raises:
+            OutputError: the model has used all its attempts.
+        """
+        wrong = self.problem(response, turn.agent.llm)
+        if wrong is None:
+            return True
+        if not turn.is_known(f"{turn.place}/model1"):  # answers of an earlier process do not count
+            turn.misfits += 1
+        if turn.misfits > turn.agent.output_retries:
+            raise self.misfit(turn.agent.llm, wrong, response.content or "")
+        turn.conversation.append(self.again(wrong), by={"plugin": "connectagent"})
+        return False
+
     def again(self, wrong: str) -> Message:
         """The message that asks the model to correct an answer that does not fit."""
         return {"role": "user", "content": f"That does not fit {self.name}:\n{wrong}\nAnswer again, correctly."}

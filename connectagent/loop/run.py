@@ -51,7 +51,7 @@ def answer(turn: Turn) -> Ending:
         response = iterate(turn)
         if response is not None and response.tool_calls:
             run_tools(turn, response.tool_calls)
-        elif response is not None and turn.ended is None and (turn.output is None or turn.fits(response)):
+        elif response is not None and turn.ended is None and (turn.output is None or turn.output.fits(turn, response)):
             outcome = "truncated" if response.finish_reason and response.truncated else "answered"
             return Ending(response.content or "", outcome, {"model": response.model})
     return turn.last_words()

@@ -10,7 +10,7 @@ from connectagent.output.masking import current
 from connectagent.records.sent import difference, rebuilt
 from connectagent.session.journal import MASKED, digest_of, marks_in
 from connectagent.session.snapshot import shown_options
-from connectagent.session.state import clone
+from connectagent.session.state import clone, same
 
 
 def input_digest(value: Any) -> str:
@@ -148,3 +148,10 @@ def edit_again(given: dict[str, Any], changes: list[TraceEntry]) -> None:
             stored, response = stored_response(value), given["response"]
             response.content, response.tool_calls = stored.content, stored.tool_calls
             response.provider_data = stored.provider_data or response.provider_data
+
+
+def own_tools(turn: Any, schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A copy of the tools' schemas for handlers to edit: the one of the last call, unless it was edited."""
+    if turn.own_tools is None or not same(turn.own_tools, schemas):  # comparing costs less than a copy
+        turn.own_tools = list(clone(schemas))
+    return turn.own_tools  # type: ignore[no-any-return]

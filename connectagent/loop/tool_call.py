@@ -9,8 +9,8 @@ from typing import Any
 from connectagent.data import Retry, ToolCall, TraceEntry
 from connectagent.errors import ToolRejected, Waiting
 from connectagent.loop.beside import Body
-from connectagent.loop.call_entry import ENDED, FAILED, OF_ATTEMPT, as_result, attempt_of
-from connectagent.loop.deciding import refused
+from connectagent.loop.call_entry import ENDED, FAILED, OF_ATTEMPT, as_result, attempt_of, new_entry
+from connectagent.loop.deciding import decisions_about, refused
 from connectagent.loop.described import shown_call
 from connectagent.loop.model_call import MAX_RETRIES
 from connectagent.loop.tool_attempt import ToolAttempt
@@ -40,10 +40,10 @@ class ToolRun:
     def __init__(self, turn: Turn, call: ToolCall, place: str, rejection: ToolRejected | None = None) -> None:
         self.turn, self.call, self.place, self.rejection = turn, call, place, rejection
         self.id = f"{turn.id}/{place}".rstrip("/")
-        self.entry = turn.new_entry(call)
+        self.entry = new_entry(turn, call)
         self.error: Exception | None = None
         self.decided = False
-        self.decisions = turn.decisions_about(self)
+        self.decisions = decisions_about(turn, self)
         self._known = self._traced = False  # whether the log, and the trace, have the first attempt
 
     def whole(self) -> TraceEntry:

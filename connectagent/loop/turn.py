@@ -5,15 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import LLMResponse, Log, TokenUsage, ToolCall, TraceEntry, Wait
+from connectagent.data import Log, TokenUsage, ToolCall, TraceEntry, Wait
 from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
-from connectagent.loop.deciding import Decisions
 from connectagent.loop.ending import Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
@@ -21,7 +19,7 @@ from connectagent.output.text import describe
 from connectagent.session.journal import TURN_ENDED, Journal, is_inside, place_of
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import as_data
-from connectagent.session.state import clone, same
+from connectagent.session.state import clone
 from connectagent.session.usage import Spent, spent_in, time_in
 
 
@@ -50,7 +48,7 @@ class Turn(Operations):
     request: Any = None  # the handoff that the agent's own model asks for
     hops = handoffs = misfits = 0
     outward: tuple[Ending, str] | None = None
-    _tools: list[dict[str, Any]] | None = None
+    own_tools: list[dict[str, Any]] | None = None  # the schemas that handlers may edit: see `loop.stored`
     pool: Any = None  # of a root turn: the resources that were made for it
 
     def __init__(
@@ -177,22 +175,6 @@ class Turn(Operations):
             elif self.is_known(id):
                 self.reapply(id)
 
-    def fits(self, response: LLMResponse) -> bool:
-        """Whether the model's answer has the form of the result; otherwise ask for a correction.
-
-        Raises:
-            OutputError: the model has used all its attempts.
-        """
-        wrong = self.output.problem(response, self.agent.llm)
-        if wrong is None:
-            return True
-        if not self.is_known(f"{self.place}/model1"):  # answers of an earlier process do not count
-            self.misfits += 1
-        if self.misfits > self.agent.output_retries:
-            raise self.output.misfit(self.agent.llm, wrong, response.content or "")
-        self.conversation.append(self.output.again(wrong), by={"plugin": "connectagent"})
-        return False
-
     def complete(self, ending: Ending) -> HandlerValue | None:
         """Let handlers see and replace the result; the `Continue` of one of them, or None."""
         session = self.conversation.session
@@ -267,12 +249,6 @@ class Turn(Operations):
         before.include(self.spent)
         return ms + time_in(self.past.lines, self.id), before
 
-    def own_tools(self, schemas: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """A copy of the tools' schemas for handlers to edit: the one of the last call, unless it was edited."""
-        if self._tools is None or not same(self._tools, schemas):  # comparing costs less than a copy
-            self._tools = list(clone(schemas))
-        return self._tools
-
     def retrying(self, retry: dict[str, Any]) -> None:
         """Trace that a provider's SDK waits before it repeats a failed request."""
         self.conversation.trace({"type": "retrying", **{key: retry[key] for key in retry if retry[key] is not None}})
@@ -311,33 +287,9 @@ class Turn(Operations):
                     line = self.past.lines[self.past.closed[change["turn"]]]
                     self.take_closing(line, line, line["type"] == "agent_turn")
 
-    def wanted(self) -> dict[str, Any]:
-        """What the turn asks of the turns around it: a handoff, or to end too."""
-        wanted: dict[str, Any] = {}
-        if self.request is not None:
-            wanted["handoff"] = self.request.as_data()
-        if self.outward is not None:
-            ending, scope = self.outward
-            result = self.conversation.session["result"] if ending.result is None else ending.result
-            wanted["outward"] = {**ending._asdict(), "result": result, "scope": scope}
-        return wanted
-
     def is_known(self, id: str) -> bool:
         """Whether the log has the end of an operation."""
         return self.past is not None and id in self.past.closed and not self.past.is_open(id)
-
-    def decisions_about(self, run: Any) -> Decisions | None:
-        """The decisions about a call; None if no handler could decide or change it."""
-        may_change = self.host.has_others("around_tool", "before_each_tool", "on_error")
-        if not may_change and self.host.is_idle("before_each_tool"):
-            return None
-        return Decisions(run.call, run.place, partial(self.host.is_last, "before_each_tool"), may_change)
-
-    def new_entry(self, call: ToolCall) -> TraceEntry:
-        """The trace entry of an undecided tool call."""
-        described = {"tool_name": call.name, "arguments": clone(call.arguments), "call_id": call.id, "timing": 0.0}
-        iteration = self.conversation.session["iteration"]
-        return {"type": "tool_execution", **described, "iteration": iteration, "timestamp": time.time()}
 
     def emit(self, entry: TraceEntry) -> None:
         """Write an entry of the trace into the log, and pass it to the consumer of a streamed turn."""
@@ -381,11 +333,6 @@ class Turn(Operations):
         whose = [one for error in errors for one in self.root._errors.get(id_of(error), (None, []))[1]]
         for error in errors:
             self.root._errors[id_of(error)] = (error, whose)
-
-    def trace_once(self, entry: TraceEntry, id: str) -> None:
-        """Trace an entry that ends an operation, unless the log has it already."""
-        if self.closing(id) is None:
-            self.conversation.trace({**entry, "id": id})
 
     def stop(self) -> None:
         """End this turn and its inner turns, after Ctrl-C."""
