@@ -1,13 +1,11 @@
-"""The trace entry of a tool call, and what it says if the tool was not run, or its end was not seen."""
+"""What the trace entry of a tool call says if the tool was not run, or its end was not seen."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from connectagent.data import Retry, ToolCall, TraceEntry
+from connectagent.data import Retry, TraceEntry
 from connectagent.session.messages import NOT_RUN
-from connectagent.session.state import clone
 from connectagent.tools.results import result_content
 
 IN_DOUBT = "in doubt: the process ended while this tool ran, so it may have taken effect; it was not run again"
@@ -23,13 +21,6 @@ OF_ATTEMPT = (
 """The keys of the entry that a later attempt replaces."""
 FAILED = ("error", "not_found", "recovered")
 DATA = (dict, list, int, float, bool, type(None))  # types of values that can be restored from a result, which is text
-
-
-def new_entry(turn: Any, call: ToolCall) -> TraceEntry:
-    """The trace entry of an undecided tool call."""
-    described = {"tool_name": call.name, "arguments": clone(call.arguments), "call_id": call.id, "timing": 0.0}
-    iteration = turn.conversation.session["iteration"]
-    return {"type": "tool_execution", **described, "iteration": iteration, "timestamp": time.time()}
 
 
 def as_result(value: Any) -> Any:

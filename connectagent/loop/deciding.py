@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from connectagent.data import ToolCall, TraceEntry
@@ -33,14 +32,6 @@ def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
         return {"status": "stand_in", "result": rejected.answer.value, "by": rejected.answer.by}
     by = turn.boundary.owner_of(rejected)
     return {"status": "rejected", "result": f"rejected: {rejected}", "by": by}
-
-
-def decisions_about(turn: Any, run: Any) -> Decisions | None:
-    """The decisions about the call of a `ToolRun`; None if no handler could decide or change it."""
-    may_change = turn.host.has_others("around_tool", "before_each_tool", "on_error")
-    if not may_change and turn.host.is_idle("before_each_tool"):
-        return None
-    return Decisions(run.call, run.place, partial(turn.host.is_last, "before_each_tool"), may_change)
 
 
 class Decisions:

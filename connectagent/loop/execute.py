@@ -9,10 +9,9 @@ from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Abandoned, Pause, Waiting
 from connectagent.frame import Frame
-from connectagent.loop.call_entry import new_entry
 from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.remote import Remote
-from connectagent.loop.tool_call import ToolRun
+from connectagent.loop.tool_call import ToolRun, new_entry
 from connectagent.loop.turn import Turn
 from connectagent.session.messages import NOT_RUN
 

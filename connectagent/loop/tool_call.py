@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from typing import Any
 
 from connectagent.data import Retry, ToolCall, TraceEntry
 from connectagent.errors import ToolRejected, Waiting
 from connectagent.loop.beside import Body
-from connectagent.loop.call_entry import ENDED, FAILED, OF_ATTEMPT, as_result, attempt_of, new_entry
-from connectagent.loop.deciding import decisions_about, refused
+from connectagent.loop.call_entry import ENDED, FAILED, OF_ATTEMPT, as_result, attempt_of
+from connectagent.loop.deciding import Decisions, refused
 from connectagent.loop.described import shown_call
 from connectagent.loop.model_call import MAX_RETRIES
 from connectagent.loop.tool_attempt import ToolAttempt
@@ -43,7 +44,7 @@ class ToolRun:
         self.entry = new_entry(turn, call)
         self.error: Exception | None = None
         self.decided = False
-        self.decisions = decisions_about(turn, self)
+        self.decisions = _decisions(turn, call, place)
         self._known = self._traced = False  # whether the log, and the trace, have the first attempt
 
     def whole(self) -> TraceEntry:
@@ -236,3 +237,18 @@ class ToolRun:
             change = {"type": "change", "by": by, "of": "tool_execution", "call_id": self.call.id, "value": value}
             ended = changed.get("status") != "interrupted"  # else a resumed turn looks whether it may run again
             turn.conversation.trace({**change, "id": id} if ended else change)
+
+
+def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
+    """The trace entry of an undecided tool call."""
+    described = {"tool_name": call.name, "arguments": clone(call.arguments), "call_id": call.id, "timing": 0.0}
+    iteration = turn.conversation.session["iteration"]
+    return {"type": "tool_execution", **described, "iteration": iteration, "timestamp": time.time()}
+
+
+def _decisions(turn: Turn, call: ToolCall, place: str) -> Decisions | None:
+    """The decisions about a call; None if no handler could decide or change it."""
+    may_change = turn.host.has_others("around_tool", "before_each_tool", "on_error")
+    if not may_change and turn.host.is_idle("before_each_tool"):
+        return None
+    return Decisions(call, place, partial(turn.host.is_last, "before_each_tool"), may_change)
