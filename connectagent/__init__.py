@@ -200,8 +200,8 @@ def __getattr__(name: str) -> Any:
         except ImportError as error:
             from connectagent.errors import library_problem
 
-            if told := library_problem(error):
-                raise ImportError(told, name=error.name) from error
+            if problem := library_problem(error):
+                raise ImportError(problem, name=error.name) from error
             raise
         globals()[name] = value
         return value

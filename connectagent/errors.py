@@ -350,6 +350,6 @@ def libraries() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if told := library_problem(error):
-            raise ConfigError(told) from error
+        if problem := library_problem(error):
+            raise ConfigError(problem) from error
         raise

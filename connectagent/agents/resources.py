@@ -26,8 +26,8 @@ class Resources:
         handlers: the handlers that it begins with, to be checked.
 
     Raises:
-        PluginError: two have one name, one takes another that there is not, or one that is kept for a shorter time.
-        HandlerError: a handler takes one that there is not.
+        PluginError: two have the same name; or one takes another that does not exist, or is torn down earlier.
+        HandlerError: a handler takes one that does not exist.
     """
 
     def __init__(self, agent: Any, handlers: list[Handler]) -> None:

@@ -220,7 +220,7 @@ def _lines_of(part: Any) -> list[TraceEntry]:
 
 
 def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None, form: Any) -> str | None:
-    """The last turn's result. One that was rewound, or cut off before its message was added, is taken anew."""
+    """The last turn's result. One that was rewound, or cut off before its message was added, is taken again."""
     if at is not None:
         return str(agent.answer(_prompt_of(session, at[0]), form=form))
     if session.open is not None and "input" in session.last:

@@ -231,7 +231,7 @@ def _notes(found: Bill) -> list[str]:
 
 
 def _show_without(found: Bill, without: dict[str, Any]) -> None:
-    told, then, now = without["calls"], without["then"], without["now"]
+    known, then, now = without["calls"], without["then"], without["now"]
     echo(f"\nwithout {', '.join(one[3:] for one in without['plugins'])}, if the model answers the same:")
     rows = [["as it was", then], ["without", now]]
     columns = [Column("", 10)]
@@ -240,6 +240,6 @@ def _show_without(found: Bill, without: dict[str, Any]) -> None:
         [name, sum_text(one["tokens"]), cost_text(one["cost"]), str(one["breaks"]), cost_text(one["lost"])]
         for name, one in rows
     ]
-    show_table([*columns, Column("of")], [[*cell, f"{told} of {many(len(found.calls), 'call')}"] for cell in cells])
+    show_table([*columns, Column("of")], [[*cell, f"{known} of {many(len(found.calls), 'call')}"] for cell in cells])
     if without["until"]:
         echo(f"cannot be told from {visible(without['until'], 300)}")

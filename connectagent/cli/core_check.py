@@ -1,4 +1,4 @@
-"""Checks the libraries of connectagent itself, in a process of its own: one that crashes when it is imported is told.
+"""Checks the libraries of connectagent itself, in a process of its own, so that one that crashes is reported.
 
 `python -m connectagent.cli.core_check MODULE...` is such a process; it prints each module before it imports it.
 """

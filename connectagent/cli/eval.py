@@ -59,10 +59,10 @@ _LONGEST = 40  # of a prompt that is the id of its case
 def eval(path: str, cases: str, files: tuple[str, ...], variants: tuple[str, ...], **options: Any) -> None:
     """Run the agent of SCRIPT over cases, score each answer with checks, and print a table.
 
-    CASES is a file as map takes it; the fields `id` and `expected` are used where they are there, and checks get all
-    of them. A check returns True, False or a number from 0 to 1, or asserts.
+    CASES is a file as map takes it; its fields `id` and `expected` are optional, and checks get all
+    fields. A check returns True, False or a number from 0 to 1, or asserts.
 
-    The same command again takes what is missing, and scores all. Where the agent was changed, it is taken anew. Exits
+    The same command again takes what is missing, and scores all. If the agent was changed, all cases run again. Exits
     with 0 where each check passes everywhere, or reaches --min-score; with 1 otherwise; with 130 after Ctrl-C.
     """
     overrides.update({"trust": options["trust"]} if options["trust"] else {})

@@ -99,7 +99,7 @@ def state_name(
     """A function that names the records of a variant and its agent.
 
     Args:
-        given: the name that the person gave; records of that name are gone on with, whatever the agent is.
+        given: the name that the person gave: records of that name are continued, whatever the agent is.
         stem: the name of the cases; behind it comes a digest of what makes the agent answer as it does.
         module: the script.
         plugins: those of the command line.
@@ -109,9 +109,9 @@ def state_name(
     def name(variant: Variant, agent: Any) -> str:
         if given is not None:
             return f"eval.{given}.{variant.name}" if variant.name else f"eval.{given}"
-        told = [plugins, variant.plugins, variant.model, overrides.get("trust"), _described(agent)]
+        makes = [plugins, variant.plugins, variant.model, overrides.get("trust"), _described(agent)]
         files = sources | {Path(str(one.by["file"])) for one in agent.hooks.loaded if not one.builtin}
-        digest = sha256(repr(told).encode("utf-8", "surrogatepass"))
+        digest = sha256(repr(makes).encode("utf-8", "surrogatepass"))
         for file in sorted(file for file in files if _is_own(file)):
             digest.update(file.read_bytes())
         return f"eval.{stem}.{digest.hexdigest()[:10]}"

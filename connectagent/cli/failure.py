@@ -88,8 +88,8 @@ def lines_of(error: BaseException) -> list[str]:
     else:
         named = isinstance(error, ConnectAgentError)
         text = str(error) if named and str(error) else f"{type(error).__name__}: {error}".removesuffix(": ")
-        if isinstance(error, ImportError) and (told := library_problem(error)):
-            text = told
+        if isinstance(error, ImportError) and (problem := library_problem(error)):
+            text = problem
         notes = [line for note in getattr(error, "__notes__", []) for line in plain(note).splitlines()]
         behind = [*_frames(error), *notes]
     said = [line for line in plain(f"error: {text}").splitlines() if line.strip()]

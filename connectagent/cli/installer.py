@@ -106,6 +106,6 @@ def _listed(tried: bool = False) -> list[dict[str, Any]]:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode not in ((0, 1) if tried else (0,)) or done.stdout[:1] not in ("[", "{"):
         raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr.strip()}")
-    told = json.loads(done.stdout)
-    rows: list[dict[str, Any]] = told["plugins"] if tried else told
+    report = json.loads(done.stdout)
+    rows: list[dict[str, Any]] = report["plugins"] if tried else report
     return rows

@@ -319,7 +319,7 @@ def missing_options(factory: Callable[..., Any], options: dict[str, Any]) -> lis
 
 
 def check_required(handlers: Iterable[Any]) -> None:
-    """Check that the plugins are there that others require: `requires = ("otel",)` in a module, class or object.
+    """Check that the plugins that others require are installed: `requires = ("otel",)` in a module, class or object.
 
     Raises:
         PluginError: one is missing; the message says how to get it.

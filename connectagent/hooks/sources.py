@@ -62,9 +62,9 @@ def sources_of(handlers: Iterable[Handler]) -> dict[str, dict[str, Any]]:
         listed.setdefault(handler.plugin, []).append(handler)
     found = {}
     for name, own in listed.items():
-        told: dict[str, Any] = {"options": plain(own[0].options)} if own[0].options else {}
+        source: dict[str, Any] = {"options": plain(own[0].options)} if own[0].options else {}
         if own[0].version is None and (digits := source_hash({str(one.by["file"]) for one in own})) is not None:
-            told["sha256"] = digits
-        if told:
-            found[name] = told
+            source["sha256"] = digits
+        if source:
+            found[name] = source
     return found

@@ -155,7 +155,7 @@ def _in_turn(
     turn: Any = asked.turn if asked.body is None else Remote(asked.body, copy_context())
     lock, caller = turn.alone(asked), CALLER.get()
 
-    def meanwhile(*given: Any) -> LLMResponse:
+    def send(*given: Any) -> LLMResponse:
         lock.release()  # others may ask while this call waits for its answer
         try:
             apart = None if caller is None else caller.apart()
@@ -170,7 +170,7 @@ def _in_turn(
         name = None if form is None else form.name
         id = turn.key(asked, "ask", request.model, [messages, tools, name] if tools or name else messages)
         by = asked.by or turn.boundary.innermost() or turn.agent.by
-        return Call(turn, request, id, llm, asked, by, meanwhile, form).attempts()
+        return Call(turn, request, id, llm, asked, by, send, form).attempts()
 
     with lock:
         response: LLMResponse | None = operating(asking)

@@ -13,7 +13,7 @@ from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.records import parts as dividing
-from connectagent.records.parts import ANSWER, SCHEMA, UNKNOWN, UNTOLD, Divided, Part, same_until, size_of, who_of
+from connectagent.records.parts import ANSWER, NOT_RECORDED, SCHEMA, UNKNOWN, Divided, Part, same_until, size_of, who_of
 from connectagent.records.sent import SentSoFar
 from connectagent.records.watched import request_of, watched_agents
 from connectagent.session.journal import is_aside
@@ -195,7 +195,7 @@ def divide(bill: Bill, call: Billed, price: Price) -> None:
     asker = who_of(by) if is_aside(call.entry) and isinstance(by, dict) else "(model)"
     bill.unpriced += usage is None or usage.cost is None
     bill.images += any(_has_files(part) for part in call.parts or ())
-    parts = call.parts or [Part(UNKNOWN, UNTOLD, "request not in the record", "")]
+    parts = call.parts or [Part(UNKNOWN, NOT_RECORDED, "request not in the record", "")]
     if usage is None:
         for part in parts:
             bill.add(agent, part, 0, 0, None)
@@ -367,20 +367,20 @@ def resized(bill: Bill, sent: dict[int, tuple[list[Any], list[Any], Any] | None]
         price: the price of other tokens.
 
     Returns:
-        `calls`, how many are told; of these `then` and `now`, with `tokens`, `cost`, `breaks` and what these `lost`.
+        `calls`, how many are known; of these `then` and `now`, with `tokens`, `cost`, `breaks` and what these `lost`.
     """
-    told = [(bill.calls[at], other) for at, other in sent.items() if other is not None and bill.calls[at].parts]
-    now = [_resent(call, *other) for call, other in told]
+    known = [(bill.calls[at], other) for at, other in sent.items() if other is not None and bill.calls[at].parts]
+    now = [_resent(call, *other) for call, other in known]
     sums = []
-    for calls in ([call for call, _ in told], now):
+    for calls in ([call for call, _ in known], now):
         spent = Spent()
-        for call, (old, _) in zip(calls, told, strict=True):
+        for call, (old, _) in zip(calls, known, strict=True):
             if counts(call.entry):
                 spent.add(_scaled(call.entry, call.size / (old.size or 1), price))
         breaks = list(breaks_of(calls, price))
         lost = None if any(one.cost is None for one in breaks) else sum(one.cost or 0.0 for one in breaks)
         sums.append({"tokens": spent.tokens, "cost": spent.cost, "breaks": len(breaks), "lost": lost})
-    return {"calls": len(told), "then": sums[0], "now": sums[1]}
+    return {"calls": len(known), "then": sums[0], "now": sums[1]}
 
 
 def _resent(call: Billed, messages: list[Any], tools: list[Any], output: Any) -> Billed:

@@ -15,7 +15,7 @@ from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By
 
 UNKNOWN = "?"
-SYSTEM, SCHEMA, FORM, RESULT, MESSAGE, ANSWER, UNTOLD = (
+SYSTEM, SCHEMA, FORM, RESULT, MESSAGE, ANSWER, NOT_RECORDED = (
     *("system prompt", "tool schema", "answer's schema", "tool result", "message", "answer", "not told"),
 )
 

@@ -1,7 +1,7 @@
 """The entries of the trace as types, to annotate with: `def sign(entry: ToolExecution) -> None`.
 
 An entry is a plain dict, which its `type` tells apart; docs/record-format.md says what each key holds. Keys that are
-not `Required` are there only where they say something. Plugins' own entries have types of their own.
+not `Required` are present only where they say something. Plugins' own entries have types of their own.
 """
 
 from typing import Any, Literal, Required, TypedDict

@@ -41,7 +41,7 @@ WITHHELD = "withheld"  # in a line: it has no texts and arguments, and is not lo
 ABANDONED = "abandoned"  # the outcome of a turn that is not asked for again
 
 _ASKED = re.compile(r"/(turn|exec|ask|hook):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that a handler or tool asked for
-LOOSE = ("ask", "hook")  # these may differ when a turn is resumed: by the time, or by the plugins that there are
+LOOSE = ("ask", "hook")  # these may differ when a turn is resumed: by the time, or by the installed plugins
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
 
 

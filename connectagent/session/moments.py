@@ -1,4 +1,4 @@
-"""Lists as they were at many moments, each told by what is other than at the moment before."""
+"""Versions of a list over time. Each stores only what differs from the one before."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ T = TypeVar("T")
 
 
 class Moment(Generic[T]):
-    """A list as it was at a moment: the beginning of the one before, and what came behind it.
+    """One version of a list: the first items of the version before, and the items behind them.
 
     Args:
-        tail: what came behind.
-        before: the moment before.
-        kept: how many items of it are the beginning.
+        tail: the items behind those of the version before.
+        before: the version before; None for the first.
+        kept: how many items of `before` come first.
     """
 
     __slots__ = ("_before", "_kept", "_tail")
@@ -25,7 +25,7 @@ class Moment(Generic[T]):
         return self._kept + len(self._tail)
 
     def kept_of(self, other: Moment[T] | None) -> int:
-        """How many items from the start are known to be those of another moment, the one before this or the same."""
+        """How many items from the start are shared with this version or the one before; 0 for any other."""
         return len(self) if other is self else self._kept if other is self._before else 0
 
     def since(self, start: int = 0) -> list[T]:

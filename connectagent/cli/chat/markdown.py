@@ -135,7 +135,7 @@ class Arriving:
         self._next = now + (now - began) * _SHARE
 
     def _replace(self, lines: list[str]) -> None:
-        """Show the lines of the block in place of those that are there, in one write: it must not flicker."""
+        """Replace the shown lines of the block, in one write: it must not flicker."""
         old = self._drawn
         if not old and self._blocks:
             self._write("\n")

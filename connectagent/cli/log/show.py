@@ -90,10 +90,10 @@ def _given(data: dict[str, Any], full: bool) -> Iterator[Node]:
 
 def _plugin(name: str, version: Any, sources: Any) -> str:
     """A plugin with its version, or the beginning of its source's hash, and its options."""
-    told = sources.get(name) if isinstance(sources, dict) else None
-    told = told if isinstance(told, dict) else {}
-    digits = str(told["sha256"])[:8] if "sha256" in told else ""
-    options = told.get("options")
+    source = sources.get(name) if isinstance(sources, dict) else None
+    source = source if isinstance(source, dict) else {}
+    digits = str(source["sha256"])[:8] if "sha256" in source else ""
+    options = source.get("options")
     given = ", ".join(f"{key}={value!r}" for key, value in options.items()) if isinstance(options, dict) else ""
     return " ".join(part for part in (name, str(version or digits), f"({given})" if given else "") if part)
 

@@ -22,7 +22,7 @@ _FORMS = {
 def editor_link(by: Any) -> str | None:
     """The link to the code that made a change; None if links are off, or the file is not on this machine.
 
-    A record may come from a stranger: only Python files that are there are linked.
+    A record may come from a stranger: only existing Python files are linked.
 
     Args:
         by: the `by` of an entry.

@@ -52,7 +52,7 @@ class Sessions:
         return {"sessions": found[first : first + MOST_SESSIONS], "count": len(found), "all": len(paths)}
 
     def names(self) -> dict[str, list[str]]:
-        """What the lists of the filters offer: the agents, statuses, plugins and tools that there are."""
+        """What the lists of the filters offer: all agents, statuses, plugins and tools."""
         found: dict[str, dict[str, None]] = {"agent": {}, "status": {}, "plugin": {}, "tool": {}}
         for path in self._paths():
             summary, inside = self._summary(path), self._parts(path)

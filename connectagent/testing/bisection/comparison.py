@@ -61,14 +61,14 @@ class Comparison:
     offline: str | None = None
 
     @property
-    def told(self) -> list[tuple[float, float]]:
-        """Both sides of the sessions of which they can be told."""
+    def decided(self) -> list[tuple[float, float]]:
+        """Both sides of the sessions for which both have a share."""
         return [(one.before, one.after) for one in self.pairs if one.before is not None and one.after is not None]
 
     @property
     def differences(self) -> list[float]:
         """How much more often the second side is bad, for each session."""
-        return [after - before for before, after in self.told]
+        return [after - before for before, after in self.decided]
 
     @property
     def p(self) -> float:
@@ -93,19 +93,19 @@ class Comparison:
         return math.ceil(signs * len(self.differences) / len(changed))
 
     def __str__(self) -> str:
-        differences, told = self.differences, self.told
+        differences, decided = self.differences, self.decided
         lines = [f"{one.record}: cannot tell: {visible(one.why, 200)}" for one in self.pairs if one.before is None]
         if not differences:
             return "\n".join([*lines, "nothing can be told", *self._end()])
-        shares = [sum(side) / len(told) for side in zip(*told, strict=True)]
+        shares = [sum(side) / len(decided) for side in zip(*decided, strict=True)]
         worse, better = (sum(sign * one > 0 for one in differences) for sign in (1, -1))
         recorded = sum(one.is_recorded for one in self.pairs)
         low, high = self.interval
         lines += [
-            f"{self.what}: {shares[0]:.0%} before, {shares[1]:.0%} after, over {many(len(told), 'session')}",
+            f"{self.what}: {shares[0]:.0%} before, {shares[1]:.0%} after, over {many(len(decided), 'session')}",
             f"better in {better}, worse in {worse}, the same in {len(differences) - better - worse}; "
             f"p = {self.p:.3f} (sign test)",
-            f"difference: {100 * sum(differences) / len(told):+.1f} points, "
+            f"difference: {100 * sum(differences) / len(decided):+.1f} points, "
             f"between {100 * low:+.1f} and {100 * high:+.1f} in 95 of 100 samples of these sessions",
             f"decided from the record alone: {recorded} of {len(self.pairs)}",
         ]

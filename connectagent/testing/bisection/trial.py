@@ -67,7 +67,7 @@ def unit_of(handler: Handler, by_handlers: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """What is other than it was.
+    """What a run changes.
 
     Attributes:
         off: the units that are switched off.
@@ -108,7 +108,7 @@ def outcome_of(case: Case, arm: Arm, sample: int) -> Outcome:
 
     Args:
         case: the case.
-        arm: what is other.
+        arm: what the run changes.
         sample: the number of the run; with the same number equal requests get the same answers.
 
     Raises:

@@ -317,8 +317,8 @@ def sent_of(turn: RecordedTurn, moment: Moment[Any], behind: int, given: SentSoF
     model = None if again else chosen or model
     own = given.own([one[0] for one in moment.since()]) if given.is_edited else None
     output = given.output or ({} if turn.input.get("output") else None)  # older records do not have it
-    told = given.tools, given.options, own, output
-    return Sent(turn.number, iteration, model, moment, given.names, changes, *told)
+    request = given.tools, given.options, own, output
+    return Sent(turn.number, iteration, model, moment, given.names, changes, *request)
 
 
 class Watched(History):

@@ -128,7 +128,7 @@ class Replaying(Playing):
     # -- one turn ------------------------------------------------------------------------------
 
     def _play(self, turn: RecordedTurn, play: Callable[[], str]) -> None:
-        """Play one turn, and keep what is other than it was."""
+        """Play one turn, and note the differences."""
         self.player.begin(turn, self.made)
         self.last = result, error = self.outcome(turn, play)
         session: Any = self.agent.current_session
