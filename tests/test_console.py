@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -371,6 +372,20 @@ def test_an_agent_that_is_called_by_a_tool_is_shown_below_it() -> None:
         "  2",
         "  answered",
     ]
+
+
+def test_an_agent_that_a_tool_asks_from_a_pool_is_shown_below_it_too() -> None:
+    file = io.StringIO()
+    inner = Agent("inner", llm=ScriptedLLM("hi"), plugins=[Console(file, 60)], log=False, quiet=True)
+
+    def ask() -> str:
+        """Ask from a thread that has no context of its caller."""
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(inner.input, "say hi").result()
+
+    llm, plugins = ScriptedLLM([call("ask")], "done"), [Console(file, 60)]
+    Agent("outer", [ask], llm=llm, sub_agents=[inner], plugins=plugins, log=False, quiet=True).input("go")
+    assert "    inner" in [line[:9] for line in file.getvalue().splitlines()]
 
 
 SCRIPT = """

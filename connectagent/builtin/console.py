@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 from weakref import WeakKeyDictionary
@@ -43,7 +42,7 @@ class _Turn:
     error: str = ""
 
 
-_outer: ContextVar[_Turn | None] = ContextVar("connectagent_console_turn", default=None)
+_shown: WeakKeyDictionary[Any, _Turn] = WeakKeyDictionary()  # by the turn, of any agent
 _roots: list[_Turn] = []  # the turns that run side by side
 
 
@@ -62,9 +61,8 @@ class Console:
     @around_turn
     def show_turn(self, agent: Any, prompt: str) -> Generator[None, Any, None]:
         """Show the prompt, and what came of it."""
-        outer = _outer.get()
-        turn = self._turns[agent] = _begin(outer)
-        token = _outer.set(turn)
+        outer = next((_shown[one] for one in agent.turn.callers() if one in _shown), None)
+        turn = self._turns[agent] = _shown[agent.turn] = _begin(outer)
         masking.refresh()
         if outer is None:
             live.begin()
@@ -79,7 +77,6 @@ class Console:
             if outer is None:
                 live.end()
             self._end(agent, turn, raised)
-            _outer.reset(token)
             (outer.inner if outer else _roots).remove(turn)
 
     @around_llm
