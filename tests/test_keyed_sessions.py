@@ -108,6 +108,45 @@ def test_a_turn_that_failed_goes_on_and_its_tools_do_not_run_again() -> None:
     assert notes() == ["a"] and session.turns == 1
 
 
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_another_prompt_gives_up_a_turn_that_failed(elsewhere: bool) -> None:
+    down = ProviderError("down", kind="server", provider="x")
+    session = writer(call("note", text="a"), down, "two", "three").for_session("chat")
+    with pytest.raises(ProviderError):
+        session.turn("first")
+    if elsewhere:
+        session = writer("two", "three").for_session("chat")
+    assert session.turn("second") == "two" and session.turn("third") == "three"
+    contents = [message["content"] for message in session.agent.session["messages"]]
+    assert contents == ["first", None, "noted", "second", "two", "third", "three"]
+    assert notes() == ["a"] and session.turns == 3
+    read = writer().for_session("chat")
+    assert read.turn("second", number=2) == "two" and read.turn("third", number=3) == "three"
+    with pytest.raises(DivergenceError, match=r"turn 1 .* was given up: its status is 'error'"):
+        read.turn("first", number=1)
+
+
+def test_another_prompt_does_not_give_up_a_turn_of_that_number_or_one_that_waits() -> None:
+    down = ProviderError("down", kind="server", provider="x")
+    session = writer(down, "one").for_session("failed")
+    with pytest.raises(ProviderError):
+        session.turn("first", number=1)
+    with pytest.raises(DivergenceError, match="begun with the prompt 'first', not 'other'"):
+        session.turn("other", number=1)
+    assert session.turn("first", number=1) == "one"
+
+    @before_each_tool
+    def ask(agent: Any, tool_call: Any) -> None:
+        raise Pause("may it?")
+
+    session = writer(call("note", text="a"), "done", on_events=[ask]).for_session("waits")
+    with pytest.raises(Paused):
+        session.turn("first")
+    with pytest.raises(DivergenceError, match=r"not 'other'; decide it with resume\(\)"):
+        session.turn("other")
+    assert session.resume(approve=True) == "done" and notes() == ["a"]
+
+
 def test_one_that_failed_knows_what_another_one_did_meanwhile() -> None:
     def failing(*responses: Any) -> Agent:
         return writer(*responses, ProviderError("down", kind="server", provider="x"), *["done"] * 2)

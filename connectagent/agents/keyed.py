@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from connectagent.agents.resume import Decision, reopen
+from connectagent.agents.undo import give_up
 from connectagent.data import Wait
 from connectagent.errors import ConfigError, DivergenceError, SessionBusy
 from connectagent.loop.stream import Events, streamed
@@ -82,12 +83,13 @@ class KeyedSession:
 
         Args:
             prompt: as for `Agent.input()`.
-            number: which turn of the session, from 1. None for the first that has not ended.
+            number: which turn of the session, from 1. None for the first that has not ended; if that failed or was
+                interrupted, and the prompt is another one, it is given up, and the next turn begins.
             max_iterations, output: as for `Agent.input()`.
 
         Raises:
             SessionBusy: the session is in a turn, here or in another process.
-            DivergenceError: that turn was begun with another prompt.
+            DivergenceError: that turn was begun with another prompt, or was given up.
             ConfigError: the turns before that number have not ended.
             Paused: a call in it waits for a person; `resume()` decides.
             Exception: what `Agent.input()` raises.
@@ -195,16 +197,21 @@ class KeyedSession:
         with self._held() as held:
             recorded = self._recorded() if self._ended is None else None
             ended = len(recorded.ended) if recorded is not None else self._ended or 0
+            opened = None if recorded is None else recorded.open
+            given_up = number is None and opened is not None and self._is_given_up(opened, content)
+            ended += given_up
             number = ended + 1 if number is None else number
             if type(number) is not int or not 1 <= number <= ended + 1:
                 raise ConfigError(f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended")
             if number <= ended:
                 return self._result(self._recorded().ended[number - 1], content)
             known, self._ended = self._ended, None  # until it has ended
-            opened = None if recorded is None else recorded.open
+            result = None
+            if given_up:
+                give_up(self.agent, self.record, held)
+                opened, known = None, ended
             if opened is not None:
                 self._check_prompt(opened, content)
-            result = None
             if known is None:
                 result = self._load(held, Decision({}, None, form))
             if opened is None:
@@ -268,15 +275,25 @@ class KeyedSession:
 
     def _result(self, part: Part, content: Any) -> str:
         self._check_prompt(part, content)
+        if part.is_open:
+            raise DivergenceError(f"turn {part.number} of {self!r} was given up: its status is {part.last['status']!r}")
         return str(restored(part.last.get("result"), blob_folder(self.record)))
+
+    def _is_given_up(self, part: Part, content: Any) -> bool:
+        """Whether another prompt comes after a turn that failed; one that waits or was killed goes on first."""
+        return part.last.get("status") not in (None, "paused") and self._other_prompt(part, content) is not None
 
     def _check_prompt(self, part: Part, content: Any) -> None:
         """Refuse another prompt than the one with which a turn was begun."""
-        given = current().text(text_of(content))
-        entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
-        begun = entry.get("prompt", part.items[0].get("input"))
-        begun = restored(begun, blob_folder(self.record))
-        if begun is not None and begun != given:
+        if (begun := self._other_prompt(part, content)) is not None:
+            first = "decide it with resume()" if part.last.get("status") == "paused" else "go on with it first"
             raise DivergenceError(
-                f"turn {part.number} of {self!r} was begun with the prompt {begun!r:.80}, not {given!r:.80}"
+                f"turn {part.number} of {self!r} was begun with the prompt {begun!r:.80}, "
+                f"not {current().text(text_of(content))!r:.80}{f'; {first}' if part.is_open else ''}"
             )
+
+    def _other_prompt(self, part: Part, content: Any) -> str | None:
+        """The prompt with which a turn was begun, if it is another one."""
+        entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
+        begun: str | None = restored(entry.get("prompt", part.items[0].get("input")), blob_folder(self.record))
+        return None if begun == current().text(text_of(content)) else begun

@@ -1,4 +1,4 @@
-"""Taking the last turn of a session back, and taking it again."""
+"""Taking the last turn of a session back, taking it again, or leaving it as it was stopped."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from connectagent.agents.resume import resumed_entry, take_record
 from connectagent.errors import ConfigError
-from connectagent.records.file import hold
-from connectagent.records.history import read_session
+from connectagent.records.file import Held, hold
+from connectagent.records.history import RecordedSession, read_session
+from connectagent.records.read import refuse_odd
 from connectagent.session.journal import Journal
 
 
@@ -27,13 +28,29 @@ def take_back(agent: Any) -> int:
     path = recorded_at(agent)
     held = hold(path)
     try:
-        session = read_session(path, (turn, 0))
-        take_record(agent, session, Journal([]), path, (turn, 0), False, held)
-        agent.conversation.trace({**resumed_entry(agent, session, path), "undone": turn})
-        agent.hooks.observe("on_session", agent=agent, reason="resumed")
+        _take(agent, read_session(path, (turn, 0)), path, held, (turn, 0), undone=turn)
     finally:
         held.close()
     return int(turn)
+
+
+def give_up(agent: Any, path: Path, held: Held) -> None:
+    """Give an agent the session of a locked record, without going on with its last turn, which was stopped.
+
+    Raises:
+        ConfigError: the record cannot be used.
+    """
+    with refuse_odd(path):
+        _take(agent, read_session(path, goes_on=False), path, held)
+
+
+def _take(
+    agent: Any, session: RecordedSession, path: Path, held: Held, at: tuple[int, int] | None = None, **more: Any
+) -> None:
+    """Give an agent the session of a record, and take no turn of it; `more`: of the entry that says so."""
+    take_record(agent, session, Journal([]), path, at, False, held)
+    agent.conversation.trace({**resumed_entry(agent, session, path), **more})
+    agent.hooks.observe("on_session", agent=agent, reason="resumed")
 
 
 def take_again(agent: Any) -> Any:

@@ -256,12 +256,13 @@ class RecordedSession:
     unsummed: list[tuple[list[TraceEntry], dict[str, Any]]] = field(default_factory=list)
 
 
-def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSession:
+def read_session(path: Path, at: tuple[int, int] | None = None, *, goes_on: bool = True) -> RecordedSession:
     """The session of a record.
 
     Args:
         path: the record.
         at: the turn and iteration to go on before; None for the end.
+        goes_on: whether the last turn may go on, if it was stopped; otherwise it stays as it is.
 
     Raises:
         OSError: the file cannot be read.
@@ -275,7 +276,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None) -> RecordedSessi
     parts = parts_of(record, at)
     items = record.pop("turns")  # the rest is the head
     last = next((part for part in reversed(parts) if part.is_turn), None)
-    opened = last if last is not None and last.is_open else None
+    opened = last if last is not None and last.is_open and goes_on else None
     _refuse_incomplete(path, opened, at)
     ended = [part for part in parts if part is not opened]
     history = history_begun(record, whole, History)
