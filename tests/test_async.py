@@ -41,6 +41,7 @@ from connectagent import (
     tool,
 )
 from connectagent.errors import Pause
+from connectagent.loop import threads
 from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 from connectagent.testing.replay.replay import replay
@@ -621,19 +622,38 @@ def test_a_turn_that_was_cancelled_is_replayed(case: str, tmp_path: Path, monkey
     assert replayed.same and replayed.results == replayed.recorded_results == ["Cancelled: "]
 
 
-def test_a_turn_that_is_cancelled_before_it_begins_asks_nobody() -> None:
-    made = agent("x")
+def test_a_turn_that_is_cancelled_before_it_begins_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, start = agent("x"), threads.start
+    held: list[tuple[threads.Work, str]] = []
+    monkeypatch.setattr(threads, "start", lambda work, name: held.append((work, name)))
 
     async def main() -> None:
         task = asyncio.create_task(made.ainput("Go"))
         await asyncio.sleep(0)
         task.cancel()
+        await asyncio.sleep(0)
+        start(*held.pop())
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(main())
-    assert len(made.llm.requests) <= 1  # type: ignore[attr-defined]  # the thread may have been quicker
-    assert wait_until(lambda: not made.in_turn)
+    assert made.llm.requests == [] and not made.in_turn  # type: ignore[attr-defined]
+
+
+def test_an_agent_takes_the_next_turn_whenever_the_one_before_was_cancelled() -> None:
+    async def main(moment_s: float) -> None:
+        made = agent(call("no"), "x")
+        task = asyncio.create_task(made.ainput("Go"))
+        await asyncio.sleep(moment_s)
+        task.cancel()
+        [ended] = await asyncio.gather(task, return_exceptions=True)
+        assert ended == "x" or isinstance(ended, asyncio.CancelledError)
+        made.llm = llm = ScriptedLLM("next")
+        assert await made.ainput("Go on") == "next"
+        assert conversation_problems(llm.requests[0].messages) == []
+
+    for number in range(20):
+        asyncio.run(main(number * 0.0002))
 
 
 def test_a_second_cancel_does_not_wait_for_the_handler_that_blocks() -> None:
