@@ -31,7 +31,17 @@ from connectagent.hooks.entry_points import (
 )
 from connectagent.hooks.files import module_from_path
 from connectagent.hooks.handler import Handler, event_of, name_of, where
-from connectagent.hooks.left_out import BY_DEFAULT, CODE, IN_CODE, PERSON, USE, Found, LeftOut, describe_place, leaves_out
+from connectagent.hooks.left_out import (
+    BY_DEFAULT,
+    CODE,
+    IN_CODE,
+    PERSON,
+    USE,
+    Found,
+    LeftOut,
+    describe_place,
+    leaves_out,
+)
 from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.options import Configured, configured, made_with
 from connectagent.hooks.sources import all_options
