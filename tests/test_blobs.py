@@ -7,6 +7,7 @@ import json
 import os
 import stat
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,51 @@ def test_with_many_records_not_every_session_looks_at_all_of_them(monkeypatch: p
     assert not looks
     session()
     assert len(looks) == 1
+
+
+def scans(monkeypatch: pytest.MonkeyPatch, take_s: float = 0.0) -> list[Any]:
+    """The times that the folder of records is listed from now on, each of which takes so long."""
+    found, scan = [], os.scandir
+
+    def scandir(path: Any) -> Any:
+        if Path(path).name == "evals":
+            found.append(path)
+            time.sleep(take_s)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return found
+
+
+def test_where_there_is_room_for_many_records_few_sessions_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = scans(monkeypatch)
+    for _ in range(30):
+        session()
+    assert len(records()) == 30 and len(listed) < 15
+
+
+def test_sessions_that_begin_during_a_look_do_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    session()
+    listed = scans(monkeypatch, take_s=0.5)
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: (time.sleep(number * 0.01), session()), range(8)))
+    assert len(records()) == 9 and len(listed) < 3
+
+
+def test_many_sessions_of_one_second_try_few_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = time.gmtime(0)
+    monkeypatch.setattr(time, "gmtime", lambda seconds=None: second)
+    tried, opened = [], os.open
+
+    def open_(path: Any, flags: int, *mode: Any, **more: Any) -> int:
+        if flags & os.O_EXCL and str(path).endswith(".yaml"):
+            tried.append(path)
+        return opened(path, flags, *mode, **more)
+
+    monkeypatch.setattr(os, "open", open_)
+    names = [session().name for _ in range(20)]
+    assert names[:3] == [f"reader_1970-01-01T00-00-00{ending}.yaml" for ending in ("", "-2", "-3")]
+    assert len(set(names)) == 20 == len(tried)
 
 
 @pytest.mark.parametrize("state", ["", "x", "9" * 400, "-5\n", "\0"])

@@ -177,7 +177,7 @@ class Definition:
             agent.add_tool(tool)
         for name in self.dropped:
             agent.remove_tool(name)
-        gone = [one for one in agent.hooks.loaded if _key(one) in self.unregistered]
+        gone = [one for one in agent.hooks.loaded if _key(one) in self.unregistered] if self.unregistered else []
         if gone or self.handlers:
             agent.hooks.without(gone)
             agent.hooks.add(*[dataclasses.replace(one, account=Account()) for one in self.handlers])
@@ -222,15 +222,15 @@ def definition_of(agent: Any) -> Definition:
     definition.tools = [agent.tools.get(name) for name in names if name not in (TRANSFER, *agent._named)]
     definition.dropped = [name for name in agent._named if name not in names]
     definition.values = {name: getattr(agent, name) for name in before if getattr(agent, name) != before[name]}
-    definition.handlers = _handlers_since(agent)
-    definition.unregistered = {_key(one) for one in agent._listed} - {_key(one) for one in agent.hooks.loaded}
+    definition.handlers = _handlers_since(agent, loaded := agent.hooks.loaded)
+    definition.unregistered = {_key(one) for one in agent._listed} - {_key(one) for one in loaded}
     return definition
 
 
-def _handlers_since(agent: Any) -> list[Handler]:
+def _handlers_since(agent: Any, loaded: list[Handler]) -> list[Handler]:
     """The handlers that the arguments did not give, with those of the parent: a fresh agent has none."""
     inherited = list(agent._copies.values())
-    own = [one for one in agent.hooks.loaded if one not in inherited and one not in agent._listed and not one.builtin]
+    own = [one for one in loaded if one not in inherited and one not in agent._listed and not one.builtin]
     return own if agent.parent is None else own + inherited
 
 

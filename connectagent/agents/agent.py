@@ -18,7 +18,7 @@ from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
 from connectagent.data import LLM, Log, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
-from connectagent.hooks.discovery import find_handlers, is_left_out, left_out
+from connectagent.hooks.discovery import find_handlers, left_out
 from connectagent.hooks.host import Host
 from connectagent.loop.dry_run import DryRunBoundary
 from connectagent.loop.ending import Ending, Given
@@ -140,12 +140,12 @@ class Agent(Repeatable):
         own = import_module(OWN_PLUGINS).built_in(trust=trust, log=log, quiet=quiet)
         asked_for = ("trust",) if log is None else ("trust", "record", "textlog")
         named = overrides.get("model")
-        found, self.switched_off = find_handlers(own, chosen, named or model, asked_for, provider_of=parse_model)
-        self.hooks.load(handlers := list(filter(self.runtime.takes, found)))
-        self.shows_calls = not is_left_out("xray", chosen)
+        found = find_handlers(own, chosen, named or model, asked_for, provider_of=parse_model)
+        self.hooks.load(handlers := list(filter(self.runtime.takes, found.handlers)))
+        self.switched_off, self.shows_calls = found.switched_off, not found.leaves_out("xray")
         self.resources = Resources(self, handlers)
         self.tools = ToolRegistry(tools, agent_tool=agent_tool, resources=self.resources.names)
-        self.log: Log = new_log(log is not False and not is_left_out("record", chosen, asked_for))
+        self.log: Log = new_log(log is not False and not found.leaves_out("record", asked_for))
         self.llm: LLM = self._choose_llm(llm, model, named)
         self.remember(handlers)
         self.hooks.observe("on_agent_ready", agent=self)

@@ -153,7 +153,7 @@ class Batch:
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
         self.gate, self.limits = Gate(), limits
         self._agent = agent.again(plugins=["no:console", self.gate])
-        self._prompts, self._run, self._options, self._then = _numbered(prompts), run, options, then
+        self._prompts, self._run, self._options, self._then = numbered(prompts), run, options, then
         self._concurrency = concurrency
         self._lock = threading.Lock()  # of the prompts
         self._done: SimpleQueue[Item | BaseException | None] = SimpleQueue()
@@ -256,7 +256,7 @@ def _status_of(error: BaseException) -> str:
     return "error" if isinstance(error, Exception) else "cancelled"
 
 
-def _numbered(prompts: Any) -> Iterator[Item]:
+def numbered(prompts: Any) -> Iterator[Item]:
     """The prompts as items with ids that do not change where other prompts are added."""
     if isinstance(prompts, str):
         raise ConfigError("map() takes several prompts: a list, a dict of them by id, or an iterator, not one str")

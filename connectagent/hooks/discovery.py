@@ -31,7 +31,17 @@ from connectagent.hooks.entry_points import (
 )
 from connectagent.hooks.files import module_from_path
 from connectagent.hooks.handler import Handler, event_of, name_of, where
-from connectagent.hooks.left_out import BY_DEFAULT, CODE, IN_CODE, PERSON, USE, LeftOut, describe_place, leaves_out
+from connectagent.hooks.left_out import (
+    BY_DEFAULT,
+    CODE,
+    IN_CODE,
+    PERSON,
+    USE,
+    Found,
+    LeftOut,
+    describe_place,
+    leaves_out,
+)
 from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.options import Configured, configured, made_with
 from connectagent.hooks.sources import all_options
@@ -109,8 +119,8 @@ def find_handlers(
     in_code: Collection[str] = ("trust",),
     *,
     provider_of: Callable[[str], Any],
-) -> tuple[list[Handler], list[str]]:
-    """All handlers of an agent, in the order in which they run, and the plugins that the command line left out.
+) -> Found:
+    """All handlers of an agent, in the order in which they run, and the plugins that were left out.
 
     Args:
         own: the package's own plugins by name.
@@ -119,9 +129,6 @@ def find_handlers(
         model: the model's name; the installed plugin that brings it need not be named.
         in_code: the names in `own` that code asked for; the others are defaults.
         provider_of: returns the provider of a model's name; raises `ConfigError` where there is none.
-
-    Returns:
-        The handlers, and the names of the plugins in code that the command line left out.
 
     Raises:
         PluginError: a plugin cannot be found or loaded, is named twice, requires another that the agent does not
@@ -142,7 +149,7 @@ def find_handlers(
     _announce(switched_off)
     kept = [handler for handler, place in found if not out(handler.plugin, place)]
     check_required(kept)
-    return kept, switched_off
+    return Found(kept, switched_off, out)
 
 
 def _switched_off(everything: list[tuple[Any, str]], found: list[tuple[Handler, str]], out: LeftOut) -> list[str]:
@@ -233,12 +240,6 @@ def _check_shadows(items: list[Any]) -> None:
     for item in items:
         if isinstance(item, shadow) and _key(item) in named:
             raise PluginError(f"plugin {item.plugin!r} is both named and shadowed for this agent; do one of them")
-
-
-def is_left_out(name: str, sources: Any, in_code: Collection[str] = ()) -> bool:
-    """Whether a built-in plugin is left out for an agent; `in_code`: the names that code asked for."""
-    everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
-    return LeftOut(everything, BUILT_IN)(name, CODE if name in in_code else BY_DEFAULT)
 
 
 def left_out(sources: Any) -> set[str]:

@@ -54,10 +54,9 @@ class Host(pluggy.PluginManager):
 
     def handlers(self, hook: str) -> tuple[Handler, ...]:
         """The handlers of a hook, in the order in which they run."""
-        if (caller := getattr(self.hook, hook, None)) is None:
-            return ()
-        found = dict.fromkeys(one.plugin.handler for one in caller.get_hookimpls())
-        return tuple(reversed(found))
+        caller = getattr(self.hook, hook, None)
+        found = caller.get_hookimpls() if caller is not None else ()
+        return tuple(reversed(dict.fromkeys(one.plugin.handler for one in found))) if found else ()
 
     @property
     def loaded(self) -> list[Handler]:

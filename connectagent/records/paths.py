@@ -19,6 +19,7 @@ from connectagent.settings import co_folder, enabled
 
 # What Windows takes for a device, whatever comes behind the dot.
 _DEVICE = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9¹²³])(\.|$)", re.IGNORECASE)
+_last: dict[str, tuple[Path, int]] = {}  # the newest record without its number, and the number
 _PLAIN = "abcdefghijklmnopqrstuvwxyz0123456789._-"
 
 
@@ -34,14 +35,15 @@ def data_folder(name: str) -> Path:
         OSError: it cannot be made.
     """
     base = co_folder()
-    made = not base.exists()
-    (base / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-    if made or base.name == ".co":  # a folder of the user's own must not vanish from git
+    folder, ignore, made = base / name, base / ".gitignore", not os.path.isdir(base)
+    if made or not os.path.isdir(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if (made or base.name == ".co") and not os.path.lexists(ignore):  # a user's own folder must not vanish from git
         with contextlib.suppress(OSError):
-            fd = os.open(base / ".gitignore", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            fd = os.open(ignore, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             with os.fdopen(fd, "wb") as file:
                 file.write(b"*\n")
-    return base / name
+    return folder
 
 
 def safe_name(name: str) -> str:
@@ -60,13 +62,15 @@ def new_record(agent: str, started: time.struct_time) -> Path:
     """
     stem = f"{safe_name(agent)}_{time.strftime('%Y-%m-%dT%H-%M-%S', started)}"
     folder = data_folder("evals")
-    for number in range(1, 1000):
+    before, last = _last.get("record", (folder, 0))
+    for number in range(last + 1 if before == folder / stem else 1, 2000):  # many begin in one second
         ending = "" if number == 1 else f"-{number}" if number < 100 else f"-{os.urandom(6).hex()}"
         path = folder / f"{stem}{ending}.yaml"
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
             continue
+        _last["record"] = folder / stem, min(number, 1000)
         if enabled("fsync"):
             folder_to_disk(folder)
         return path

@@ -25,8 +25,10 @@ from connectagent.settings import setting
 
 MAX_RECORDS = 1_000
 MAX_RECORD_BYTES = 1 << 30
-# How much of the limits is freed at once, and how many sessions begin between two looks, as part of the records.
-_ROOM = 0.02
+# As parts of the records: how many are removed at once, how many sessions at least begin between two looks, and how
+# many at most.
+_ROOM, _SELDOM = 0.02, 0.25
+_BEGUN = 20  # sessions until the next look, should this one not come to its end
 _YOUNG_S = 86_400  # younger files are not removed unasked: a running batch may need them
 _MOST_TAIL = 1 << 23
 _HEAD = re.compile(rb"format: \d+\nagent: [^\n]+\nmodel: ")
@@ -39,10 +41,15 @@ _announced: set[Path] = set()  # folders for which this process has printed that
 
 @dataclass(slots=True)
 class _RecordFile:
-    path: Path
+    folder: Path
+    name: str
     size: int
     modified: float
     blobs: set[str] = field(default_factory=set)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
 
 
 @dataclass(slots=True)
@@ -55,6 +62,13 @@ class _Limits:
     def over(self, files: int, size: int) -> bool:
         return (self.files is not None and files > self.files) or (self.size is not None and size > self.size)
 
+    def until_next_look(self, files: int, size: int) -> int:
+        """How many sessions begin before the next look: few near the limits, more where there is room for many."""
+        left = math.inf if self.files is None else self.files - files
+        if self.size is not None and size:
+            left = min(left, (self.size - size) * files / size)  # if they are as large as these on average
+        return int(max(files * _ROOM, min(files * _SELDOM, left / 2)))
+
     def with_room(self, room: float) -> _Limits:
         return _Limits(*(most and most - int(most * room) for most in (self.files, self.size)))
 
@@ -62,7 +76,8 @@ class _Limits:
 def keep_limits(new: Path) -> None:
     """Apply the settings `max_records` and `max_record_bytes` when a session begins.
 
-    Only some sessions look: with 100,000 records a look takes a second. Removals are printed once per process.
+    Only some sessions look, one at a time: with 100,000 records a look takes a second. Removals are printed once per
+    process.
 
     Args:
         new: the session's own record, which stays.
@@ -73,8 +88,10 @@ def keep_limits(new: Path) -> None:
         if any(map(os.path.islink, (folder, folder.parent, blob_folder(new)))) or not _is_due(sessions):
             return
         files, size = limit("max_records", MAX_RECORDS), limit("max_record_bytes", MAX_RECORD_BYTES)
-        removed = remove_oldest(folder, files, size, new=new, room=_ROOM, written_before=time.time() - _YOUNG_S)
-        _set_due(sessions, int(len(os.listdir(folder)) * _ROOM))
+        limits, found, removed, young = _Limits(files, size), _amount(folder), [], time.time() - _YOUNG_S
+        if limits.over(*found):
+            removed = remove_oldest(folder, files, size, new=new, room=_ROOM, written_before=young)
+        _set_due(sessions, limits.until_next_look(*(_amount(folder) if removed else found)))
         if removed and folder not in _announced and sys.stderr is not None:
             _announced.add(folder)
             count = f"{len(removed)} old record{'' if len(removed) == 1 else 's'}"
@@ -82,13 +99,25 @@ def keep_limits(new: Path) -> None:
             print(f"connectagent: {clean(text)}", file=sys.stderr)
 
 
+def _amount(folder: Path) -> tuple[int, int]:
+    """How many records there are, and how many bytes with their blobs."""
+    records = _records(folder)
+    return len(records), _sum(records, _blobs(blob_folder(folder / "any")))
+
+
 def _is_due(sessions: Path) -> bool:
-    """Count a session; whether it is time to look. The file has how many sessions that takes, and a byte for each."""
+    """Count a session; whether it is time to look. The file has how many sessions that takes, and a byte for each.
+
+    Other sessions that begin during the look do not look too.
+    """
     fd = os.open(sessions, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
     try:
         number, _, begun = read_at(fd, 1 << 20, 0).partition(b"\n")
-        os.write(fd, b".")
-        return not re.fullmatch(rb"\d{1,6}", number) or len(begun) >= int(number)
+        due = not re.fullmatch(rb"\d{1,6}", number) or len(begun) >= int(number)
+        if due:
+            os.ftruncate(fd, 0)
+        os.write(fd, b"%d\n" % _BEGUN if due else b".")
+        return due
     finally:
         os.close(fd)
 
@@ -155,11 +184,11 @@ def remove_oldest(
         OSError: the folder cannot be read.
     """
     limits, records, blobs = _Limits(keep_files, keep_bytes), _records(folder), _blobs(blob_folder(folder / "any"))
-    if not limits.over(len(records), _sum(records, blobs)):
+    before = math.inf if written_before is None else written_before
+    if not limits.over(len(records), _sum(records, blobs)) or not _old(records, before, new):
         return []
     records = [record for record in records if record.path == new or _is_record(record.path)]
-    files, size, before = len(records), _sum(records, blobs), math.inf if written_before is None else written_before
-    old = [record for record in records if record.path != new and record.modified < before]
+    files, size, old = len(records), _sum(records, blobs), _old(records, before, new)
     if not old or not limits.over(files, size):
         return []
     users, limits = _users(records, blobs), limits.with_room(room)
@@ -171,6 +200,11 @@ def remove_oldest(
             files, size = files - 1, size - record.size - _freed(record, users, blobs)
     _remove_blobs(removed, users, blobs, dry_run)
     return [record.path for record in removed]
+
+
+def _old(records: list[_RecordFile], before: float, new: Path | None) -> list[_RecordFile]:
+    """Those that were written to before a time, without the new one."""
+    return [record for record in records if record.modified < before and record.path != new]
 
 
 def _freed(record: _RecordFile, users: Counter[str], blobs: dict[str, tuple[int, float, Path]]) -> int:
@@ -237,7 +271,7 @@ def _records(folder: Path) -> list[_RecordFile]:
                     status = entry.stat(follow_symlinks=False)
                     if not stat.S_ISREG(status.st_mode):
                         continue
-                    found.append(_RecordFile(folder / entry.name, status.st_size, status.st_mtime))
+                    found.append(_RecordFile(folder, entry.name, status.st_size, status.st_mtime))
     return found
 
 

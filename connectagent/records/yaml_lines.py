@@ -16,7 +16,12 @@ from connectagent.session.state import lasting
 MAX_DEPTH = 100  # of containers in one line: YAML's loaders recurse and would fail on the whole file
 MAX_KEY = 1000  # characters, escapes included: YAML takes a longer one only after a `?`
 
-_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False).encode
+
+def _fields(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name, None) for name in value.__dataclass_fields__}
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, default=_fields).encode
 _quote = json.encoder.encode_basestring
 # What JSON may contain raw and YAML 1.1 may not, or takes for the end of a line.
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
@@ -59,20 +64,24 @@ def _is_simple(value: Any, depth: int) -> bool:
     if kind is int:
         return bool(-(1 << 63) < value < 1 << 63)
     if kind is float:
-        return bool(1e-4 <= value < 1e16 or value == 0)  # others may have an exponent
-    if kind is dict and depth:
+        return "." in float.__repr__(value)  # neither infinite nor an exponent without a point
+    if not depth:
+        return False
+    if kind is dict:
         for key, item in value.items():
             if type(key) is not str or len(key) > MAX_KEY // 6 or not _is_simple(item, depth - 1):
                 return False
         return True
-    return kind is list and depth > 0 and all([_is_simple(item, depth - 1) for item in value])
+    if kind is list or kind is tuple:
+        return all([_is_simple(item, depth - 1) for item in value])
+    return dataclasses.is_dataclass(kind) and kind.__base__ is object and _is_simple(_fields(value), depth)
 
 
 def _yaml(value: Any, depth: int, above: tuple[int, ...]) -> str:
     if value is None or isinstance(value, (str, int, float)):
         return _yaml_scalar(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        value = {name: getattr(value, name, None) for name in value.__dataclass_fields__}
+        value = _fields(value)
     if not isinstance(value, (dict, list, tuple, set, frozenset, Mapping)):
         return _quote(str(value) if isinstance(value, os.PathLike) else describe(repr, value))
     if depth == 0 or id(value) in above:

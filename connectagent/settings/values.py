@@ -104,7 +104,10 @@ def co_folder() -> Path:
 
 def project_settings() -> dict[str, Any]:
     """`[tool.connectagent]` of `project_file()`; {} without one."""
-    path = project_file()
+    return _settings_in(project_file())
+
+
+def _settings_in(path: Path | None) -> dict[str, Any]:
     try:
         return _read(path, path.stat().st_mtime_ns) if path else {}
     except FileNotFoundError:  # removed just now
@@ -125,28 +128,26 @@ def project_file(start: Path | None = None) -> Path | None:
 
 def project_folder() -> Path:
     """The folder of the project: the repository's root, else the folder of `project_file()`, else the current one."""
-    folders, file = _own_folders(), project_file()
+    folders, file = list(_own_folders()), project_file()
     if folders and os.path.exists(os.path.join(folders[-1], ".git")):
         return Path(folders[-1])
     return file.parent if file else Path.cwd()
 
 
-def _own_folders(start: Path | None = None) -> list[str]:
+def _own_folders(start: Path | None = None) -> Iterator[str]:
     """`start`, or the current folder, and those above up to the repository's root, as long as the owner is the same.
 
     No folder where that owner is neither the user nor root.
     """
-    found: list[str] = []
     with contextlib.suppress(OSError):  # the current folder was removed, or one above is not readable
         folder = os.path.abspath(start or os.getcwd())  # texts: this is done for each setting that is read
-        owner = os.stat(folder).st_uid
-        while owner in _trusted() and os.stat(folder).st_uid == owner:
-            found.append(folder)
+        owner = found = os.stat(folder).st_uid
+        while found == owner and owner in _trusted():
+            yield folder
             above = os.path.dirname(folder)
             if above == folder or os.path.exists(os.path.join(folder, ".git")):
-                break
-            folder = above
-    return found
+                return
+            folder, found = above, os.stat(above).st_uid
 
 
 def _trusted() -> tuple[int, int]:
@@ -271,7 +272,7 @@ def named_plugins() -> list[tuple[str, str]]:
         ConfigError: the project's `plugins` is no list of names, or an environment variable seems to be mistyped.
     """
     _refuse_mistyped(tuple(name for name in os.environ if name.upper().startswith(_PREFIX)))
-    path, listed = project_file(), project_settings().get("plugins", [])
+    listed = _settings_in(path := project_file()).get("plugins", [])
     if not isinstance(listed, list) or not all(isinstance(name, str) and name.strip() for name in listed):
         raise ConfigError(f"{path}: [tool.connectagent] plugins is a list of names, not {listed!r:.80}")
     found = []

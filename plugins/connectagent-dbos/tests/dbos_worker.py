@@ -9,7 +9,7 @@ from typing import Any
 
 from connectagent_dbos import worker
 
-from connectagent import Agent, tool
+from connectagent import Agent, Pause, before_each_tool, tool
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 
 EFFECTS = sys.argv[4]
@@ -25,6 +25,12 @@ def note(text: str) -> str:
     with open(f"{EFFECTS}.times", "a") as file:
         file.write(f"{text} {began} {time.time()}\n")
     return f"noted {text}"
+
+
+@before_each_tool
+def ask(tool_call: Any) -> None:
+    if tool_call.arguments["text"].startswith("ask"):
+        raise Pause("may it?")
 
 
 class Model:
@@ -45,6 +51,8 @@ if __name__ == "__main__":
     os.makedirs(sys.argv[3], exist_ok=True)
     os.chdir(sys.argv[3])
     limits: dict[str, Any] = {"concurrency": int(sys.argv[5])} if len(sys.argv) > 5 else {"worker_concurrency": 4}
-    with worker(Agent("notes", tools=[note], llm=Model(), quiet=True), sys.argv[1], sys.argv[2], **limits):
+    with worker(
+        Agent("notes", tools=[note], llm=Model(), plugins=[ask], quiet=True), sys.argv[1], sys.argv[2], **limits
+    ):
         print("ready", flush=True)
         time.sleep(600)

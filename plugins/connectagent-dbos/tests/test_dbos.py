@@ -179,6 +179,40 @@ def killed(database: str, folder: Path, kills: int) -> Counter[str]:
     return Counter(effects.read_text().split())
 
 
+def decided_while_killed(database: str, folder: Path, kills: int) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """Let workers die with their folder while calls wait, and while they go on after the decision.
+
+    Returns:
+        How often each note was taken, and what the turns have come to.
+    """
+    effects, chance = folder / "effects.txt", random.Random(7)
+    effects.touch()
+
+    def again() -> subprocess.Popen[str]:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder / "disk", ignore_errors=True)
+        return start(database, "w", folder / "disk")
+
+    process, turns, told = start(database, "w", folder / "disk"), Turns(database, "notes"), []
+    try:
+        for number in range(kills):
+            outcome = turns.result(turns.enqueue(f"s{number % 3}", f"ask {number}"))
+            while outcome["status"] == "paused":
+                if chance.random() < 0.5:
+                    process = again()  # the pause waits without a worker
+                decided = turns.decide(f"s{number % 3}", approve=True)
+                time.sleep(chance.uniform(0.0, 0.4))
+                process = again()
+                outcome = turns.result(decided)
+            told.append(outcome)
+    finally:
+        turns.close()
+        process.kill()
+        process.wait()
+    return Counter(effects.read_text().splitlines()), told
+
+
 def in_doubt_at_most(notes: Counter[str], kills: int) -> None:
     """No note twice; one whose worker died in it may be left to the model, as `docs/pause-and-resume.md` says."""
     assert max(notes.values()) == 1
@@ -187,6 +221,12 @@ def in_doubt_at_most(notes: Counter[str], kills: int) -> None:
 
 def test_nothing_is_done_twice_where_workers_die_with_their_disk(database: str, folder: Path) -> None:
     in_doubt_at_most(killed(database, folder, KILLS), KILLS)
+
+
+def test_what_waits_is_decided_once_where_workers_die_with_their_disk(database: str, folder: Path) -> None:
+    notes, told = decided_while_killed(database, folder, KILLS)
+    assert [one["result"] for one in told] == [f"done ask {number}" for number in range(KILLS)], told
+    assert max(notes.values()) == 1 and NOTES * KILLS - len(notes) <= 2 * KILLS
 
 
 @pytest.fixture
@@ -216,6 +256,12 @@ def postgres(tmp_path: Path) -> Iterator[Callable[[], str]]:
 
 def test_so_it_is_with_postgresql(postgres: Callable[[], str], folder: Path) -> None:
     in_doubt_at_most(killed(postgres(), folder, KILLS), KILLS)
+
+
+def test_pauses_are_decided_once_with_postgresql_too(postgres: Callable[[], str], folder: Path) -> None:
+    notes, told = decided_while_killed(postgres(), folder, KILLS)
+    assert [one["result"] for one in told] == [f"done ask {number}" for number in range(KILLS)], told
+    assert max(notes.values()) == 1
 
 
 def test_two_workers_keep_limits_and_order(postgres: Callable[[], str], folder: Path) -> None:

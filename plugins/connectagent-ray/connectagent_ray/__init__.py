@@ -5,32 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import time
-from collections import Counter
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any
 
 import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-from connectagent import Agent, before_llm, on_trace
+from connectagent import Agent, BatchStopped
+from connectagent.agents.batch import Batch, Gate, Limits, in_order, numbered
 
-
-class Throttle:
-    """After "too many requests", all agents of an actor wait as long as the provider asks."""
-
-    def __init__(self) -> None:
-        self._until = 0.0
-
-    @before_llm(tryfirst=True)
-    def wait(self) -> None:
-        while (left_s := self._until - time.monotonic()) > 0:
-            time.sleep(left_s)
-
-    @on_trace
-    def note(self, entry: Any) -> None:
-        if entry["type"] == "retrying" and entry["status"] == 429:
-            self._until = max(self._until, time.monotonic() + (entry.get("retry_after_s") or 1.0))
+STOP_S = 60.0  # for turns to end after Ctrl-C: they are within a model call, or a tool
 
 
 class Shard:
@@ -39,14 +24,31 @@ class Shard:
     def __init__(self, agent: list[Any], folder: str, store: Callable[[], Any] | None) -> None:
         os.chdir(folder)
         definition: Agent = ray.get(agent[0])  # in a list: Ray keeps no argument of an actor for its restart
-        self._agent = definition.again(plugins=["no:console", Throttle()])
+        self._agent = definition.again(plugins=["no:console", Gate()])  # all turns wait after "too many requests"
         self._store = None if store is None else store()
+        self._stopped: set[str] = set()
+        self._running: dict[str, list[Batch]] = {}  # by the call of `map`
 
-    def take(self, run: str, id: str, prompt: Any) -> Any:
-        """One prompt of `map`, as its item."""
-        item = next(self._agent.map([(id, prompt)], 1, run=run))
-        item.error = _that_travels(item.error)
+    def take(self, call: str, run: str, id: str, prompt: Any, options: dict[str, Any]) -> Any:
+        """One prompt of a call of `map`, as its item."""
+        batch = Batch(self._agent, [(id, prompt)], 1, run, Limits(), options)
+        running = self._running.setdefault(call, [])
+        running.append(batch)
+        if call in self._stopped:
+            batch.gate.stopped.set()
+        try:
+            item = next(batch.items(), None)
+        finally:
+            running.remove(batch)
+        if item is not None:
+            item.error = _that_travels(item.error)
         return item
+
+    def stop(self, call: str) -> None:
+        """Stop the items of a call of `map` before their next step."""
+        self._stopped.add(call)
+        for batch in list(self._running.get(call, ())):
+            batch.gate.stopped.set()
 
     def turn(self, key: str, prompt: Any, number: int | None) -> Any:
         """A turn of the session with this key."""
@@ -85,7 +87,8 @@ class Cluster:
         there: Any = ray
         count = actors or max(1, int(there.cluster_resources().get("CPU", 1)))
         remote: Any = ray.remote  # its types know no options of actors
-        kind = remote(max_restarts=-1, max_task_retries=-1, max_concurrency=concurrency)(Shard)
+        groups = {"turns": concurrency}  # what stops turns does not wait for one of them
+        kind = remote(max_restarts=-1, max_task_retries=-1, concurrency_groups=groups)(Shard)
         self._definition = ray.put(agent)  # kept here: an actor that is restarted reads it again
         where = os.path.abspath(folder or ".")
         self._room = count * concurrency
@@ -95,33 +98,67 @@ class Cluster:
         """The actor that has this key."""
         return self.actors[int(sha256(key.encode()).hexdigest(), 16) % len(self.actors)]
 
-    def map(self, prompts: Iterable[Any] | Mapping[str, Any], run: str) -> Iterator[Any]:
+    def map(
+        self,
+        prompts: Iterable[Any] | Mapping[str, Any],
+        run: str,
+        *,
+        ordered: bool = False,
+        max_failures: int | None = None,
+        budget_usd: float | None = None,
+        timeout_s: float | None = None,
+        max_iterations: int | None = None,
+        output: Any = None,
+    ) -> Iterator[Any]:
         """Take a turn for each prompt; items as those of `agent.map()`, as they end.
 
-        The records of `run` are its state: the same call again takes what is missing, and reads the rest.
+        The records of `run` are its state: the same call again takes what is missing, and reads the rest. Leaving the
+        loop, also by Ctrl-C, stops all turns before their next step.
 
         Args:
-            prompts: texts, pairs of id and prompt, or a dict of prompts by id.
-            run: the name of the run.
+            prompts, run, ordered, max_failures, budget_usd, timeout_s, max_iterations, output: as for `agent.map()`.
+
+        Raises:
+            BatchStopped: a limit was reached, after the items that ran.
+            ConfigError: an argument cannot be used.
         """
+        limits = Limits(max_failures, budget_usd, timeout_s)
+        items = self._items(numbered(prompts), run, limits, {"max_iterations": max_iterations, "output": output})
+        return in_order(items) if ordered else items
+
+    def _items(self, prompts: Iterator[Any], run: str, limits: Limits, options: dict[str, Any]) -> Iterator[Any]:
         waiting: dict[Any, int] = {}
+        call, why = uuid.uuid4().hex, None
         try:
-            for number, (id, prompt) in enumerate(_named(prompts)):
-                waiting[self.actor(f"{run}.{id}").take.remote(run, id, prompt)] = number
+            for given in prompts:
+                if why := limits.reached():
+                    break
+                taken = self.actor(f"{run}.{given.id}").take.options(concurrency_group="turns")
+                waiting[taken.remote(call, run, given.id, given.prompt, options)] = given.number
                 if len(waiting) >= self._room:
-                    yield _one(waiting)
+                    yield _one(waiting, limits)
             while waiting:
-                yield _one(waiting)
+                yield _one(waiting, limits)
         finally:
-            for call in waiting:
-                ray.cancel(call)
+            self._stop(call, list(waiting))
+        if why is not None:
+            raise BatchStopped(f"stopped: {why}; prompts that had not begun were not taken")
+
+    def _stop(self, call: str, waiting: list[Any]) -> None:
+        """Stop what still runs of a call of `map`, and wait until it has."""
+        if not waiting:
+            return
+        for actor in self.actors:
+            actor.stop.remote(call)
+        ray.wait(waiting, num_returns=len(waiting), timeout=STOP_S)
 
     def turn(self, key: str, prompt: Any, number: int | None = None) -> Any:
         """Take a turn of the session with this key, as `agent.for_session(key).turn(prompt, number)`.
 
         With a number it is taken once, however often it is asked for.
         """
-        return ray.get(self.actor(key).turn.remote(key, prompt, number))
+        take = self.actor(key).turn.options(concurrency_group="turns")
+        return ray.get(take.remote(key, prompt, number))
 
     def close(self) -> None:
         """End the actors; the records stay."""
@@ -135,20 +172,13 @@ class Cluster:
         self.close()
 
 
-def _one(waiting: dict[Any, int]) -> Any:
-    (call, *_), _ = ray.wait(list(waiting), num_returns=1)
-    item = ray.get(call)
-    item.number = waiting.pop(call)
+def _one(waiting: dict[Any, int], limits: Limits) -> Any:
+    """The next item that has ended."""
+    (done, *_), _ = ray.wait(list(waiting), num_returns=1)
+    item = ray.get(done)
+    item.number = waiting.pop(done)
+    limits.count(item)
     return item
-
-
-def _named(prompts: Any) -> Iterator[tuple[str, Any]]:
-    """Pairs of id and prompt, with the ids that `agent.map()` gives."""
-    seen: Counter[str] = Counter()
-    for one in prompts.items() if isinstance(prompts, Mapping) else prompts:
-        id, prompt = one if isinstance(one, tuple) else (sha256(one.encode()).hexdigest()[:12], one)
-        seen[id] += 1
-        yield (id if seen[id] == 1 else f"{id}-{seen[id]}"), prompt
 
 
 def _that_travels(error: BaseException | None) -> BaseException | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ import pytest
 ray = pytest.importorskip("ray", reason="ray is not installed")
 from connectagent_ray import Cluster  # noqa: E402
 
-from connectagent import Agent, ToolRejected, before_each_tool  # noqa: E402
+from connectagent import Agent, BatchStopped, ConfigError, ToolRejected, before_each_tool  # noqa: E402
 
 ITEMS, KILLS = int(os.environ.get("RAY_ITEMS", "30")), int(os.environ.get("RAY_KILLS", "1"))
 CHATS, TURNS = int(os.environ.get("RAY_CHATS", "3")), 5
@@ -34,7 +35,7 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-def helper(folder: Path, **options: Any) -> Agent:
+def helper(folder: Path, takes_s: float = 0.02, **options: Any) -> Agent:
     ran = str(folder / "ran")
 
     def search(query: str) -> str:
@@ -45,7 +46,7 @@ def helper(folder: Path, **options: Any) -> Agent:
         file = os.open(ran, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(file, f"{query}\n".encode())
         os.close(file)
-        time.sleep(0.02)
+        time.sleep(takes_s)
         return "found"
 
     return Agent("helper", tools=[search], model="offline", quiet=True, **options)
@@ -96,6 +97,49 @@ def test_chats_go_on_though_workers_are_killed(tmp_path: Path, monkeypatch: pyte
     assert all(helper(tmp_path).for_session(f"c{number}").turns == TURNS for number in range(CHATS))
     assert set(ran(tmp_path).values()) == {1}
     assert len(ran(tmp_path)) >= CHATS * TURNS - 4 * KILLS  # the rest was in doubt
+
+
+def test_items_are_in_order_on_request_and_limits_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @before_each_tool
+    def fail(tool_call: Any) -> None:
+        if "fail" in str(tool_call.arguments):
+            raise RuntimeError("no")
+
+    prompts = [f"Search for {'fail' if number % 2 else 'page'} {number}" for number in range(40)]
+    with Cluster(helper(tmp_path, plugins=[fail]), actors=2, concurrency=4) as cluster:
+        items = list(cluster.map(prompts[:12], run="ordered", ordered=True))
+        assert [item.number for item in items] == list(range(12))
+        assert [item.status for item in items] == ["answered", "error"] * 6
+        assert {type(item.error) for item in items[1::2]} == {RuntimeError}
+        found = []
+        with pytest.raises(BatchStopped, match="prompts have failed"):
+            for item in cluster.map(prompts, run="limited", max_failures=2):
+                found.append(item)
+        assert 5 <= len(found) < 40
+        with pytest.raises(BatchStopped, match="s are over"):
+            list(cluster.map(prompts, run="timed", timeout_s=0))
+        with pytest.raises(ConfigError, match="from 0 on"):
+            next(cluster.map(prompts, run="wrong", budget_usd=-1))
+
+
+def test_ctrl_c_stops_all_turns_before_their_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prompts = [f"Search for page {number}" for number in range(40)]
+    with Cluster(helper(tmp_path, takes_s=1.0), actors=2, concurrency=4) as cluster:
+        list(cluster.map(prompts[:2], run="first"))  # both actors are there
+        began = time.monotonic()
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            list(cluster.map(prompts, run="nightly"))
+        assert time.monotonic() - began < 0.5 + 1.0 + 1.0 + 2.0  # a tool takes a second; the machine is busy
+        before = ran(tmp_path)
+        time.sleep(1.2)
+        assert ran(tmp_path) == before  # nothing goes on behind the program's back
+        rest = list(cluster.map(prompts, run="nightly"))
+    assert Counter(item.status for item in rest) == {"answered": 40} and not any(item.known for item in rest)
+    assert ran(tmp_path)["page 0"] == 2 and set((ran(tmp_path) - Counter(["page 0", "page 1"])).values()) == {1}
 
 
 def test_a_guard_acts_in_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
