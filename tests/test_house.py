@@ -8,15 +8,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 import connectagent
 from connectagent import hooks
 from connectagent.hooks import specs
 
 PACKAGE = Path(connectagent.__file__).parent
+PLUGINS = sorted(path.parent for path in PACKAGE.parent.glob("plugins/*/connectagent_*/__init__.py"))
 # The floors, from the ground up: a room imports only from rooms below it, also for types and inside functions.
 FLOORS = [
     ["errors", "data", "frame"],
@@ -69,17 +72,32 @@ def home(name: str, modules: Collection[str]) -> str:
     return parent or connectagent._MODULES.get(last, "")
 
 
-def imported(tree: ast.AST, modules: Collection[str]) -> set[str]:
-    """The modules of this package that a module imports anywhere, for types only and inside functions too."""
-    found = set()
+def imports(tree: ast.AST) -> Iterator[str]:
+    """What a module imports anywhere, for types only and inside functions too: modules, and names in them."""
     for node in ast.iter_child_nodes(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
         if isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute"
             names = [f"{node.module}.{name}" for name in names]
-        found |= {home(name.partition(".")[2], modules) for name in names if name.split(".")[0] == "connectagent"}
-        found |= imported(node, modules)
-    return found
+        yield from names
+        yield from imports(node)
+
+
+def imported(tree: ast.AST, modules: Collection[str]) -> set[str]:
+    """The modules of this package that a module imports."""
+    return {home(name.partition(".")[2], modules) for name in imports(tree) if name.split(".")[0] == "connectagent"}
+
+
+def graph_of(package: Path) -> Graph:
+    """The modules of a plugin's package that each of them imports."""
+    files = {path: path.relative_to(package.parent).with_suffix("").parts for path in sorted(package.rglob("*.py"))}
+    modules = {".".join(parts).removesuffix(".__init__"): path for path, parts in files.items()}
+    edges: Graph = {}
+    for module, path in modules.items():
+        names = imports(ast.parse(path.read_text("utf-8")))
+        found = {name if name in modules else name.rpartition(".")[0] for name in names}
+        edges[module] = found & set(modules) - {module}
+    return edges
 
 
 @cache
@@ -121,6 +139,11 @@ def test_a_room_imports_from_rooms_below_it_only() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circles(graph()) == []
+
+
+@pytest.mark.parametrize("package", PLUGINS, ids=lambda package: package.name)
+def test_no_modules_of_a_plugin_import_each_other_in_a_circle(package: Path) -> None:
+    assert circles(graph_of(package)) == []
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import functools
 import inspect
-import threading
-from collections.abc import Awaitable, Callable
 from types import CodeType, FunctionType
 from typing import Any
 
-from connectagent import HandlerError, HookResultError
+from connectagent import HandlerError, HookResultError, run_async
 from connectagent_adk.models import kinds_for
 
-_STEP_S = 0.2
 # ADK's own names of the parameters, in the order in which it gives them by position where the names do not fit.
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "before_agent_callback": ("callback_context",),
@@ -88,7 +83,7 @@ class Callback:
             given = {_IN_PLUGINS.get(name, name): value for name, value in given.items()}
         given = {name: given[name] for name in self.names}
         value = self.function(**given) if self.by_name else self.function(*given.values())
-        return _awaited(value) if inspect.isawaitable(value) else value
+        return run_async(value) if inspect.isawaitable(value) else value
 
     def refuse(self, value: Any, takes: str) -> HookResultError:
         """The error for a value that the slot does not take."""
@@ -145,33 +140,3 @@ def _stand_in(holder: Any, function: Any, around: bool) -> FunctionType:
     named.__qualname__ = getattr(holder, "__qualname__", type(function).__name__).rpartition("<locals>.")[2]
     assert isinstance(named, FunctionType)
     return named
-
-
-def _awaited(awaitable: Awaitable[Any]) -> Any:
-    async def main() -> Any:
-        return await awaitable
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(main())
-    return _in_thread(lambda: asyncio.run(main()))
-
-
-def _in_thread(work: Callable[[], Any]) -> Any:
-    """Run where no event loop runs, as one does in a notebook and in the handlers of a web server."""
-    context, values, errors = contextvars.copy_context(), [], []
-
-    def target() -> None:
-        try:
-            values.append(context.run(work))
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=target, name="connectagent-adk-callback", daemon=True)
-    thread.start()
-    while thread.is_alive():  # on Windows, before Python 3.14, Ctrl-C is heard between two waits only
-        thread.join(_STEP_S)
-    if errors:
-        raise errors[0]
-    return values[0]

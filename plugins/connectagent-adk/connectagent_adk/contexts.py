@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import time
 import uuid
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -71,6 +72,15 @@ class State(MutableMapping[str, Any]):
 
 
 @dataclass
+class EventCompaction:
+    """A summary in place of the events between two times."""
+
+    start_timestamp: float
+    end_timestamp: float
+    compacted_content: Any
+
+
+@dataclass
 class EventActions:
     """What a callback asks for beside its value.
 
@@ -80,6 +90,7 @@ class EventActions:
         state_delta: changes of the state; what is put in here is written to it.
         artifact_delta: the artifacts that the callback saved, with their versions.
         transfer_to_agent: of a tool's callback: the agent that answers from now on, after the round.
+        compaction: of a summarizer's event: the summary.
     """
 
     skip_summarization: bool | None = None
@@ -87,6 +98,7 @@ class EventActions:
     state_delta: dict[str, Any] = field(default_factory=dict)
     artifact_delta: dict[str, int] = field(default_factory=dict)
     transfer_to_agent: str | None = None
+    compaction: EventCompaction | None = None
 
 
 @dataclass
@@ -94,7 +106,7 @@ class Event:
     """One message of the conversation, and whose it is: `user` or the agent's name."""
 
     author: str
-    content: Any
+    content: Any = None
     invocation_id: str = ""
     branch: str | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -103,6 +115,7 @@ class Event:
     error_code: str | None = None
     error_message: str | None = None
     long_running_tool_ids: set[str] | None = None
+    timestamp: float = field(default_factory=time.time)
 
     def get_function_calls(self) -> list[Any]:
         """The calls in the message."""
@@ -308,7 +321,6 @@ class Context:
         whose = {"app_name": self.agent_name, "user_id": self.user_id, "session_id": self._turn.session_id}
         value = getattr(self._artifact_service(), method)(**whose, **given)
         return await value if inspect.isawaitable(value) else value
-
 
     def _artifact_service(self) -> Any:
         if self._services.artifacts is not None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
+import random
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from connectagent.testing import AgentTester, ScriptedLLM, call
 pytestmark = pytest.mark.filterwarnings("default")  # Google's packages warn of their own deprecations
 SLOTS = [slot for slot in PLUGIN_PARAMETERS if slot != "close"]
 LOOK = [call("look", at="it")]
+RUNS = int(os.environ.get("CONNECTAGENT_ADK_RUNS", "8"))
 
 
 def look(at: str) -> str:
@@ -214,6 +217,27 @@ def in_connectagent(script: list[Any], values: dict[str, Any]) -> tuple[list[str
         return seen, agent.input("Hi")
     except ConnectionError as error:
         return seen, repr(error)
+
+
+def random_case(seed: int) -> tuple[list[Any], dict[str, Any]]:
+    """A model's answers, and which of all callbacks decide. Where nobody takes a tool's error, ADK's run ends."""
+    dice = random.Random(seed)
+    script = [*dice.choices(["look", "look", "fail"], k=dice.randrange(3)), dice.choice(["end", ConnectionError("x")])]
+    dicts: dict[str, list[Any]] = {"before_tool": [{"r": 1}, {}], "after_tool": [{"r": 2}], "on_tool_error": [{"e": 1}]}
+    moments = dicts | {moment: ["R"] for moment in ("before_model", "after_model", "on_model_error")}
+    moments |= {moment: [text] for moment in ("before_agent", "after_agent", "before_run", "on_user_message")}
+    values = {"agent on_tool_error_callback": {"e": 2}} if "fail" in script else {}
+    for who in ("plugin", "agent"):
+        for moment, those in moments.items():
+            if f"{moment}_callback" in (SLOTS if who == "plugin" else callbacks([], {})) and dice.random() < 0.13:
+                values[f"{who} {moment}_callback"] = dice.choice(those)
+    return script, values
+
+
+@needs_adk
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_random_callbacks_decide_as_in_adks_runner(seed: int) -> None:
+    test_order_and_results_are_those_of_adks_runner(random_case(seed))
 
 
 @needs_adk

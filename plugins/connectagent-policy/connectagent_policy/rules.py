@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from connectagent import ConfigError
-from connectagent_policy.values import host_of, inside, program_of, strings
+from connectagent_policy.values import folded, host_of, inside, program_of, runs_others, strings
 
 _KEYS = {"agents", "arguments", "paths", "hosts", "commands", "reason"}
 _EFFECTS = ("deny", "ask", "allow")
@@ -92,7 +92,7 @@ def _fits(rule: Rule, agent: str, tool: str, arguments: Mapping[str, Any]) -> bo
         return False
     every = rule.effect == "allow"  # to be allowed, all values must fit; to be denied or asked about, one is enough
     tests: tuple[tuple[dict[str, list[str]], Callable[[str, list[str]], bool]], ...] = (
-        (rule.arguments, _among),
+        (rule.arguments, _among if every else _among_folded),
         (rule.paths, lambda text, wanted: inside(text, wanted, every)),
         (rule.hosts, lambda text, wanted: _host(text, wanted, every)),
         (rule.commands, lambda text, wanted: _command(text, wanted, every)),
@@ -123,13 +123,20 @@ def _among(text: str, patterns: list[str]) -> bool:
     return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns)
 
 
+def _among_folded(text: str, patterns: list[str]) -> bool:
+    return _among(folded(text), [folded(one) for one in patterns])
+
+
 def _command(text: str, wanted: list[str], every: bool) -> bool:
     """Whether a line is one of the commands. A line that is not simple is never allowed, and always denied."""
     words = program_of(text)
     if not words:
         return not every
-    line = " ".join(words)
-    return any(_among(line, [one, f"{one} *"]) for one in wanted)
+    patterns = [pattern for one in wanted for pattern in (one, f"{one} *")]
+    if every:
+        return _among(" ".join(words), patterns)
+    name = words[0].rpartition("/")[2]
+    return runs_others(name) or any(_among_folded(" ".join([one, *words[1:]]), patterns) for one in (words[0], name))
 
 
 def load(path: str | os.PathLike[str]) -> list[Rule]:

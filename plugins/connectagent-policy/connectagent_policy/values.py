@@ -15,6 +15,15 @@ from urllib.parse import unquote, urlsplit
 
 _SIMPLE = re.compile(r"[A-Za-z0-9_@%+:,./=\- ]+|(?:[A-Za-z0-9_@%+:,./=\- ]|'[^']*')+")
 _DEPTH = 50
+# Of an address with another scheme nobody knows here whether its host is what is asked: file://localhost/etc/passwd.
+_SCHEMES = {"", "http", "https", "ws", "wss", "ftp", "ftps", "sftp", "ssh", "git", "git+ssh", "git+https"}
+# Programs that run others, or code, which they name in their arguments.
+_RUNNERS = re.compile(
+    r"(ba|da|z|k|fi)?sh|busybox|toybox|env|sudo|doas|su|nice|ionice|nohup|timeout|time|stdbuf|setsid|chroot|unshare|"
+    r"command|builtin|exec|eval|xargs|parallel|find|fd|g?awk|sed|ssh|docker|podman|make|npx|uvx|watch|script|strace|"
+    r"(python|perl|ruby|node|deno|php|lua)[\d.]*"
+)
+_V4_IN_V6 = tuple(ipaddress.ip_network(one) for one in ("::/96", "64:ff9b::/96", "64:ff9b:1::/48", "2002::/16"))
 
 
 def strings(value: Any, depth: int = 0) -> Iterator[str]:
@@ -54,15 +63,23 @@ def inside(text: str, folders: list[str], every: bool) -> bool:
     if "://" in text:
         return not every
     path = os.path.realpath(text)
-    return any(_within(path, os.path.normpath(text), folder) for folder in folders)
+    return any(_within(path, os.path.normpath(text), folder, every) for folder in folders)
 
 
-def _within(path: str, written: str, folder: str) -> bool:
+def _within(path: str, written: str, folder: str, every: bool) -> bool:
     if folder.startswith("**/"):
         names = {part.casefold() for one in (path, written) for part in one.split("/")}
         return folder[3:].casefold() in names
     root = os.path.realpath(os.path.expanduser(folder))
+    if not every:  # on some file systems these are the same
+        path, root = path.casefold(), root.casefold()
     return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def folded(text: str) -> str:
+    """A text for a comparison that doubt must not pass: without case, styles, invisible characters and white space."""
+    shown = "".join(sign for sign in unicodedata.normalize("NFKC", text) if unicodedata.category(sign) != "Cf")
+    return shown.strip().casefold()
 
 
 def host_of(text: str) -> str:
@@ -78,12 +95,19 @@ def host_of(text: str) -> str:
         return ""
     if parts.username is not None or parts.password is not None or unquote(host) != host or not host.isascii():
         return ""
+    return "" if parts.scheme not in _SCHEMES else _address(host)
+
+
+def _address(host: str) -> str:
+    """A host in its plain form; "" for what is none, or what programs read differently."""
     with suppress(ValueError):
         address = ipaddress.ip_address(host)
         mapped = getattr(address, "ipv4_mapped", None)
-        return str(mapped or address)
-    with suppress(OSError):  # 127.1, 0x7f000001 and 2130706433 are addresses too
-        return socket.inet_ntoa(socket.inet_aton(host))
+        hides = address.version == 6 and int(address) > 1 and any(address in one for one in _V4_IN_V6)
+        return "" if hides else str(mapped or address)
+    with suppress(OSError):  # 127.1, 0x7f000001 and 2130706433 are addresses too; 0177.0.0.1 is one of two
+        found = socket.inet_ntoa(socket.inet_aton(host))
+        return "" if re.search(r"(^|\.)0[0-9]", host) else found
     return host if re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", host) else ""
 
 
@@ -93,3 +117,8 @@ def program_of(text: str) -> list[str]:
         return []
     words = shlex.split(text)
     return [] if not words or "=" in words[0] or any(" " in word for word in words[:2]) else words
+
+
+def runs_others(program: str) -> bool:
+    """Whether a program runs others, or code, so that its name says little."""
+    return _RUNNERS.fullmatch(program.rpartition("/")[2].casefold()) is not None

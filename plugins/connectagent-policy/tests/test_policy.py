@@ -29,13 +29,28 @@ rules:
   - deny: send
     arguments: {to: "*@evil.com"}
 """)
+DENIALS = read_rules("""
+rules:
+  - allow: "*"
+  - deny: "denied path"
+    paths: {value: ["**/.env", secrets]}
+  - deny: "denied host"
+    hosts: {value: [evil.com, "*.evil.com", 127.0.0.1]}
+  - deny: "denied command"
+    commands: {value: [rm, git push]}
+  - deny: "denied argument"
+    arguments: {value: "*@evil.com"}
+""")
 KINDS = {"path": ("read", "path"), "host": ("fetch", "url"), "command": ("run", "line")}
+HEADS = (*KINDS, "nested", *(f"denied {kind}" for kind in (*KINDS, "argument")))
+SIGNS = {"\\u0000": "\0", "\\n": "\n", "\\r": "\r", "\\t": "\t", "\\u00a0": "\u00a0", "\\u200b": "\u200b",
+         "\\u200e": "\u200e", "\\u202e": "\u202e"}  # fmt: skip
 
 
 def attacks() -> list[tuple[str, str]]:
     found, kind = [], ""
     for line in Path(__file__).with_name("attacks.txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith("[") and line.endswith("]") and line[1:-1] in (*KINDS, "nested"):
+        if line.startswith("[") and line.endswith("]") and line[1:-1] in HEADS:
             kind = line[1:-1]
         elif line:
             found.append((kind, line))
@@ -46,22 +61,39 @@ def attacks() -> list[tuple[str, str]]:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "box").mkdir()
-    (tmp_path / "box" / "link").symlink_to("/etc")
+    (tmp_path / "secrets").mkdir()
+    links = {"link": "/etc", "up": "..", "chain": "link", "cfg": "../.env", "secret-link": "../secrets"}
+    for name, target in links.items():
+        (tmp_path / "box" / name).symlink_to(target)
 
 
 def test_no_attack_is_allowed() -> None:
     cases = attacks()
-    assert len(cases) > 140
+    assert len(cases) > 270
     through = []
     for kind, text in cases:
-        tool, name = KINDS.get(kind, ("read", ""))
-        for sign, real in (("\\u0000", "\0"), ("\\n", "\n"), ("\\r", "\r"), ("\\t", "\t"), ("\\u200b", "\u200b")):
+        for sign, real in SIGNS.items():
             text = text.replace(sign, real)
-        text = text.replace("\\u202e", "\u202e").replace("\\u00a0", "\u00a0")
+        tool, name = KINDS.get(kind, ("read", ""))
         arguments = json.loads(text) if kind == "nested" else {name: text}
-        if judge(RULES, "a", tool, arguments).effect == "allow":
+        denied = kind.startswith("denied")
+        found = judge(DENIALS, "a", kind, {"value": text}) if denied else judge(RULES, "a", tool, arguments)
+        if found.effect == "allow":
             through.append((kind, text))
     assert through == []
+
+
+def test_what_no_rule_denies_is_not_denied() -> None:
+    for kind, text in (
+        ("path", "secret/a"),
+        ("path", "env"),
+        ("host", "http://evil.example.com"),
+        ("host", "127.0.0.2"),
+        ("command", "git commit -m rm"),
+        ("command", "rmdir x"),
+        ("argument", "x@evil.org"),
+    ):
+        assert judge(DENIALS, "a", f"denied {kind}", {"value": text}).effect == "allow", text
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,20 @@ from functools import cache
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-_EMAIL = re.compile(r"[\w.!#$&'*+/=?^`{|}~-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
-_IBAN = re.compile(r"(?<![A-Z0-9])[A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}", re.IGNORECASE)
-_CARD = re.compile(r"(?<![\d.])(?=([3-6]\d{3}(?:[ -]?\d){9,15}))")  # other digits may stand before and after it
+_EMAIL = re.compile(
+    r"""(?:[\w.!#$&'*+/=?^`{|}~-]{1,64}|"[^"\n]{1,64}")@(?:[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}|\[[\da-fA-F:.]{3,45}\])"""
+)
+_IBAN = re.compile(r"(?<![A-Z0-9])[A-Z]{2}\d{2}(?:[ \t-]{0,2}[A-Z0-9]){11,30}", re.IGNORECASE)
+_CARD = re.compile(r"(?<![\d.])(?=([3-6]\d{3}(?:[ \t-]{0,2}\d){9,15}))")  # other digits may stand before and after it
 _CARD_END = re.compile(r"(?<=\d)(?!\.?\d)")
 _SSN = re.compile(r"(?<![\d-])\d{3}-\d{2}-\d{4}(?![\d-])")
 _PEM = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----.{0,20000}?(?:-----END [A-Z0-9 ]{0,40}-----|\Z)"
 _PRIVATE_KEY = re.compile(_PEM, re.DOTALL)
-_WRITTEN_OTHERWISE = re.compile(r"\\u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}|&(?:#\d{1,6}|#x[0-9a-fA-F]{1,5}|commat|period);")
+_WRITTEN_OTHERWISE = re.compile(
+    r"\\u[0-9a-fA-F]{4}|\\U[0-9a-fA-F]{8}|\\x[0-9a-fA-F]{2}|%u[0-9a-fA-F]{4}|%[0-9a-fA-F]{2}"
+    r"|&(?:#\d{1,8};?|#[xX][0-9a-fA-F]{1,8};?|commat;|period;)"
+)
+_BLANK = "\u115f\u1160\u2800"  # letters and signs that show nothing
 # Of detect-secrets: those left out look for words beside a value, or for any text that looks random.
 _LEFT_OUT = ("base", "high_entropy_strings", "keyword", "ip_public", "private_key", "basic_auth")
 
@@ -74,8 +80,8 @@ def _plain(text: str) -> tuple[str, list[int]]:
         match = escaped.get(at)
         read = text[at] if match is None else _read(match[0])
         for letter in unicodedata.normalize("NFKC", read):
-            if unicodedata.category(letter) not in ("Cf", "Mn") or letter == "\n":
-                letters.append(letter)
+            if (unicodedata.category(letter) not in ("Cf", "Mn") or letter == "\n") and letter not in _BLANK:
+                letters.append(_usual(letter))
                 places.append(at)
         at = at + 1 if match is None else match.end()
     return "".join(letters), [*places, len(text)]
@@ -84,8 +90,16 @@ def _plain(text: str) -> tuple[str, list[int]]:
 def _read(escape: str) -> str:
     if escape[0] == "&":
         return html.unescape(escape)
-    letter = chr(int(escape.lstrip("\\u%"), 16))
-    return letter if letter.isascii() and letter.isprintable() else escape[0]
+    number = int(escape.lstrip("\\uUx%"), 16)
+    return chr(number) if 32 <= number < 127 else escape[0]
+
+
+def _usual(letter: str) -> str:
+    """Digits of other scripts, dashes, and the dot of Chinese addresses, as they are usual in numbers and addresses."""
+    if letter.isascii():
+        return letter
+    digit = unicodedata.decimal(letter, None)
+    return str(digit) if digit is not None else {"Pd": "-"}.get(unicodedata.category(letter), letter.replace("。", "."))
 
 
 def _all(text: str, kinds: frozenset[str], region: str | None, presidio: tuple[str, ...]) -> Iterator[Found]:
@@ -108,7 +122,7 @@ def _numbers(text: str, kinds: frozenset[str], region: str | None) -> Iterator[F
 
     for match in _IBAN.finditer(text) if "IBAN" in kinds else ():
         for end in range(match.end(), match.start() + 14, -1):  # words may follow
-            if iban.is_valid(text[match.start() : end].replace("-", "")):
+            if iban.is_valid(re.sub(r"[\s-]", "", text[match.start() : end])):
                 yield Found(match.start(), end, "IBAN", text[match.start() : end])
                 break
     if "CARD" in kinds:

@@ -11,8 +11,6 @@ from connectagent import ConfigError, register_commands
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 class Serve:
     """Brings the command `connectagent serve`."""
@@ -40,13 +38,7 @@ def app_of(
     """
     from connectagent_serve.app import Service
 
-    if token is not None and not token.strip():
-        raise ConfigError("the token is empty")
-    if token is None and host not in LOOPBACK:
-        raise ConfigError(f"serving at {host} needs a token: --token-env names the environment variable with it")
-    if concurrency < 1 or max_bytes < 1:
-        raise ConfigError("concurrency and max_bytes are at least 1")
-    return Service(agent, token, host in LOOPBACK, concurrency, max_bytes).app
+    return Service(agent, token, host, concurrency, max_bytes).app
 
 
 @click.command()

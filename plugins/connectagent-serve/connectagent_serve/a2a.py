@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from a2a.helpers import (  # type: ignore[import-not-found, misc, unused-ignore]
     get_data_parts,
@@ -30,9 +30,7 @@ from a2a.types import (  # type: ignore[import-not-found, misc, unused-ignore]
 from starlette.exceptions import HTTPException
 
 from connectagent import ConfigError, DivergenceError, Paused, SessionBusy, mask
-
-if TYPE_CHECKING:
-    from connectagent_serve.app import Service
+from connectagent_serve.sessions import Sessions
 
 DECISIONS = ("approve", "reject", "answer")
 
@@ -63,18 +61,18 @@ def card_of(agent: Any, address: str, protected: bool) -> Any:
     return card
 
 
-def endpoint_of(service: Service) -> Any:
-    """The function that answers the requests of A2A's JSON-RPC."""
-    card = card_of(service.agent, "/a2a", service.token is not None)
-    handler = DefaultRequestHandler(agent_executor=Turns(service), task_store=InMemoryTaskStore(), agent_card=card)
+def endpoint_of(sessions: Sessions, protected: bool) -> Any:
+    """The function that answers the requests of A2A's JSON-RPC; `protected` as in `card_of`."""
+    card = card_of(sessions.agent, "/a2a", protected)
+    handler = DefaultRequestHandler(agent_executor=Turns(sessions), task_store=InMemoryTaskStore(), agent_card=card)
     return create_jsonrpc_routes(handler, "/a2a")[0].endpoint
 
 
 class Turns(AgentExecutor):  # type: ignore[import-not-found, misc, unused-ignore]
     """Takes a turn for each task. Where the session waits, the message decides, whichever task it is for."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self, sessions: Sessions) -> None:
+        self.sessions = sessions
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Take a turn, or go on with the one that waits."""
@@ -96,7 +94,7 @@ class Turns(AgentExecutor):  # type: ignore[import-not-found, misc, unused-ignor
         """What a task has come to, and what is said of it."""
         waits = False
         try:
-            with self.service.slot(), self.service.open_session(updates.context_id) as session:
+            with self.sessions.slot(), self.sessions.open(updates.context_id) as session:
                 waits = session.record.exists() and session.sums()[0] == "paused"
                 result = await _take(session, message, _decision(message) if waits else None, updates)
                 await updates.add_artifact([_part(result)], name="result")

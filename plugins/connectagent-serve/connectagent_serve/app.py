@@ -23,10 +23,10 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from connectagent import ConfigError, DivergenceError, Paused, SessionBusy, mask
-from connectagent_serve import LOOPBACK
 from connectagent_serve.events import chunk, completion, data, refused, run_events
+from connectagent_serve.sessions import Sessions, check_key
 
-KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("chat.html").read_text("utf-8")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -35,13 +35,22 @@ class Service:
     """Serves one agent.
 
     Args:
-        agent, token, concurrency, max_bytes: as for `app_of()`.
-        loopback: whether requests must name this machine as their host.
+        agent, token, host, concurrency, max_bytes: as for `app_of()`.
+
+    Raises:
+        ConfigError: as for `app_of()`.
     """
 
-    def __init__(self, agent: Any, token: str | None, loopback: bool, concurrency: int, max_bytes: int) -> None:
-        self.agent, self.token, self.loopback = agent, token, loopback
-        self.concurrency, self.max_bytes, self.running = concurrency, max_bytes, 0
+    def __init__(self, agent: Any, token: str | None, host: str, concurrency: int, max_bytes: int) -> None:
+        if token is not None and not token.strip():
+            raise ConfigError("the token is empty")
+        if token is None and host not in LOOPBACK:
+            raise ConfigError(f"serving at {host} needs a token: --token-env names the environment variable with it")
+        if concurrency < 1 or max_bytes < 1:
+            raise ConfigError("concurrency and max_bytes are at least 1")
+        self.agent, self.token, self.max_bytes = agent, token, max_bytes
+        self.loopback = host in LOOPBACK  # requests must then name this machine as their host
+        self.sessions = Sessions(agent, concurrency)
         self.app = Starlette(
             routes=[
                 Route("/healthz", self._checked(self.health, open_to_all=True)),
@@ -68,7 +77,7 @@ class Service:
 
     async def session(self, request: Request) -> Response:
         """How a session stands, and what waits in it."""
-        with self.open_session(request.path_params["id"]) as session:
+        with self.sessions.open(request.path_params["id"]) as session:
             if not session.record.exists():
                 raise HTTPException(404, "there is no such session")
             status, cost, tokens = session.sums()
@@ -83,7 +92,7 @@ class Service:
         prompt, number = _text(body.get("prompt"), "prompt"), body.get("number")
         if number is not None and (type(number) is not int or number < 1):
             raise HTTPException(400, "number is an integer of at least 1")
-        with self.slot(), self.open_session(request.path_params["id"]) as session:
+        with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
             return _answer(session.key, await self._outcome(session.aturn, prompt, number))
 
     async def decision(self, request: Request) -> Response:
@@ -91,7 +100,7 @@ class Service:
         body = await self._body(request)
         if not set(body) <= {"approve", "reject", "answer", "wait"} or not set(body) & {"approve", "reject", "answer"}:
             raise HTTPException(400, "a decision has approve, reject or answer, and perhaps wait")
-        with self.slot(), self.open_session(request.path_params["id"]) as session:
+        with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
             if not session.record.exists():
                 raise HTTPException(404, "there is no such session")
             return _answer(session.key, await self._outcome(session.aresume, **body))
@@ -110,7 +119,7 @@ class Service:
         if number is not None and not re.fullmatch("[1-9][0-9]{0,8}", number):
             raise HTTPException(400, "X-Turn-Number is an integer of at least 1")
         prompt, key = _text(messages[-1].get("content"), "content"), key or uuid.uuid4().hex
-        with self.slot(), self.open_session(key) as session:
+        with self.sessions.slot(), self.sessions.open(key) as session:
             outcome = await self._outcome(session.aturn, prompt, None if number is None else int(number))
         headers = {"X-Session-Id": key}
         if outcome["status"] == "paused":
@@ -134,8 +143,8 @@ class Service:
             raise HTTPException(400, "a run has a user's message, or answers interrupts")
         prompt = "" if run.resume else _text(users[-1].content, "content")
         decisions = [{"wait": one.interrupt_id, **_decision(one)} for one in run.resume or ()]
-        _check_key(run.thread_id)
-        with self.slot():  # the stream takes one of its own: it may never begin
+        check_key(run.thread_id)
+        with self.sessions.slot():  # the stream takes one of its own: it may never begin
             events = self._run(run, prompt, len(users), decisions)
             return StreamingResponse(events, media_type="text/event-stream")
 
@@ -145,7 +154,7 @@ class Service:
 
         from connectagent_serve.a2a import card_of, endpoint_of
 
-        answer = endpoint_of(self)
+        answer = endpoint_of(self.sessions, self.token is not None)
 
         async def card(request: Request) -> Response:
             """What the agent says of itself; everybody may read it."""
@@ -173,7 +182,7 @@ class Service:
         self, run: RunAgentInput, prompt: str, number: int, decisions: list[dict[str, Any]]
     ) -> AsyncIterator[str]:
         try:
-            with self.slot(), self.open_session(run.thread_id) as session:
+            with self.sessions.slot(), self.sessions.open(run.thread_id) as session:
                 async for text in run_events(run, _taken(session, prompt, number, decisions)):
                     yield text
         except HTTPException as error:  # another turn has begun meanwhile
@@ -191,19 +200,6 @@ class Service:
             raise HTTPException(400, mask(str(error))) from None
         except Exception as error:
             raise HTTPException(500, mask(f"{type(error).__name__}: {error}")) from None
-
-    def open_session(self, key: str) -> Any:
-        """The session of a key.
-
-        Raises:
-            HTTPException: it is none.
-        """
-        _check_key(key)
-        return self.agent.for_session(key)
-
-    def slot(self) -> _Slot:
-        """One of the turns that may run at a time."""
-        return _Slot(self)
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -240,21 +236,6 @@ class Service:
             if len(read) > self.max_bytes:
                 raise HTTPException(413, f"a body has at most {self.max_bytes} bytes")
         return bytes(read)
-
-
-class _Slot:
-    """One of the turns that may run at a time; it is taken where the `with` begins."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def __enter__(self) -> None:
-        if self._service.running >= self._service.concurrency:
-            raise HTTPException(429, "too many turns run", {"Retry-After": "1"})
-        self._service.running += 1
-
-    def __exit__(self, *raised: object) -> None:
-        self._service.running -= 1
 
 
 async def _taken(
@@ -300,11 +281,6 @@ def _answer(key: str, outcome: dict[str, Any]) -> Response:
 
 def _shown(waits: list[Any]) -> list[dict[str, Any]]:
     return [{"id": one.id, "call": one.call, "reason": one.reason} for one in waits]
-
-
-def _check_key(key: str) -> None:
-    if not KEY.fullmatch(key):
-        raise HTTPException(400, "a session's id has 1 to 128 letters, digits, '.', '_' and '-'")
 
 
 def _text(value: Any, name: str) -> str:

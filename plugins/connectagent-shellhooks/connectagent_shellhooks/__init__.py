@@ -1,7 +1,7 @@
 """Runs the hooks of Claude Code's settings files, unchanged: commands that read JSON and say what is to happen.
 
-`settings.py` reads the files and says which hook is for what, `running.py` runs a command and reads its answer. Here
-each event has its moment. The options are on `ShellHooks`.
+`settings.py` reads the files and says which hook is for what, `running.py` runs a command and reads its answer,
+`posting.py` asks an address. Here each event has its moment. The options are on `ShellHooks`.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class ShellHooks:
         for hook in fits:
             began = time.monotonic()
             outcome = self._outcome(agent, hook, payload)
-            decision.take(outcome, plain=event in _PLAIN)
+            decision.take(outcome, plain=event in _PLAIN or hook.kind == "http")
             if outcome.failure is not None and self.fail_closed and event in _GUARDS:
                 decision.block = decision.block or f"a hook failed: {outcome.failure}"
             self._note(agent, hook, outcome, (time.monotonic() - began) * 1000)
@@ -253,6 +253,10 @@ class ShellHooks:
     def _outcome(self, agent: Agent, hook: Hook, payload: dict[str, Any]) -> Outcome:
         if hook.kind == "command":
             return run_command(hook.run, payload, self.folder or Path.cwd(), hook.timeout_s, hook.in_background)
+        if hook.kind == "http":
+            from connectagent_shellhooks.posting import post  # its library takes time to load
+
+            return post(hook, payload)
         text, given = str(hook.run), json.dumps(payload, default=repr)
         prompt = text.replace("$ARGUMENTS", given) if "$ARGUMENTS" in text else f"{text}\n\n{given}"
         try:

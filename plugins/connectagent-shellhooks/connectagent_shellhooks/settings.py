@@ -20,6 +20,7 @@ EVENTS = (
     *("PreCompact", "PostCompact"),
 )
 _TIMEOUTS_S = {"UserPromptSubmit": 30.0, "SessionEnd": 60.0}
+_KINDS = {"command": "command", "http": "url", "prompt": "prompt"}  # and the key of what is run
 _NAMES = re.compile(r"[\w ,|-]*")  # matchers without any other character are names, not patterns
 
 
@@ -30,12 +31,14 @@ class Hook:
     Args:
         event: the event's name.
         matcher: what it is for, by the name of a tool, an agent or a kind of the event; "" for everything.
-        run: the command for the shell, the words of one without a shell, or for `prompt` the prompt.
-        kind: `command` or `prompt`.
+        run: the command for the shell, the words of one without a shell, the prompt, or the address.
+        kind: `command`, `http` or `prompt`.
         timeout_s: after how many seconds it is killed.
         only_if: a rule such as `Bash(git *)` that the call must fit as well.
         in_background: whether nobody waits for it.
         model: of a prompt: the name of the model.
+        headers: of an address: what is sent with it, by name.
+        variables: the names of environment variables that headers may have.
     """
 
     event: str
@@ -46,6 +49,8 @@ class Hook:
     only_if: str = ""
     in_background: bool = False
     model: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    variables: tuple[str, ...] = ()
 
     def is_for(self, name: str, tool_input: Any = None) -> bool:
         """Whether it runs for a tool, an agent or a kind of the event; "" for events without any."""
@@ -111,19 +116,27 @@ def _hooks(path: Path, events: Any) -> list[Hook]:
 
 def _hook(event: str, matcher: str, one: dict[str, Any]) -> Hook:
     kind = one.get("type", "command")
-    if kind not in ("command", "prompt"):
-        raise ValueError(f"{event}: a hook of type {kind!r} is not supported, only 'command' and 'prompt'")
-    run, words = one[kind], one.get("args")
+    if kind not in _KINDS:
+        raise ValueError(
+            f"{event}: a hook of type {kind!r} is not supported, only 'command', 'http' and 'prompt'; a command can "
+            "start an agent, and a handler of your own can call a tool"
+        )
+    run, words = one[_KINDS[kind]], one.get("args")
     if not isinstance(run, str) or not run.strip() or not isinstance(words, list | None):
-        raise ValueError(f"{event}: {kind} is a text, args a list of texts")
+        raise ValueError(f"{event}: {_KINDS[kind]} is a text, args a list of texts")
+    if kind == "http" and not run.startswith(("http://", "https://")):
+        raise ValueError(f"{event}: url is an address that begins with http:// or https://, not {run!r:.80}")
     timeout_s = float(one.get("timeout") or _TIMEOUTS_S.get(event, 600.0))
     if not 0 < timeout_s < 86_400:
         raise ValueError(f"{event}: timeout is a number of seconds, not {timeout_s}")
     if _NAMES.fullmatch(matcher) is None and matcher != "*":
         re.compile(matcher)
     rule, model = str(one.get("if") or ""), one.get("model")
-    line = run if words is None else (run, *map(str, words))
-    return Hook(event, matcher, line, kind, timeout_s, rule, one.get("async") is True, model and str(model))
+    headers = tuple((str(name), str(value)) for name, value in (one.get("headers") or {}).items())
+    return Hook(
+        event, matcher, run if words is None or kind != "command" else (run, *map(str, words)), kind, timeout_s, rule,
+        one.get("async") is True, model and str(model), headers, tuple(map(str, one.get("allowedEnvVars") or ())),
+    )  # fmt: skip
 
 
 def matches(matcher: str, name: str) -> bool:

@@ -391,7 +391,7 @@ def test_the_users_the_projects_and_the_local_files_are_merged(project: Path) ->
 @pytest.mark.parametrize(
     "text",
     ["{", "[]", '{"hooks": ["x"]}', '{"hooks": {"Stop": {"a": []}}}', '{"hooks": {"Stop": [{"matcher": "x"}]}}',
-     '{"hooks": {"Stop": [{"hooks": [{"type": "http", "url": "http://x"}]}]}}',
+     '{"hooks": {"Stop": [{"hooks": [{"type": "agent", "prompt": "Check."}]}]}}',
      '{"hooks": {"Stop": [{"hooks": [{"type": "command"}]}]}}',
      '{"hooks": {"Stop": [{"hooks": [{"command": "x", "timeout": "soon"}]}]}}',
      '{"hooks": {"PreToolUse": [{"matcher": "(", "hooks": [{"command": "x"}]}]}}', "[" * 100_000],
