@@ -222,6 +222,10 @@ class Tmux(Terminal):
         self._tmux("load-buffer", "-", given=text)
         self._tmux("paste-buffer", "-p", "-r")
 
+    def resize(self, width: int) -> None:
+        """Make the pane wider or narrower; tmux breaks its lines anew at once, and tells the program a moment later."""
+        self._tmux("resize-window", "-x", str(width), "-y", "50")
+
     def lines(self) -> list[str]:
         return self._tmux("capture-pane", "-p", "-S", "-1000").rstrip("\n").split("\n")
 

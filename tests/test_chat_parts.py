@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -94,6 +95,14 @@ def test_what_arrived_in_pieces_is_drawn_as_the_whole_answer_is(seed: int, drawn
     assert "\n\n\n" not in screen.text()
     for kept in ("A title", "<b>html</b>", "https://example.com", '"**not bold**"', "ten", "of two lines"):
         assert kept in screen.text()
+
+
+def test_no_line_ends_with_spaces_which_a_narrower_terminal_would_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    lines = lines_of(ANSWER, Terminal(io.StringIO(), 80))
+    plain = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
+    assert plain != lines and all(line == line.rstrip() for line in plain)
 
 
 @pytest.mark.parametrize("length", range(1, len(ANSWER), 13))

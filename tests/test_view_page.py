@@ -212,6 +212,8 @@ def test_a_crash_says_while_what(tab: Tab, served: Page) -> None:
     told = page.inner_text("#answer")
     assert "while this ran" in told and "tool boom size=7" in told and "in the agent miner" in told
     assert page.inner_text("#status") == "crashed"
+    assert re.search(r"connectagent resume \.co/evals/doomed_\S+\.yaml$", told, re.MULTILINE)
+    assert page.inner_text("#agents tbody tr >> nth=1").split()[-1] == "?"  # how long it took is not known
     page.click("#answer a")
     page.wait_for_selector(".row.tool.running[open] .field:has-text('7')")
 
@@ -277,6 +279,28 @@ def test_sessions_are_searched_filtered_and_compared(tab: Tab, served: Page) -> 
     assert not page.is_visible("#main")
     assert page.inner_text("#beside thead").count("_") == 2
     page.click("#beside thead a >> nth=0")
+    page.wait_for_selector("#main:visible")
+
+
+def test_two_sessions_side_by_side_have_all_their_steps_as_they_began_and_lead_back(
+    tab: Tab, served: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectagent.cli.view.reading._AT_ONCE_S", 0.0)  # each answer has one entry
+    names = [name_of(company()), name_of(busy())]
+    tab.page.goto(f"{served.server.url}#record={names[0]}&beside={names[1]}")
+    page = tab.page
+    page.wait_for_selector("#beside .side")
+    steps = page.eval_on_selector_all(
+        "#beside .side:first-child ol >> nth=0 >> li",
+        """all => all.map((one) => [
+            ...[".kind", "b"].map((part) => one.querySelector(part).innerText), one.style.getPropertyValue("--depth"),
+        ])""",
+    )
+    finder, checker = steps.index(["tool", "finder", "0"]), steps.index(["tool", "checker", "1"])
+    assert steps[finder + 1] == ["agent", "finder", "0"]
+    assert finder < checker < steps.index(["tool", "search", "2"]) < steps.index(["tool", "search", "0"])
+    page.wait_for_selector("#beside .result .h1:text-is('Report')")
+    page.click("#beside .back")
     page.wait_for_selector("#main:visible")
 
 
@@ -428,7 +452,7 @@ def test_axe_finds_nothing_in_any_state_and_nothing_scrolls_sideways(
     def check(state: str) -> None:
         states.append(state)
         if SCREENS:
-            page.screenshot(path=f"{SCREENS}/{len(states):02}-{state}-{width}-{scheme}.png")
+            picture(page, f"{SCREENS}/{len(states):02}-{state}-{width}-{scheme}.png", width)
         violations = page.evaluate(f"{axe.read_text('utf-8')}\n;axe.run(document, {{resultTypes: ['violations']}})")
         found.extend((state, one["id"], [node["html"] for node in one["nodes"]]) for one in violations["violations"])
         if page.evaluate("document.documentElement.scrollWidth - innerWidth") > 0:
@@ -467,11 +491,22 @@ def test_axe_finds_nothing_in_any_state_and_nothing_scrolls_sideways(
     tab.page.goto("about:blank")
     page.goto(served.server.url)
     page.wait_for_selector("#list li")
+    if width > 900:  # the newest session is shown beside the list
+        page.wait_for_selector(SHOWN)
     page.click("#more-filters summary")
     check("filters")
     tab.context.close()
     assert found == []
     assert tab.complaints == [] and len(states) == 11
+
+
+def picture(page: Any, path: str, width: int) -> None:
+    """Take a picture of the whole page: as high as it is, since what is not in sight is not drawn."""
+    page.evaluate("scrollTo(0, 0)")
+    for _ in range(2):  # the most height of a text depends on the window's
+        page.set_viewport_size({"width": width, "height": page.evaluate("document.documentElement.scrollHeight")})
+    page.screenshot(path=path)
+    page.set_viewport_size({"width": width, "height": 900})
 
 
 def keep(agent: Agent, said: str, tool: str) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 from connectagent.output.rows import Row
-from connectagent.output.terminal import Terminal
+from connectagent.output.terminal import Terminal, rows_taken
 from connectagent.output.typed import shown
 from connectagent.settings import enabled
 
@@ -58,7 +58,7 @@ class Live:
         self._terminal = Terminal()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._drawn = 0  # lines on the terminal now
+        self._drawn: list[str] = []  # lines on the terminal now
         self._column = 0  # whether somebody's line has not ended
         self._asking = 0  # how many wait for a line that the person types
         self._ticks = 0
@@ -116,7 +116,7 @@ class Live:
                 try:
                     self._draw() if isinstance(sys.stderr, _Above) else self._announce()
                 except Exception:  # the arguments of a call may change while they are shown
-                    self._drawn = 0
+                    self._drawn = []
 
     def _draw(self) -> None:
         """Draw the lines again, unless somebody's line has not ended."""
@@ -135,8 +135,9 @@ class Live:
 
     def _replace(self, text: str) -> None:
         """Put a text in the place of the lines, in one write: it must not flicker."""
-        old = "\r\x1b[2K" + "\x1b[1A\x1b[2K" * (self._drawn - 1) if self._drawn else ""
-        self._drawn = text.count("\n") + 1 if text else 0
+        rows = sum(rows_taken(line, self._terminal.width) for line in self._drawn)
+        old = "\r\x1b[2K" + "\x1b[1A\x1b[2K" * (rows - 1) if rows else ""
+        self._drawn = text.split("\n") if text else []
         if (old or text) and isinstance(sys.stderr, _Above):
             sys.stderr.real.write(old + text)
             sys.stderr.real.flush()

@@ -27,8 +27,11 @@ if TYPE_CHECKING:
     import rich.console
     from rich.text import Text
 
+# xterm itself, GNU screen and the console of Linux cut lines that no longer fit; other terminals break them.
+_BREAKS_LINES = not (os.environ.get("TERM") == "linux" or "XTERM_VERSION" in os.environ or "STY" in os.environ)
 _TOKENS = re.compile(r"\n|[^\S\n]+|\S+")
-_TRAILING = re.compile(r" +$", re.MULTILINE)  # rich fills the cells of its tables
+_CODES = re.compile(r"\x1b\[[\d;]*m")
+_TRAILING = re.compile(rf" (?: |{_CODES.pattern})*$", re.MULTILINE)  # rich fills the cells of its tables
 
 
 @dataclass(slots=True)
@@ -146,7 +149,7 @@ class Terminal:
             with console.capture() as capture:
                 for line in lines:
                     console.print(line, width=width, soft_wrap=isinstance(thing, Row))
-            shown.append(_TRAILING.sub("", capture.get()))
+            shown.append(_TRAILING.sub(lambda found: found[0].replace(" ", ""), capture.get()))
         return self._encodable("".join(shown))
 
     @property
@@ -241,6 +244,13 @@ def clip(text: str, cells: int, more: str) -> str:
     if cells <= len(more):
         return ""
     return set_cell_size(text, cells - len(more)).rstrip() + more
+
+
+def rows_taken(line: str, width: int) -> int:
+    """How many rows of a terminal a drawn line takes: a terminal that was made narrower since breaks it."""
+    from rich.cells import chop_cells
+
+    return len(chop_cells(_CODES.sub("", line), width)) or 1 if _BREAKS_LINES else 1
 
 
 def _wrapped(text: str, column: int, indent: int, width: int) -> tuple[str, int]:

@@ -19,7 +19,7 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.theme import Theme
 
-from connectagent.output.terminal import Terminal
+from connectagent.output.terminal import Terminal, rows_taken
 
 MOST_CELLS = 100  # of a line: longer ones are hard to read
 _CODES = re.compile(r"\x1b\[[\d;]*m")
@@ -149,10 +149,17 @@ class Arriving:
         if same == len(old) - 1 == len(lines) - 1 and lines[-1].startswith(old[-1]):
             self._write(lines[-1][len(old[-1]) :])
             return
-        # What has left the screen at its top cannot be drawn again.
-        same = max(same, len(old) - self._terminal.height + 1)
-        up = len(old) - 1 - same
-        self._write("\r" + (f"\x1b[{up}A" if up > 0 else "") + "\x1b[J" + "\n".join(lines[same:]))
+        first, rows = self._in_sight(old, same)
+        self._write("\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "") + "\x1b[J" + "\n".join(lines[first:]))
+
+    def _in_sight(self, lines: list[str], first: int) -> tuple[int, int]:
+        """Of drawn lines, the first one that can be drawn again, at least this one, and the rows from there on."""
+        width, height = self._terminal.width, self._terminal.height
+        at = len(lines) - 1
+        rows = rows_taken(lines[at], width)
+        while at > first and (more := rows_taken(lines[at - 1], width)) + rows < height:  # the rest has left the screen
+            at, rows = at - 1, rows + more
+        return at, min(rows, height)
 
     @staticmethod
     def _write(text: str) -> None:

@@ -290,5 +290,3 @@ class Screen(View):
     def _spaced(self, spans: list[Span]) -> list[Span]:
         dot = (f" {self.terminal.glyphs.dot} ", "dim")
         return [one for span in spans for one in (dot, span)][1:]
-
-

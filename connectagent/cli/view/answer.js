@@ -75,6 +75,7 @@ function endNode(session, item) {
     {class: "died"},
     el("h2", {}, open.length ? `${word} while this ran` : `${word} here`),
     el("p", {}, el("a", link, el("b", {}, what)), last.args && el("code", {dir: "auto"}, ` ${last.args}`), inside.length > 0 && `, in the agent ${inside.join(", in ")}`),
-    el("p", {class: "soft"}, `connectagent resume goes on with it; a tool that was running is not run again without your word.`),
+    session.resume && el("p", {class: "command"}, el("code", {tabindex: "0"}, session.resume), copyButton(() => session.resume, "the command")),
+    el("p", {class: "soft"}, `${session.resume ? "This" : "connectagent resume"} goes on with it; a tool that was running is not run again without your word.`),
   );
 }

@@ -1,60 +1,12 @@
-// The filter, and the keys.
-import {go, view} from "./page.js";
-import {source} from "./source.js";
+// The keys.
+import {setFilter} from "./filter.js";
+import {focusRow, go, view} from "./moves.js";
 import {at, kept, state} from "./state.js";
-import {count} from "./text.js";
-
-/** @param {string} text @param {string} kind */
-export function setFilter(text, kind) {
-  [state.text, state.kind, state.found] = [text, kind, null];
-  at("filter").value = text;
-  for (const button of at("kinds").children) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
-  applyFilter();
-}
-
-export function applyFilter() {
-  const {shown} = state;
-  if (!shown) return;
-  const [hits, word, many] =
-    shown.view === "timeline"
-      ? [shown.timeline.filter(state.text, state.kind, state.found), "entry", "entries"]
-      : [shown[shown.view].filter(state.text), shown.view === "changes" ? "change" : "message", undefined];
-  at("matches").textContent = state.text || (state.kind && shown.view === "timeline") ? count(hits, word, many) : "";
-}
-
-let searching = 0;
-
-export function typed() {
-  state.text = at("filter").value;
-  state.found = null;
-  clearTimeout(searching);
-  requestAnimationFrame(applyFilter);
-  if (state.text.trim().length < 3) return;
-  searching = setTimeout(async () => {
-    const {text, shown} = state; // rows show the beginnings of texts; the rest is searched here
-    const numbers = await source.find(shown.name, text).catch(() => []);
-    if (shown !== state.shown || text !== state.text) return;
-    state.found = new Set(numbers);
-    applyFilter();
-  }, 250);
-}
 
 function visibleRows() {
   return state.shown?.view === "timeline"
     ? [...document.querySelectorAll("#timeline .turn:not([hidden]) .row:not([hidden])")]
     : [];
-}
-
-/** @param {any} node */
-export function focusRow(node) {
-  const summary = node.querySelector("summary");
-  if (!summary) return;
-  document.querySelector("#timeline summary[tabindex='0']")?.setAttribute("tabindex", "-1");
-  summary.setAttribute("tabindex", "0");
-  summary.focus({preventScroll: true});
-  const box = summary.getBoundingClientRect(),
-    top = at("bar").getBoundingClientRect().bottom;
-  if (box.top < top || box.bottom > innerHeight) node.scrollIntoView({block: "center"});
 }
 
 /** @param {number} by */

@@ -145,13 +145,18 @@ class Listing:
         spent = spent_inside(self.lines)
         found: dict[str, dict[str, Any]] = {}
         turns: dict[str, set[Any]] = {}
+        ended: dict[str, set[Any]] = {}
         for row in self.rows:
             branch = row.get("branch")
             if branch and row["kind"] in ("started", "agent"):
                 one = found.setdefault(branch, {"branch": branch, "name": row["name"], "n": row["n"], "ms": 0.0})
                 turns.setdefault(branch, set()).add(row.get("id"))
                 one["ms"] += row.get("ms", 0.0)
+                if row["kind"] == "agent":
+                    ended.setdefault(branch, set()).add(row.get("id"))
         for branch, one in found.items():
+            if ended.get(branch) != turns[branch]:
+                one["ms"] = None  # not known before the end
             one["turns"] = len(turns[branch])
             if branch in spent:
                 one |= {"tokens": spent[branch].tokens, "cost": spent[branch].cost, "calls": spent[branch].calls}

@@ -79,7 +79,7 @@ function waitsForPeople({items}, segments) {
 /** @param {any} session @param {any[]} segments */
 function lanesOf(session, segments) {
   /** @type {Record<string, any[]>} */
-  const lanes = {model: [], tools: [], handlers: [], waiting: []};
+  const lanes = {model: [], tools: [], between: [], waiting: []};
   /** @type {Map<string, any[]>} */
   const inner = new Map(session.agents.map((/** @type {any} */ agent) => [agent.branch, []]));
   /** @type {Map<string, any[]>} */
@@ -105,7 +105,7 @@ function lanesOf(session, segments) {
     const waits = waitsIn(segment);
     lanes.waiting.push(...waits.map(place));
     const gaps = between(segment, waits.filter((wait) => !wait.in));
-    lanes.handlers.push(...gaps.map((gap) => ({...place(gap), kind: "between"})));
+    lanes.between.push(...gaps.map((gap) => ({...place(gap), kind: "between"})));
   }
   lanes.waiting.push(...waitsForPeople(session, segments));
   return {lanes, inner, plugins};
@@ -149,8 +149,11 @@ function lane(name, marks, segments, total) {
   return el("div", {class: "lane"}, name, box, el("span", {class: "lane-sum"}, label));
 }
 
+/** @type {Record<string, string>} */
+const MEANINGS = {between: "between: handlers and the loop", waiting: "waiting: before another attempt, or for a person"};
+
 /** @param {string} name */
-const laneName = (name) => el("span", {class: "lane-name", title: name}, name);
+const laneName = (name) => el("span", {class: "lane-name", title: MEANINGS[name] ?? name}, name);
 
 /** @param {any} session @param {(plugin: string) => void} choose shows the changes of a plugin */
 export function showOverview(session, choose) {
@@ -193,7 +196,7 @@ export function showAgents(session) {
   const amount = (/** @type {any} */ value) => (typeof value === "number" ? tokens(value) : "?");
   const rows = agents.map((/** @type {any} */ agent) =>
     line(agentLink(agent, ""), agent.branch.split(".").length - 1, [
-      agent.turns, agent.calls ?? 0, amount(agent.tokens), priceOrUnknown(agent.cost), duration(agent.ms),
+      agent.turns, agent.calls ?? 0, amount(agent.tokens), priceOrUnknown(agent.cost), agent.ms === null ? "?" : duration(agent.ms),
     ]),
   );
   const calls = all.filter((/** @type {any} */ row) => row.kind === "model").length;

@@ -3,9 +3,11 @@ import {showAnswer} from "./answer.js";
 import {showBeside} from "./beside.js";
 import {Changes} from "./changes.js";
 import {Conversation} from "./conversation.js";
+import {applyFilter, setFilter, typed} from "./filter.js";
 import {showHead, showProblems} from "./head.js";
-import {applyFilter, beginKeys, focusRow, setFilter, typed} from "./keys.js";
+import {beginKeys} from "./keys.js";
 import {beginList, markCurrent, showSessions} from "./list.js";
+import {VIEWS, go, goToPlace, trouble, view} from "./moves.js";
 import {showAgents, showOverview} from "./overview.js";
 import {inlined, source} from "./source.js";
 import {address, at, place, state} from "./state.js";
@@ -19,7 +21,6 @@ const KIND_NAMES = [
   ["handler", "Handlers"],
   ["problem", "Problems"],
 ];
-const VIEWS = ["timeline", "conversation", "changes"];
 const wide = matchMedia("(min-width: 900px)");
 
 /** @param {string} name */
@@ -63,6 +64,7 @@ function take(session, news) {
   session.agents = news.agents ?? session.agents;
   session.waits = news.waits ?? [];
   session.summary = news.summary;
+  session.resume = news.resume;
   return changed;
 }
 
@@ -115,54 +117,6 @@ function tellNews(number, below) {
   at("fresh").hidden = false;
 }
 
-/** @param {string} name */
-export function view(name) {
-  const {shown} = state;
-  shown.view = VIEWS.includes(name) ? name : "timeline";
-  for (const one of VIEWS) {
-    at(one).hidden = one !== shown.view;
-    at(`show-${one}`).setAttribute("aria-pressed", String(one === shown.view));
-  }
-  at("kinds").hidden = shown.view !== "timeline";
-  if (shown.view !== "timeline" && shown.file) return shown[shown.view].show().then(applyFilter, trouble);
-  applyFilter();
-  return Promise.resolve();
-}
-
-// Goes to an entry, opens it and gives it the focus.
-/** @param {number} number */
-export function go(number) {
-  const {shown} = state;
-  if (!shown?.rows[number]) return;
-  if (state.text || state.kind) setFilter("", "");
-  view("timeline");
-  const node = shown.timeline.nodes[number];
-  history.replaceState(null, "", address({record: shown.name, entry: number}));
-  if (node.tagName === "DETAILS") node.open = true;
-  node.scrollIntoView({block: "center"});
-  focusRow(node);
-}
-
-// Goes to the entry, the message or the turn that the address names.
-async function goToPlace() {
-  const given = place(),
-    {shown} = state;
-  if (given.get("entry")) return go(Number(given.get("entry")));
-  if (given.get("message")) {
-    if ((given.get("agent") ?? "") !== shown.conversation.branch) shown.conversation.start(given.get("agent") ?? "");
-    await view("conversation");
-    return mark(document.getElementById(`m${given.get("message")}`));
-  }
-  if (given.get("turn"))
-    mark(shown.timeline.turns.find((/** @type {any} */ turn) => turn.item.turn === given.get("turn"))?.node);
-}
-
-/** @param {any} node */
-function mark(node) {
-  node?.scrollIntoView({block: "start"});
-  node?.classList.add("found");
-}
-
 function route() {
   const name = place().get("record"),
     other = place().get("beside");
@@ -175,14 +129,6 @@ function route() {
     scrollTo(0, 0);
     refresh();
   } else if (name && state.shown?.file) goToPlace();
-}
-
-/** @param {any} error */
-function trouble(error) {
-  at("trouble").hidden = !error;
-  if (!error) return;
-  const gone = !inlined && error instanceof TypeError; // of a fetch that nobody answers
-  at("trouble").textContent = gone ? `${error.message}. Is connectagent view still running?` : error.message;
 }
 
 let running = false;

@@ -27,7 +27,7 @@ from connectagent.session.usage import spent_in
 SCRIPTS = (
     *("source.js", "text.js", "folded.js", "markdown.js", "state.js", "overview.js", "request.js", "changes.js"),
     *("rows.js", "timeline.js", "conversation.js", "answer.js", "list.js", "beside.js"),
-    *("head.js", "keys.js", "page.js"),
+    *("head.js", "filter.js", "moves.js", "keys.js", "page.js"),
 )
 LIBRARY = "vendor/marked.umd.js"
 _WHOLE = ("result", "error", "input")  # the texts of a turn that the page shows whole

@@ -24,6 +24,7 @@ from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.records.watched import Request, WatchedAgent, request_of, watched_agents
 
+_STOPPED = ("crashed", "interrupted", "unfinished")
 _AT_ONCE_S = 0.12  # how long a record is read before its first part is shown
 
 
@@ -68,6 +69,8 @@ class Reading:
                 news["agents"] = listing.agents()
             if summary["status"] == "paused":
                 news["waits"] = self._waits()
+            elif summary["status"] in _STOPPED:
+                news["resume"] = self._resume()
             return news
 
     def read(self) -> None:
@@ -103,7 +106,7 @@ class Reading:
             call = line.get("call")
             shown = call_text(call["name"], call.get("arguments") or {}) if isinstance(call, dict) else ""
             which = f" --wait {shlex.quote(id)}" if len(self._listing.waits) > 1 else ""
-            command = f"connectagent resume {shlex.quote(short_path(self.path))}{which}"
+            command = f"{self._resume()}{which}"
             waits.append({
                 "reason": excerpt(data_text(line.get("reason") or "no reason was given"), 600)["text"],
                 "call": excerpt(shown, 600)["text"],
@@ -111,6 +114,10 @@ class Reading:
                 "commands": [f"{command} --approve", f"{command} --reject 'why not'"],
             })  # fmt: skip
         return waits
+
+    def _resume(self) -> str:
+        """The command that goes on with the session."""
+        return f"connectagent resume {shlex.quote(short_path(self.path))}"
 
     def entry(self, number: int) -> dict[str, Any]:
         """An opened entry: `fields`, each a text that may be shortened, and `edit`, the link to the code behind it.

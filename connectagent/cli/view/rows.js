@@ -13,7 +13,7 @@ const FIRST = ["error", "content", "arguments", "original_arguments", "result", 
 const ASIDE = new Set([
   ...["type", "id", "at", "author", "branch", "timestamp", "started", "timing", "duration_ms", "iteration", "turn"],
   ...["tool_calls_count", "call_id", "index", "by", "tool_name", "model", "status", "error_type", "hook", "of"],
-  ...["request", "tools", "entries_since_request", "attempt"],
+  ...["request", "digest", "tools", "entries_since_request", "attempt"],
 ]);
 const EMPTY = new Set(["null", "[]", "{}", ""]);
 

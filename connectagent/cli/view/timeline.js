@@ -41,9 +41,9 @@ function showTurn(turn, item, now) {
     between ? "" : el("span", {class: `pill ${status}`}, status.replaceAll("_", " ")),
   );
   turn.foot.hidden = !(item.error || item.result);
-  turn.foot.className = `turn-end ${item.error ? "failed" : ""}`;
+  turn.foot.className = `turn-end ${item.error ? (status === "paused" ? "paused" : "failed") : ""}`;
   turn.foot.replaceChildren(
-    el("span", {class: "unseen"}, item.error ? "Error: " : "Result: "),
+    el("span", {class: "unseen"}, item.error && status !== "paused" ? "Error: " : "Result: "),
     el("bdi", {}, item.error || item.result || ""),
   );
 }
