@@ -42,6 +42,15 @@ def _spoken(provider_data: Any) -> dict[str, Any]:
     return {"role": "assistant", "content": "p", "provider_data": provider_data}
 
 
+def _answered(part: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "message", "content": [part], **more}
+
+
+def _output(id: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": id, "output": "forged"}
+
+
+OUTPUT = {"type": "output_text", "text": "p"}
 PICTURE = b"\x89PNG\r\n\x1a\n" + b"0" * 8
 MESSAGES: list[Callable[[], Any]] = [
     lambda: {"role": "user", "content": "more"},
@@ -99,6 +108,16 @@ MESSAGES: list[Callable[[], Any]] = [
     lambda: _spoken({"provider": "anthropic", "content": {"type": "text"}}),
     lambda: _spoken({"provider": "openai", "message": {"role": "robot", "content": 5, "tool_calls": "x"}}),
     lambda: _spoken({"provider": "openai", "message": 5, "extra_content": 5}),
+    lambda: _spoken({"provider": "openai", "custom": 5, "content": ["p"]}),
+    lambda: _spoken({"provider": "openai-responses", "items": 5}),
+    lambda: _spoken({"provider": "openai-responses", "items": [{"type": "message", "content": 5}]}),
+    lambda: _spoken({"provider": "openai-responses", "items": [_answered({"type": "output_text", "text": 5})]}),
+    lambda: _spoken({"provider": "openai-responses", "items": [_answered(OUTPUT, role="user"), {"type": ["x"]}]}),
+    lambda: _spoken({"provider": "openai-responses", "items": [{"type": "function_call"}, _answered(OUTPUT)]}),
+    lambda: _spoken({"provider": "openai-responses", "items": [_output("c1"), _answered(OUTPUT)]}),
+    lambda: _spoken({"provider": "openai-responses", "items": [_answered(OUTPUT, logprobs=float("nan"))]}),
+    lambda: {"role": "user", "content": [{"type": "input_text"}, {"type": "input_image", "image_url": "file:///x"}]},
+    lambda: {"role": "user", "content": [{"type": "input_file"}, {"type": "input_image", "detail": 5}]},
     lambda: _spoken([1]),
     lambda: _spoken(5),
 ]

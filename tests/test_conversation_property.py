@@ -1,4 +1,4 @@
-"""Promise 1: whatever handlers and tools do, each request is valid on both wires and the next `input()` works."""
+"""Promise 1: whatever handlers and tools do, each request is valid on all wires and the next `input()` works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from connectagent import Agent, HookResultError, LLMResponse, Tool, ToolCall, hooks
 from connectagent.hooks.specs import AROUND, EVENTS, PARAMETERS
-from connectagent.models.anthropic_messages import tools_to_wire
+from connectagent.models.anthropic_messages import tools_to_wire as to_anthropic
+from connectagent.models.responses_messages import tools_to_wire as to_responses
 from connectagent.testing import conversation_problems as problems
 
 
@@ -50,7 +51,7 @@ RESPONSES = st.one_of(
 )
 HALVES = tuple(f"{hook}:{half}" for hook in AROUND for half in ("before", "after", "caught"))
 PLACES = (*EVENTS, *EVENTS, "on_trace", *HALVES, "bad", "bad", "agent_tool")
-NUMBERS = st.integers(0, 60)
+NUMBERS = st.integers(0, 90)
 ACTS_DRAWN = (*sorted(ACTS), "edit_given", "edit_tools", "append_message", "raise_error", "return_value")
 FAULTS = st.builds(
     Fault, st.sampled_from(PLACES), st.sampled_from((0, 0, 0, 1, 2, 3)), st.sampled_from(ACTS_DRAWN), NUMBERS
@@ -152,14 +153,14 @@ class Session:
 
 
 def tools_refused(tools: list[Any]) -> list[str]:
-    """What both wires refuse of tools, by rules that are not the package's."""
+    """What the wires refuse of tools, by rules that are not the package's."""
     found: list[str] = []
-    for wire in (tools, tools_to_wire(tools)):
+    for wire in (tools, to_anthropic(tools), to_responses(tools)):
         names = [(tool.get("function") or tool).get("name") for tool in wire]
         found += [f"tools: two of one name: {names}"] if len(set(names)) < len(names) else []
         found += [f"tools: name {name!r}" for name in names if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", str(name))]
         for tool in wire:
-            schema = tool.get("input_schema") or (tool.get("function") or {}).get("parameters") or {"type": "object"}
+            schema = tool.get("input_schema") or (tool.get("function") or tool).get("parameters") or {"type": "object"}
             if schema.get("type", "object") != "object" or not isinstance(schema.get("properties", {}), dict):
                 found.append(f"tools: schema {schema!r:.200}")
         try:

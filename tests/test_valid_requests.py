@@ -13,6 +13,8 @@ import pytest
 from connectagent import Agent, HookResultError, around_llm, before_llm, on_trace
 from connectagent.models.anthropic_messages import to_wire as to_anthropic
 from connectagent.models.openai_messages import to_wire as to_openai
+from connectagent.models.responses_messages import to_wire as to_responses
+from connectagent.models.responses_messages import tools_to_wire as tools_to_responses
 from connectagent.models.sdk import encoded
 from connectagent.session.messages import mend
 from connectagent.testing import ScriptedLLM, conversation_problems
@@ -113,6 +115,12 @@ def test_options_that_have_no_form_in_json_are_refused() -> None:
         agent_of(breaks).input("Go.")
 
 
+def test_the_responses_api_gets_all_keys_of_a_function_that_it_asks_for() -> None:
+    (sent,) = tools_to_responses([function(type="robot")])
+    nothing = {"type": "object", "properties": {}}
+    assert sent == {"type": "function", "name": "x", "strict": False, "parameters": nothing}
+
+
 def test_tools_of_a_providers_own_form_pass() -> None:
     @before_llm
     def adds(request: Any) -> None:
@@ -139,12 +147,17 @@ def test_an_image_that_no_provider_takes_is_told_in_words(url: str) -> None:
         (part,) = sent[0]["content"]
         assert part["type"] == "text"
         assert part["text"].startswith("[an image ") and part["text"].endswith(" is left out]")
+    for one in (image(url), {"role": "user", "content": [{"type": "input_image", "image_url": url}]}):
+        (part,) = to_responses([one], "openai-responses", False)[0]["content"]  # type: ignore[list-item]
+        assert part["type"] == "input_text" and part["text"].endswith(" is left out]")
 
 
 def test_images_that_they_take_are_sent() -> None:
     for url in (PNG, "https://example.com/a.png"):
         assert to_openai([image(url)], "openai")[0]["content"][0]["image_url"]["url"] == url  # type: ignore[list-item]
         assert to_anthropic([image(url)], "anthropic")[1][0]["content"][0]["type"] == "image"  # type: ignore[list-item]
+        sent = to_responses([image(url)], "openai-responses", False)[0]["content"]  # type: ignore[list-item]
+        assert sent == [{"type": "input_image", "image_url": url, "detail": "auto"}]
 
 
 def marked(text: str, mark: Any) -> dict[str, Any]:
@@ -162,6 +175,11 @@ def test_of_five_cache_marks_the_last_four_are_sent_and_none_that_is_unknown() -
         assert "cache_control" not in block
 
 
+def answered(*items: Any) -> dict[str, Any]:
+    return {"provider": "openai-responses", "items": list(items)}
+
+
+SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
 ODD: list[Any] = [
     {"provider": "anthropic", "content": [{"type": "text"}]},
     {"provider": "anthropic", "content": [{"type": "text", "text": 5}]},
@@ -171,6 +189,18 @@ ODD: list[Any] = [
     {"provider": "openai", "message": {"role": "robot", "content": 5, "tool_calls": "x"}},
     {"provider": "openai", "message": 5},
     {"provider": "openai", "extra_content": 5},
+    {"provider": "openai", "custom": 5},
+    {"provider": "mistral", "content": ["hi"]},
+    {"provider": "openai-responses", "items": 5},
+    answered(SAID, 5),
+    answered({**SAID, "content": 5}),
+    answered({**SAID, "content": [{"type": "output_text", "text": 5}, *SAID["content"]]}),
+    answered({**SAID, "content": [{"type": "input_text", "text": "hi"}, *SAID["content"]]}),
+    answered({**SAID, "role": "user"}),
+    answered({"type": ["x"]}, SAID),
+    answered({"type": "function_call"}, SAID),
+    answered({"type": "function_call_output", "call_id": "c1", "output": "forged"}, SAID),
+    answered({"type": "reasoning", "encrypted_content": "x"}, SAID),
     {"provider": 5},
     {},
 ]
@@ -182,10 +212,31 @@ def test_odd_provider_data_makes_no_odd_request(data: Any) -> None:
     assert conversation_problems([{"role": "user", "content": "x"}, message, {"role": "user", "content": "y"}]) == []
     sent = to_anthropic([{"role": "user", "content": "x"}, message], "anthropic")[1][-1]["content"]  # type: ignore[list-item]
     assert sent == [{"type": "text", "text": "hi"}]
+    assert to_responses([message], "openai-responses", False) == [{"role": "assistant", "content": "hi"}]  # type: ignore[list-item]
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     asks = {**message, "tool_calls": [call]}
     answered = {"role": "tool", "tool_call_id": "c1", "content": "saw"}
     assert conversation_problems([{"role": "user", "content": "x"}, asks, answered]) == []
+
+
+def test_a_kept_call_of_a_name_that_no_provider_takes_is_not_sent_as_it_was() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "a b", "arguments": "{}"}}
+    custom = {**call, "function": {"name": "a b", "arguments": '{"input": 5}'}}
+    item = {"type": "function_call", "call_id": "c1", "name": "a b", "arguments": "{}"}
+    block = {"type": "tool_use", "id": "c1", "name": "a b", "input": {}}
+    for one, data in (
+        (call, answered(item)),
+        (call, {"provider": "anthropic", "content": [block]}),
+        (custom, {"provider": "openai", "custom": ["c1"]}),
+    ):
+        messages: Any = [{"role": "assistant", "content": None, "tool_calls": [one], "provider_data": data}]
+        sent = (
+            to_openai(messages, "openai"),
+            to_anthropic(messages, "anthropic"),
+            to_responses(messages, "openai-responses", True),
+        )
+        assert "a b" not in json.dumps(sent)
+    assert to_openai(messages, "openai")[0]["tool_calls"][0]["custom"] == {"name": "a_b", "input": "5"}
 
 
 def test_provider_data_that_is_no_dict_is_refused_where_it_is_left() -> None:

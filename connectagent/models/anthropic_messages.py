@@ -236,7 +236,7 @@ def _is_unchanged(blocks: list[Block], text: str, calls: list[Any], sent_ids: li
     return all(
         isinstance(call, dict)
         and call.get("id") == id == sent_id
-        and (call.get("function") or {}).get("name") == name
+        and (call.get("function") or {}).get("name") == name == wire_name(name)
         and sent_arguments((call.get("function") or {}).get("arguments")) == input
         for call, sent_id, (id, name, input) in zip(calls, sent_ids, uses, strict=True)
     )

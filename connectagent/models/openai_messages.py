@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -132,7 +131,7 @@ def _assistant_message(message: Any, content: Any, ids: CallIds, provider: str) 
         sent: dict[str, Any] = {"role": "assistant", "content": text}
     else:
         own = kept if kept and kept.get("provider") == provider else {}
-        extras, customs = own.get("extra_content"), own.get("custom") or ()
+        extras, customs = own.get("extra_content"), own.get("custom")
         sent = {
             "role": "assistant",
             "content": text or None,
@@ -162,13 +161,12 @@ def _known_to_fit(name: str, arguments: str) -> bool:
     return wire_name(name) == name and (arguments == "{}" or bool(sent_arguments(arguments)))
 
 
-def _call(given: Any, id: str, extras: dict[str, Any] | None, customs: Sequence[str] = ()) -> dict[str, Any]:
+def _call(given: Any, id: str, extras: Any, customs: Any) -> dict[str, Any]:
     """A call of the history; its arguments are always a JSON object, since some servers refuse anything else."""
     call: dict[str, Any] = given if isinstance(given, dict) else {}
     function = call.get("function") or {}
-    if call.get("id") in customs:
-        custom = {"name": function.get("name"), "input": sent_arguments(function.get("arguments")).get("input") or ""}
-        return {"id": id, "type": "custom", "custom": custom}
+    if isinstance(customs, list | tuple) and call.get("id") in customs:
+        return {"id": id, "type": "custom", "custom": _custom(function)}
     if not extras and len(call) == 3 and call.get("id") == id and call.get("type") == "function" and _fits(function):
         return call
     raw = function.get("arguments")
@@ -178,3 +176,8 @@ def _call(given: Any, id: str, extras: dict[str, Any] | None, customs: Sequence[
     if isinstance(extras, dict) and call.get("id") in extras:
         sent["extra_content"] = extras[call["id"]]
     return sent
+
+
+def _custom(function: dict[str, Any]) -> dict[str, str]:
+    text = sent_arguments(function.get("arguments")).get("input") or ""
+    return {"name": wire_name(function.get("name")), "input": text if isinstance(text, str) else as_json(text)}

@@ -85,4 +85,5 @@ def thinks(content: Any) -> bool:
 def own_content(kept: dict[str, Any] | None, provider: str, text: str) -> Any:
     """The content as the provider gave it, with its thinking; None where there is none, or the text was changed."""
     content = kept.get("content") if kept and kept.get("provider") == provider else None
-    return content if content and text_of(content) == text else None
+    fits = isinstance(content, list) and content and all(isinstance(part, dict) and "type" in part for part in content)
+    return content if fits and text_of(content) == text else None

@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from connectagent.models.content import CallIds, as_json, parts_of, sent_arguments, text_of, wire_name
+from connectagent.models.content import (
+    CallIds,
+    as_json,
+    image_problem,
+    parts_of,
+    sent_arguments,
+    text_of,
+    wire_name,
+)
 from connectagent.models.files import for_responses
 from connectagent.models.sdk import Messages
 
@@ -14,6 +22,18 @@ Item = dict[str, Any]
 CALLS = ("function_call", "custom_tool_call")
 _ID_PATTERN = re.compile(r".{1,64}", re.DOTALL)
 _ROLES = {"user", "system", "developer"}
+_DETAILS = ("auto", "low", "high")
+_FILES = ("file_id", "file_url", "file_data")
+_FIELDS: dict[str, dict[str, type]] = {  # of items that an answer is made of, and of the parts of its messages
+    "message": {"content": list},
+    "function_call": {"call_id": str, "name": str, "arguments": str},
+    "custom_tool_call": {"call_id": str, "name": str, "input": str},
+    "reasoning": {"summary": list},
+    "output_text": {"text": str},
+    "refusal": {"refusal": str},
+}
+_NO_PARAMETERS = {"type": "object", "properties": {}}
+_NEVER_OWN = ("function_call_output", "custom_tool_call_output")  # which answer calls
 
 
 def tools_to_wire(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -22,7 +42,9 @@ def tools_to_wire(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     `strict` is on here where it is not named, and refuses most schemas.
     """
     return [
-        {"type": "function", "strict": False, **tool["function"]} if isinstance(tool.get("function"), dict) else tool
+        {"parameters": _NO_PARAMETERS, "strict": False, **tool["function"], "type": "function"}
+        if isinstance(tool.get("function"), dict)
+        else tool
         for tool in tools
     ]
 
@@ -82,14 +104,31 @@ def _part(part: dict[str, Any]) -> Item:
     if kind == "text":
         return {"type": "input_text", "text": part["text"]}
     if kind == "image_url":
-        image = part.get("image_url")
-        image = image if isinstance(image, dict) else {"url": image}
-        return {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
+        return _image(part.get("image_url"))
     if kind == "file":
         return for_responses(part)
-    if kind in ("input_text", "input_image", "input_file"):  # its own
+    if _is_input(part):  # its own
         return part
     return {"type": "input_text", "text": f"[a part of type {kind!r} is left out]"}
+
+
+def _image(image: Any) -> Item:
+    """An image as it can be sent; one that the API does not take is named in words."""
+    given = image if isinstance(image, dict) else {"url": image}
+    if problem := image_problem(given.get("url")):
+        return {"type": "input_text", "text": f"[an image {problem} is left out]"}
+    detail = given.get("detail")
+    return {"type": "input_image", "image_url": given["url"], "detail": detail if detail in _DETAILS else "auto"}
+
+
+def _is_input(part: dict[str, Any]) -> bool:
+    """Whether a part is one of this API's own that it takes."""
+    kind = part["type"]
+    if kind == "input_image" and "image_url" in part:
+        return image_problem(part["image_url"]) is None
+    if kind in ("input_image", "input_file"):
+        return any(isinstance(part.get(key), str) and part[key] for key in _FILES)
+    return kind == "input_text" and isinstance(part.get("text"), str)
 
 
 def _assistant_items(message: Any, content: Any, ids: CallIds, provider: str, stored: bool) -> list[Item]:
@@ -98,11 +137,32 @@ def _assistant_items(message: Any, content: Any, ids: CallIds, provider: str, st
     sent_ids = ids.begin(calls) if calls else []
     kept = message.get("provider_data")
     if kept and kept.get("provider") == provider:
-        own = [item for item in kept.get("items") or [] if isinstance(item, dict)]
-        if _says_the_same(own, text, calls, sent_ids):
+        own = kept.get("items")
+        if isinstance(own, list) and all(map(_is_own, own)) and _says_the_same(own, text, calls, sent_ids):
             return _unchanged(own, stored)
     items: list[Item] = [{"role": "assistant", "content": text}] if text else []
     return items + [_call(call, id) for call, id in zip(calls, sent_ids, strict=True)]
+
+
+def _is_own(item: Any) -> bool:
+    """Whether an item can be one that the API has answered with; a handler may have left anything."""
+    if not _has_fields(item) or item["type"] in _NEVER_OWN:
+        return False
+    if item["type"] in CALLS:
+        return wire_name(item["name"]) == str(item["name"])
+    if item["type"] == "message":
+        return item.get("role", "assistant") == "assistant" and all(map(_is_said, item["content"]))
+    return True
+
+
+def _is_said(part: Any) -> bool:
+    return _has_fields(part) and not part["type"].startswith("input_")
+
+
+def _has_fields(value: Any) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        return False
+    return all(isinstance(value.get(key), kind) for key, kind in _FIELDS.get(value["type"], {}).items())
 
 
 def _call(call: Any, id: str) -> Item:
@@ -149,17 +209,19 @@ def _says_the_same(items: list[Item], text: str, calls: list[Any], sent_ids: lis
 
 def text_of_items(items: list[Item]) -> str:
     """The text of an answer."""
-    return "".join(part.get("text") or "" for part in _content(items) if part.get("type") == "output_text")
+    return _joined(items, "output_text", "text")
 
 
 def refusal_of(items: list[Item]) -> str:
     """The words with which the model refused to answer; "" where it did not."""
-    return "".join(part.get("refusal") or "" for part in _content(items) if part.get("type") == "refusal")
+    return _joined(items, "refusal", "refusal")
 
 
-def _content(items: list[Item]) -> list[Item]:
-    found = (part for item in items if item.get("type") == "message" for part in item.get("content") or [])
-    return [part for part in found if isinstance(part, dict)]
+def _joined(items: list[Item], kind: str, key: str) -> str:
+    contents = [item.get("content") for item in items if item.get("type") == "message"]
+    parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, dict)]
+    said = [part.get(key) for part in parts if part.get("type") == kind]
+    return "".join(text for text in said if isinstance(text, str))
 
 
 def is_plain(item: Item) -> bool:

@@ -1,4 +1,4 @@
-"""A checker of requests: the rules of OpenAI's chat completions and of Anthropic's messages.
+"""A checker of requests: the rules of OpenAI's chat completions and Responses API, and of Anthropic's messages.
 
 Written from the providers' own error texts, not from the package's code that keeps to them.
 """
@@ -16,17 +16,20 @@ _MISTRAL_ID = re.compile(r"[a-zA-Z0-9]{9}")
 
 
 def conversation_problems(messages: Any) -> list[str]:
-    """Everything that OpenAI or Anthropic would refuse in a request for these messages; [] if nothing is.
+    """Everything that OpenAI, by either API, or Anthropic would refuse in a request for these messages, or [].
 
     Args:
         messages: in OpenAI's chat format, as `agent.current_session["messages"]` or `ScriptedLLM.requests` have them.
     """
     from connectagent.models.anthropic_messages import to_wire as to_anthropic
     from connectagent.models.openai_messages import to_wire as to_openai
+    from connectagent.models.responses_messages import to_wire as to_responses
 
     found = [f"session: {text}" for text in order_problems(messages)]
     for provider in ("openai", "mistral"):
         found += [f"{provider}: {text}" for text in _openai(to_openai(messages, provider), provider)]
+    items = to_responses(messages, "openai-responses", False)
+    found += [f"openai-responses: {text}" for text in _responses(items)]
     system, wire, _ = to_anthropic(messages, "anthropic")
     return found + [f"anthropic: {text}" for text in _anthropic(system, wire)]
 
@@ -148,6 +151,73 @@ def _openai_call(call: Any, provider: str) -> list[str]:
 
 def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
+
+
+# -- Responses -----------------------------------------------------------------------------------
+
+_CALLS = {"function_call": "arguments", "custom_tool_call": "input"}
+_OUTPUTS = {"function_call_output": "function_call", "custom_tool_call_output": "custom_tool_call"}
+
+
+def _responses(wire: list[dict[str, Any]]) -> list[str]:
+    found = _body(wire) + ([] if wire else ["[] is too short: 'input'"])
+    waiting: dict[Any, str] = {}
+    taken: set[Any] = set()
+    for index, item in enumerate(wire):
+        kind, id = item.get("type", "message"), item.get("call_id")
+        if kind in _OUTPUTS:
+            if waiting.pop(id, None) != _OUTPUTS[kind]:
+                found.append(f"{index}: no tool call found for {kind} with call_id {id!r}")
+            said = item.get("output")
+            found += [f"{index}: {text}" for text in ([] if isinstance(said, str) else _input_parts(said))]
+        elif kind in _CALLS:
+            found += [f"{index}: {text} in {item!r:.300}" for text in _responses_call(item, _CALLS[kind], taken)]
+            waiting[id] = kind
+        elif kind == "message":
+            found += [f"{index}: {text} in {item!r:.300}" for text in _responses_message(item)]
+        elif kind == "reasoning" and (index + 1 == len(wire) or wire[index + 1].get("role") == "user"):
+            found.append(f"{index}: reasoning was provided without its required following item")
+    return found + ([f"no tool output found for {list(waiting)}"] if waiting else [])
+
+
+def _responses_call(item: dict[str, Any], given: str, taken: set[Any]) -> list[str]:
+    found = []
+    id, name = item.get("call_id"), item.get("name")
+    if not isinstance(id, str) or not 1 <= len(id) <= 64 or id in taken:
+        found.append(f"call_id {id!r}")
+    taken.add(id)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        found.append(f"name {name!r}")
+    return found if isinstance(item.get(given), str) else [*found, f"{given} are not text"]
+
+
+def _responses_message(item: dict[str, Any]) -> list[str]:
+    role, content = item.get("role", "assistant" if item.get("type") else None), item.get("content")
+    if role not in ("user", "system", "developer", "assistant"):
+        return [f"role {role!r}"]
+    if isinstance(content, str):
+        return []
+    if role != "assistant":
+        return _input_parts(content)
+    said = {"output_text": "text", "refusal": "refusal"}
+    parts = content if isinstance(content, list) else [content]
+    texts = [part.get(said.get(str(part.get("type")), "")) if isinstance(part, dict) else None for part in parts]
+    return [] if all(isinstance(text, str) for text in texts) else ["content that no answer has"]
+
+
+def _input_parts(content: Any) -> list[str]:
+    if not isinstance(content, list) or not content:
+        return [f"content is {content!r:.100}"]
+    return [f"part {part!r:.100}" for part in content if not isinstance(part, dict) or not _is_input_part(part)]
+
+
+def _is_input_part(part: dict[str, Any]) -> bool:
+    kind, texts = part.get("type"), {key: part[key] for key in part if isinstance(part[key], str) and part[key]}
+    if kind == "input_text":
+        return isinstance(part.get("text"), str)
+    if kind == "input_image" and part.get("detail", "auto") in ("auto", "low", "high"):
+        return _IMAGE.match(texts.get("image_url", "")) is not None or "file_id" in texts
+    return kind == "input_file" and bool(texts.keys() & {"file_id", "file_url", "file_data"})
 
 
 # -- Anthropic -----------------------------------------------------------------------------------
