@@ -146,6 +146,16 @@ def test_show_full_shortens_nothing() -> None:
         assert letter * 900 not in short
 
 
+def test_show_names_a_person_only_where_one_decided() -> None:
+    first = searcher("Fine.")
+    first.input("Hello")
+    second = searcher("Fine.")
+    second.resume(first.record)
+    second.input("Go on")
+    shown = log("show").stdout
+    assert "goes on from" in shown and "person" not in shown
+
+
 def test_show_tells_a_tool_that_was_started_and_never_ended() -> None:
     crashed(searcher("Fine."))
     shown = log("show").stdout

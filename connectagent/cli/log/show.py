@@ -187,7 +187,7 @@ def _details(entry: Any, full: bool) -> Iterator[Node]:
     """Who wrote an entry, and with `full` its keys."""
     if not isinstance(entry, dict):
         return
-    if isinstance(entry.get("by"), dict):
+    if isinstance(entry.get("by"), dict) and (entry.get("type") != "resumed" or entry.get("decided")):
         yield Node(((f"by {actor_with_place(entry['by'])}", "dim"),))
     for key, value in entry.items() if full else ():
         if key not in ("type", "by") and value not in (None, "", [], {}):
