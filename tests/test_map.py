@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, BatchStopped, Pause, ToolRejected, before_each_tool, on_agent_closed
+from connectagent import Agent, BatchStopped, Pause, Sequential, ToolRejected, before_each_tool, on_agent_closed
 from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
 from connectagent.errors import ConfigError
+from connectagent.testing import ScriptedLLM, call
 
 ITEMS, KILLS = int(os.environ.get("MAP_ITEMS", "40")), int(os.environ.get("MAP_KILLS", "4"))
 
@@ -85,6 +86,15 @@ def test_each_prompt_has_an_item(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+def test_agents_below_show_nothing_either(capfd: pytest.CaptureFixture[str]) -> None:
+    tool, handed = Agent("below", tools=[note], llm=Model()), Agent("next", llm=Model())
+    list(Agent("a", tools=[tool], llm=ScriptedLLM(call("below", prompt="note a"), "Done.")).map(["Go"]))
+    transfer = call("transfer_to_agent", agent_name="next")
+    list(Agent("b", sub_agents=[handed], llm=ScriptedLLM(transfer)).map(["Go"]))
+    list(Sequential("both", [Agent("first", llm=Model()), Agent("second", llm=Model())]).map(["Go"]))
+    assert capfd.readouterr() == ("", "") and notes() == ["a"]
+
+
 def test_the_order_of_the_prompts_is_kept_on_request() -> None:
     prompts = ["one wait", "two", "three wait", "four"]
     assert [item.prompt for item in agent_of().map(prompts, 4, ordered=True)] == prompts
@@ -133,6 +143,24 @@ def test_the_same_run_again_makes_no_request() -> None:
     assert [(i.id, i.record, i.cost, i.tokens, i.status) for i in first] == [
         (i.id, i.record, i.cost, i.tokens, i.status) for i in again[:4]
     ]
+
+
+def test_what_an_item_has_cost_is_all_of_it_and_a_budget_is_for_what_this_call_spends() -> None:
+    class Fails(Model):
+        def _answer(self, text: str, messages: list[Message]) -> LLMResponse:
+            if self.calls == 2:
+                raise ValueError("down")
+            usage = TokenUsage(10, 5, cost=0.01)
+            if messages[-1]["role"] == "tool":
+                return LLMResponse("done", usage=usage)
+            return LLMResponse(None, [ToolCall("c1", "note", {"text": "a"})], usage=usage)
+
+    agent = agent_of(Fails())
+    figures = []
+    for _ in range(4):  # fails, goes on, is read
+        (item,) = agent.map({"x": "go"}, run="r", budget_usd=0.015)
+        figures.append((item.status, item.cost, item.spent, item.tokens))
+    assert figures == [("error", 0.01, 0.01, 15), ("answered", 0.02, 0.01, 30), *[("answered", 0.02, 0.0, 30)] * 2]
 
 
 def test_a_run_takes_what_failed_again_and_other_runs_are_others() -> None:

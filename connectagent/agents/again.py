@@ -42,18 +42,19 @@ class Repeatable(AsyncMethods):
         self._arguments = (args, kwargs)  # those of a subclass's own __init__, too
         return self
 
-    def again(self, plugins: Any = None) -> Self:
+    def again(self, plugins: Any = None, *, quiet: bool = False) -> Self:
         """A fresh agent of the same definition, with the agents below it, without the session.
 
         Tools and plugins that were added or removed since are, too. Functions, plugin objects and `llm=` are shared.
 
         Args:
             plugins: more of them, as for `Agent(plugins=...)`; they run after the others.
+            quiet: whether nothing of it is shown on the terminal, nor of the agents below.
 
         Raises:
             ConfigError, PluginError: a plugin cannot be used.
         """
-        agent: Self = definition_of(self).again({}).with_plugins(plugins).make()
+        agent: Self = _Made(quiet).again(definition_of(self)).with_plugins(plugins).make()
         return agent
 
     def for_session(self, key: str, store: Store | None = None) -> KeyedSession:
@@ -159,11 +160,6 @@ class Definition:
     unregistered: set[tuple[str, str, str]] = field(default_factory=set)
     values: dict[str, Any] = field(default_factory=dict)
 
-    def again(self, made: dict[int, Any]) -> Definition:
-        """The same with fresh agents in place of those in the arguments; `made` has the ones that exist."""
-        args, kwargs, added, tools = (_fresh(one, made) for one in (self.args, self.kwargs, self.added, self.tools))
-        return dataclasses.replace(self, args=args, kwargs=kwargs, added=added, tools=tools)
-
     def with_plugins(self, plugins: Any) -> Definition:
         """The same with more plugins."""
         return self if plugins is None else dataclasses.replace(self, added=(*self.added, plugins))
@@ -238,21 +234,39 @@ def _key(handler: Handler) -> tuple[str, str, str]:
     return handler.plugin, handler.hook, name_of(handler.function)
 
 
-def _fresh(value: Any, made: dict[int, Any]) -> Any:
-    """A value with fresh agents in place of those in it, each made once."""
-    if isinstance(value, Node):
-        if id(value) not in made:
-            made[id(value)] = definition_of(value).again(made).make()
-        return made[id(value)]
-    if isinstance(value, Tool) and isinstance(value.function, AskAgent):
-        return dataclasses.replace(value, function=AskAgent(_fresh(value.function.agent, made)))
-    if isinstance(value, ToolRegistry):
-        return [_fresh(one, made) for one in value]
-    if type(value) in (list, tuple):
-        return type(value)(_fresh(one, made) for one in value)
-    if type(value) is dict:
-        return {key: _fresh(one, made) for key, one in value.items()}
-    return value
+class _Made:
+    """The fresh agents of one definition, each made once.
+
+    Args:
+        quiet: whether they show nothing on the terminal.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._agents = quiet, dict[int, Any]()
+
+    def again(self, definition: Definition) -> Definition:
+        """The same definition with fresh agents in place of those in it."""
+        parts = (definition.args, definition.kwargs, definition.added, definition.tools)
+        args, kwargs, added, tools = map(self._fresh, parts)
+        if self._quiet and "no:console" not in added:
+            added = (*added, "no:console")
+        return dataclasses.replace(definition, args=args, kwargs=kwargs, added=added, tools=tools)
+
+    def _fresh(self, value: Any) -> Any:
+        """A value with fresh agents in place of those in it."""
+        if isinstance(value, Node):
+            if id(value) not in self._agents:
+                self._agents[id(value)] = self.again(definition_of(value)).make()
+            return self._agents[id(value)]
+        if isinstance(value, Tool) and isinstance(value.function, AskAgent):
+            return dataclasses.replace(value, function=AskAgent(self._fresh(value.function.agent)))
+        if isinstance(value, ToolRegistry):
+            return [self._fresh(one) for one in value]
+        if type(value) in (list, tuple):
+            return type(value)(self._fresh(one) for one in value)
+        if type(value) is dict:
+            return {key: self._fresh(one) for key, one in value.items()}
+        return value
 
 
 def _cannot_travel(value: Any) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from connectagent.tools.waits import end_of, next_of
 
 _WAIT_S = 1.0  # after "too many requests" that does not say how long
 FAILED = ("error",)
+_Sums = tuple[str, float | None, int | None]
 
 
 @dataclass
@@ -39,6 +41,7 @@ class Item:
         error: why it did not end, or None.
         record: the session's file, or None.
         cost: USD; None where a price is not known.
+        spent: what of it this call has spent: less than `cost` where the turn went on, 0 where it was only read.
         tokens: input and output; None where they are not known.
         duration_ms: how long it took here; 0 where it had ended before.
         known: whether the turn had ended before, and was only read.
@@ -52,6 +55,7 @@ class Item:
     error: BaseException | None = None
     record: Path | None = None
     cost: float | None = None
+    spent: float = 0.0
     tokens: int | None = None
     duration_ms: float = 0.0
     known: bool = False
@@ -111,7 +115,7 @@ class Limits:
     def count(self, item: Item, more: float = 0.0) -> None:
         """Count an item that has ended, and what was spent on it afterwards."""
         self.failures += item.status in FAILED
-        self.cost += more + (0.0 if item.known else item.cost or 0.0)
+        self.cost += more + item.spent
 
     def reached(self) -> str | None:
         """Why no more prompts begin; None while they do."""
@@ -152,8 +156,8 @@ class Batch:
         if run is not None and (not isinstance(run, str) or not run):
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
         self.gate, self.limits = Gate(), limits
-        self._agent = agent.again(plugins=["no:console", self.gate])
-        self._prompts, self._run, self._options, self._then = numbered(prompts), run, options, then
+        self._agent = agent.again(plugins=[self.gate], quiet=True)
+        self._prompts, self._run, self._options, self._then = _numbered(prompts), run, options, then
         self._concurrency = concurrency
         self._lock = threading.Lock()  # of the prompts
         self._done: SimpleQueue[Item | BaseException | None] = SimpleQueue()
@@ -217,31 +221,32 @@ class Batch:
             return item
 
     def _take(self, item: Item) -> None:
-        began, session = time.perf_counter(), None
+        began, session, before = time.perf_counter(), None, None
         try:
             if self._run is None:
                 session = self._agent.again()
                 item.result = session.input(item.prompt, **self._options)
             else:
                 session = KeyedSession(self._agent, f"{self._run}.{item.id}")
-                item.known = session.turns > 0
+                item.known, before = session.turns > 0, _sums(session)
                 item.result = session.turn(item.prompt, number=1, **self._options)
         except BaseException as error:
             item.error = error
         item.duration_ms = 0.0 if item.known else round((time.perf_counter() - began) * 1000, 1)
         if session is not None:
-            self._note(item, session)
+            self._note(item, session, before)
 
-    def _note(self, item: Item, session: Any) -> None:
-        """What the session says of its turn."""
+    def _note(self, item: Item, session: Any, before: _Sums | None) -> None:
+        """What the session says of its turn; `before`: what it said before this call, None where it is new."""
         keyed = isinstance(session, KeyedSession)
         agent = session.taken_by if keyed else session
         item.record = session.record if session.record is not None and session.record.exists() else None
         if agent is not None:
             spent, now = agent.spent, agent.current_session or {}
             item.cost, item.tokens, item.status = spent.cost, spent.tokens, str(now.get("outcome") or "ended")
-        if keyed and item.known:
-            item.status, item.cost, item.tokens = session.sums()
+        if before is not None:
+            item.status, item.cost, item.tokens = before if item.known else session.sums()
+        item.spent = max(0.0, (item.cost or 0.0) - ((before and before[1]) or 0.0))
         if item.error is not None:
             item.status = _status_of(item.error)
         try:
@@ -250,13 +255,20 @@ class Batch:
             item.status, item.error = "error", item.error or error
 
 
+def _sums(session: KeyedSession) -> _Sums | None:
+    """Status, cost and tokens of a session; None where its record has nothing."""
+    with contextlib.suppress(OSError, ConfigError):  # it is not there, or a kill has torn its head
+        return session.sums() if session.record.stat().st_size else None
+    return None
+
+
 def _status_of(error: BaseException) -> str:
     if isinstance(error, Paused):
         return "paused"
     return "error" if isinstance(error, Exception) else "cancelled"
 
 
-def numbered(prompts: Any) -> Iterator[Item]:
+def _numbered(prompts: Any) -> Iterator[Item]:
     """The prompts as items with ids that do not change where other prompts are added."""
     if isinstance(prompts, str):
         raise ConfigError("map() takes several prompts: a list, a dict of them by id, or an iterator, not one str")

@@ -37,7 +37,6 @@ from connectagent.hooks.left_out import (
     IN_CODE,
     PERSON,
     USE,
-    Found,
     LeftOut,
     describe_place,
     leaves_out,
@@ -119,7 +118,7 @@ def find_handlers(
     in_code: Collection[str] = ("trust",),
     *,
     provider_of: Callable[[str], Any],
-) -> Found:
+) -> tuple[list[Handler], list[str], LeftOut]:
     """All handlers of an agent, in the order in which they run, and the plugins that were left out.
 
     Args:
@@ -129,6 +128,9 @@ def find_handlers(
         model: the model's name; the installed plugin that brings it need not be named.
         in_code: the names in `own` that code asked for; the others are defaults.
         provider_of: returns the provider of a model's name; raises `ConfigError` where there is none.
+
+    Returns:
+        The handlers, the names of the plugins in code that the command line left out, and all that were left out.
 
     Raises:
         PluginError: a plugin cannot be found or loaded, is named twice, requires another that the agent does not
@@ -149,7 +151,7 @@ def find_handlers(
     _announce(switched_off)
     kept = [handler for handler, place in found if not out(handler.plugin, place)]
     check_required(kept)
-    return Found(kept, switched_off, out)
+    return kept, switched_off, out
 
 
 def _switched_off(everything: list[tuple[Any, str]], found: list[tuple[Handler, str]], out: LeftOut) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from connectagent.errors import PluginError, nearest
 from connectagent.hooks.entry_points import named, normalized
-from connectagent.hooks.handler import Handler
 
 # The places that name plugins. Other places are settings: a file's path, or an environment variable.
 CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
@@ -54,6 +53,10 @@ class LeftOut:
         by = [self.by_code, self.by_person] if stays else [self.by_code, self.by_person, self.by_settings]
         return any(normalized(name) in names for names in by)
 
+    def built_in(self, name: str, in_code: Collection[str] = ()) -> bool:
+        """Whether a built-in plugin is left out; `in_code`: the names that code asked for."""
+        return self(name, CODE if name in in_code else BY_DEFAULT)
+
     def check(self, known: set[str]) -> None:
         """Refuse unknown names.
 
@@ -72,24 +75,6 @@ class LeftOut:
                 if place != PERSON or not _waiting:
                     raise error
                 _waiting[-1].setdefault(name, error)
-
-
-class Found(NamedTuple):
-    """What an agent has.
-
-    Args:
-        handlers: its handlers, in the order in which they run.
-        switched_off: the names of the plugins in code that the command line left out.
-        out: the plugins that were left out.
-    """
-
-    handlers: list[Handler]
-    switched_off: list[str]
-    out: LeftOut
-
-    def leaves_out(self, name: str, in_code: Collection[str] = ()) -> bool:
-        """Whether a built-in plugin is left out; `in_code`: the names that code asked for."""
-        return self.out(name, CODE if name in in_code else BY_DEFAULT)
 
 
 @contextmanager

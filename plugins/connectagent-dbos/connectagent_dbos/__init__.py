@@ -216,7 +216,8 @@ class _Workflows:
     """The two workflows of a worker."""
 
     def __init__(self, agent: Agent, records: Records, attempts: int) -> None:
-        self._agent, self._records, self._attempts = agent, records, attempts
+        self._agent = agent.again(quiet=True)  # lines of many sessions would stand between each other
+        self._records, self._attempts = records, attempts
 
     def register(self) -> None:
         def turn(key: str, prompt: str, number: int | None) -> dict[str, Any]:

@@ -5,17 +5,44 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
 
 import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-from connectagent import Agent, BatchStopped
-from connectagent.agents.batch import Batch, Gate, Limits, in_order, numbered
+from connectagent import Agent, BatchStopped, ConfigError, before_each_tool, before_llm, on_trace
 
 STOP_S = 60.0  # for turns to end after Ctrl-C: they are within a model call, or a tool
+_CALL: ContextVar[str] = ContextVar("call", default="")  # of `map`, whose item a thread takes
+
+
+class Gate:
+    """Stops the turns of calls of `map`, and lets all turns of an actor wait after "too many requests"."""
+
+    def __init__(self) -> None:
+        self.stopped: set[str] = set()
+        self._until = 0.0
+
+    @before_llm(tryfirst=True)
+    def before_model(self) -> None:
+        while (left_s := self._until - time.monotonic()) > 0 and _CALL.get() not in self.stopped:
+            time.sleep(min(left_s, 0.1))
+        self.before_tool()
+
+    @before_each_tool(tryfirst=True)
+    def before_tool(self) -> None:
+        if _CALL.get() in self.stopped:
+            raise KeyboardInterrupt
+
+    @on_trace
+    def note(self, entry: Any) -> None:
+        if entry["type"] == "retrying" and entry["status"] == 429:
+            self._until = max(self._until, time.monotonic() + (entry.get("retry_after_s") or 1.0))
 
 
 class Shard:
@@ -24,31 +51,20 @@ class Shard:
     def __init__(self, agent: list[Any], folder: str, store: Callable[[], Any] | None) -> None:
         os.chdir(folder)
         definition: Agent = ray.get(agent[0])  # in a list: Ray keeps no argument of an actor for its restart
-        self._agent = definition.again(plugins=["no:console", Gate()])  # all turns wait after "too many requests"
+        self._gate = Gate()
+        self._agent = definition.again(plugins=[self._gate], quiet=True)
         self._store = None if store is None else store()
-        self._stopped: set[str] = set()
-        self._running: dict[str, list[Batch]] = {}  # by the call of `map`
 
     def take(self, call: str, run: str, id: str, prompt: Any, options: dict[str, Any]) -> Any:
         """One prompt of a call of `map`, as its item."""
-        batch = Batch(self._agent, [(id, prompt)], 1, run, Limits(), options)
-        running = self._running.setdefault(call, [])
-        running.append(batch)
-        if call in self._stopped:
-            batch.gate.stopped.set()
-        try:
-            item = next(batch.items(), None)
-        finally:
-            running.remove(batch)
-        if item is not None:
-            item.error = _that_travels(item.error)
+        _CALL.set(call)
+        item = next(self._agent.map([(id, prompt)], 1, run=run, **options))
+        item.error = _that_travels(item.error)
         return item
 
     def stop(self, call: str) -> None:
         """Stop the items of a call of `map` before their next step."""
-        self._stopped.add(call)
-        for batch in list(self._running.get(call, ())):
-            batch.gate.stopped.set()
+        self._gate.stopped.add(call)
 
     def turn(self, key: str, prompt: Any, number: int | None) -> Any:
         """A turn of the session with this key."""
@@ -122,19 +138,21 @@ class Cluster:
             BatchStopped: a limit was reached, after the items that ran.
             ConfigError: an argument cannot be used.
         """
-        limits = Limits(max_failures, budget_usd, timeout_s)
-        items = self._items(numbered(prompts), run, limits, {"max_iterations": max_iterations, "output": output})
-        return in_order(items) if ordered else items
+        limits = _Limits(max_failures, budget_usd, timeout_s)
+        items = self._items(_named(prompts), run, limits, {"max_iterations": max_iterations, "output": output})
+        return _in_order(items) if ordered else items
 
-    def _items(self, prompts: Iterator[Any], run: str, limits: Limits, options: dict[str, Any]) -> Iterator[Any]:
+    def _items(
+        self, prompts: Iterator[tuple[str, Any]], run: str, limits: _Limits, options: dict[str, Any]
+    ) -> Iterator[Any]:
         waiting: dict[Any, int] = {}
         call, why = uuid.uuid4().hex, None
         try:
-            for given in prompts:
+            for number, (id, prompt) in enumerate(prompts):
                 if why := limits.reached():
                     break
-                taken = self.actor(f"{run}.{given.id}").take.options(concurrency_group="turns")
-                waiting[taken.remote(call, run, given.id, given.prompt, options)] = given.number
+                take = self.actor(f"{run}.{id}").take.options(concurrency_group="turns")
+                waiting[take.remote(call, run, id, prompt, options)] = number
                 if len(waiting) >= self._room:
                     yield _one(waiting, limits)
             while waiting:
@@ -172,13 +190,58 @@ class Cluster:
         self.close()
 
 
-def _one(waiting: dict[Any, int], limits: Limits) -> Any:
+class _Limits:
+    """When no more prompts begin, as for `agent.map()`."""
+
+    def __init__(self, max_failures: int | None, budget_usd: float | None, timeout_s: float | None) -> None:
+        for name, value in (("max_failures", max_failures), ("budget_usd", budget_usd), ("timeout_s", timeout_s)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+                raise ConfigError(f"{name} is a number from 0 on, or None for no limit, not {value!r:.80}")
+        self._most, self._budget, self._timeout_s = max_failures, budget_usd, timeout_s
+        self._failures, self._spent, self._began = 0, 0.0, time.monotonic()
+
+    def count(self, item: Any) -> None:
+        self._failures += item.status == "error"
+        self._spent += item.spent
+
+    def reached(self) -> str | None:
+        """Why no more prompts begin; None while they do."""
+        if self._most is not None and self._failures > self._most:
+            return f"{self._failures} prompts have failed"
+        if self._budget is not None and self._spent >= self._budget:
+            return f"${self._spent:.4f} of ${self._budget:g} are spent"
+        if self._timeout_s is not None and time.monotonic() - self._began >= self._timeout_s:
+            return f"{self._timeout_s:g} s are over"
+        return None
+
+
+def _one(waiting: dict[Any, int], limits: _Limits) -> Any:
     """The next item that has ended."""
     (done, *_), _ = ray.wait(list(waiting), num_returns=1)
     item = ray.get(done)
     item.number = waiting.pop(done)
     limits.count(item)
     return item
+
+
+def _in_order(items: Iterator[Any]) -> Iterator[Any]:
+    """The items in the order of their prompts."""
+    waiting: dict[int, Any] = {}
+    following = 0
+    for item in items:
+        waiting[item.number] = item
+        while following in waiting:
+            yield waiting.pop(following)
+            following += 1
+
+
+def _named(prompts: Any) -> Iterator[tuple[str, Any]]:
+    """Pairs of id and prompt, with the ids that `agent.map()` gives."""
+    seen: Counter[str] = Counter()
+    for one in prompts.items() if isinstance(prompts, Mapping) else prompts:
+        id, prompt = one if isinstance(one, tuple) else (sha256(one.encode()).hexdigest()[:12], one)
+        seen[id] += 1
+        yield (id if seen[id] == 1 else f"{id}-{seen[id]}"), prompt
 
 
 def _that_travels(error: BaseException | None) -> BaseException | None:

@@ -168,5 +168,3 @@ def _decision(message: Any) -> dict[str, Any]:
         given = {**given, "reject": "rejected"}
         del given["approve"]
     return given
-
-

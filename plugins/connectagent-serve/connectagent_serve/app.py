@@ -10,11 +10,13 @@ import re
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ag_ui.core import RunAgentInput
+from anyio import CancelScope
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
@@ -240,16 +242,26 @@ class Service:
         return bytes(read)
 
 
+@asynccontextmanager
+async def _to_its_end(entries: Any) -> AsyncIterator[Any]:
+    """A turn's entries; where the client has gone, the turn is cancelled and waited for before its agent is closed."""
+    try:
+        yield entries
+    finally:
+        with CancelScope(shield=True):
+            await entries.aclose()
+
+
 async def _taken(
     session: Any, prompt: str, number: int, decisions: list[dict[str, Any]]
 ) -> AsyncIterator[dict[str, Any]]:
     """What happens in a turn that begins, or that goes on by one decision after the other."""
     if not decisions:
-        async with session.astream(prompt, number) as entries:
+        async with _to_its_end(session.astream(prompt, number)) as entries:
             async for entry in entries:
                 yield entry
     for left, decision in zip(range(len(decisions) - 1, -1, -1), decisions, strict=True):
-        async with session.aresume_stream(**decision) as entries:
+        async with _to_its_end(session.aresume_stream(**decision)) as entries:
             try:
                 async for entry in entries:
                     yield entry

@@ -21,7 +21,7 @@ class Sessions:
     """
 
     def __init__(self, agent: Any, concurrency: int) -> None:
-        self.agent = agent.again(plugins=["no:console"])  # lines of many sessions would stand between each other
+        self.agent = agent.again(quiet=True)  # lines of many sessions would stand between each other
         self.concurrency, self.running = concurrency, 0
 
     def open(self, key: str) -> Any:

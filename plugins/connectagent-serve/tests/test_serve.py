@@ -55,8 +55,15 @@ class Client:
 
 def run(*texts: str) -> dict[str, Any]:
     messages = [{"id": str(number), "role": "user", "content": text} for number, text in enumerate(texts)]
-    return {"threadId": "t1", "runId": "r1", "messages": messages, "tools": [], "context": [], "state": {},
-            "forwardedProps": {}}
+    return {
+        "threadId": "t1",
+        "runId": "r1",
+        "messages": messages,
+        "tools": [],
+        "context": [],
+        "state": {},
+        "forwardedProps": {},
+    }
 
 
 def events(reply: Any) -> list[Any]:
@@ -112,6 +119,55 @@ def test_agui_events_are_valid_and_show_the_tools(co_dir: Path) -> None:
     assert "TOOL_CALL_RESULT" in kinds and "Paid." in [one.get("delta") for one in found]
     repeated = events(ask("POST", "/agui", run("Pay 5")))
     assert "Paid." in [one.get("delta") for one in repeated] and PAID == [5]
+
+
+def left_after(app: Any, path: str, body: Any, seconds: float) -> list[Any]:
+    """Ask and leave after so long, as a browser that is closed; what was sent until then."""
+    sent: list[Any] = []
+
+    async def ask() -> None:
+        given = [{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}]
+
+        async def receive() -> Any:
+            if given:
+                return given.pop()
+            await anyio.sleep(seconds)
+            return {"type": "http.disconnect"}
+
+        async def send(event: Any) -> None:
+            sent.append(event)
+
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
+                 "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers,
+                 "server": ("localhost", 80), "client": ("localhost", 1), "scheme": "http"}  # fmt: skip
+        await app(scope, receive, send)
+
+    anyio.run(ask)
+    return sent
+
+
+def test_a_client_that_leaves_cancels_its_turn_which_goes_on_with_the_next_run(co_dir: Path) -> None:
+    @tool
+    def slow(number: int) -> str:
+        """Take a while."""
+        PAID.append(number)
+        time.sleep(0.4)
+        return "done"
+
+    calls = [call("slow", number=number) for number in range(3)]
+    agent = Agent("shop", tools=[slow], llm=ScriptedLLM(*calls, "Done."), quiet=True)
+    PAID.clear()
+    app = app_of(agent, concurrency=1)
+    left_after(app, "/agui", run("Go"), 0.6)
+    before = list(PAID)
+    assert 1 <= len(before) < 3
+    time.sleep(0.5)
+    assert before == PAID  # nothing goes on
+    ask = Client(app)
+    assert ask("GET", "/sessions/t1").json()["status"] == "cancelled"
+    found = events(ask("POST", "/agui", run("Go")))
+    assert found[-1]["type"] == "RUN_FINISHED" and len(set(PAID)) == len(PAID)
 
 
 def test_a_pause_is_shown_and_decided(co_dir: Path) -> None:
@@ -177,8 +233,11 @@ def test_guards_act_in_each_served_turn(co_dir: Path, path: str) -> None:
         raise ToolRejected("no payments")
 
     ask = Client(app_of(agent_with(call("pay", amount=5), "Not paid.", plugins=[refuse])))
-    body = {**run("Pay 5"), "prompt": "Pay 5"} if path == "/agui" else {
-        "prompt": "Pay 5", "messages": [{"role": "user", "content": "Pay 5"}]}
+    body = (
+        {**run("Pay 5"), "prompt": "Pay 5"}
+        if path == "/agui"
+        else {"prompt": "Pay 5", "messages": [{"role": "user", "content": "Pay 5"}]}
+    )
     body.pop("prompt" if path != "/sessions/t1/turns" else "messages")
     reply = ask("POST", path, body)
     assert reply.status_code == 200 and "Not paid." in reply.text and PAID == []
@@ -193,6 +252,7 @@ def test_two_turns_of_a_session_and_too_many_turns(co_dir: Path) -> None:
 
     async def both() -> None:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+
             async def one(key: str) -> None:
                 replies.append(await client.post(f"/sessions/{key}/turns", json={"prompt": "Hi"}))
 
@@ -218,7 +278,9 @@ def test_what_is_refused(co_dir: Path) -> None:
     assert ask("POST", path, {"prompt": ""}, headers=good).status_code == 400
     assert ask("POST", "/sessions/a b/turns", {"prompt": "Hi"}, headers=good).status_code == 400
     assert Client(app_of(agent), "http://evil.example")("GET", "/healthz").status_code == 403
-    assert "access-control-allow-origin" not in ask("GET", "/healthz", headers={"Origin": "http://evil.example"}).headers
+    assert (
+        "access-control-allow-origin" not in ask("GET", "/healthz", headers={"Origin": "http://evil.example"}).headers
+    )
     with pytest.raises(ConfigError, match="needs a token"):
         app_of(agent, host="0.0.0.0")
 
@@ -240,7 +302,9 @@ def test_after_a_kill_the_same_turn_runs_no_tool_twice(tmp_path: Path) -> None:
         "def wait() -> str:\n    'Wait.'\n    open('waits', 'w').close()\n    time.sleep(60)\n    return 'waited'\n"
         "again = os.path.exists('waits')\n"
         "steps = ['Done.'] if again else [call('note'), call('wait'), 'Done.']\n"
-        "agent = Agent('shop', tools=[note, wait], llm=ScriptedLLM(*steps), quiet=True)\n", "utf-8")
+        "agent = Agent('shop', tools=[note, wait], llm=ScriptedLLM(*steps), quiet=True)\n",
+        "utf-8",
+    )
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
