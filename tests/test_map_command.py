@@ -157,3 +157,20 @@ def test_agents_inside_show_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.txt").write_text("one\n")
     assert co("p.txt", "-o", "out.jsonl") == 0
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_typed_results_are_data_and_what_does_not_fit_is_told_in_a_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = SCRIPT.replace("import time\n", "import time\nfrom dataclasses import dataclass\n", 1)
+    typed = typed.replace("text.upper()", "text.split(chr(10))[0]").replace(
+        'agent = Agent("caps", llm=Model())',
+        '@dataclass\nclass Price:\n    usd: int\n\nagent = Agent("caps", llm=Model(), output=Price, output_retries=0)',
+    )
+    (folder / "bot.py").write_text(typed)
+    Path("p.txt").write_text('{"usd": 3}\n{"usd": "x"}\n')
+    for _ in range(2):  # taken, then read
+        assert co("p.txt", "-j", "1", "-o", "out.jsonl") == 1
+        assert [one["result"] for one in results()] == [{"usd": 3}, None]
+        told = capsys.readouterr().err.rstrip("\n").split("\n")
+        assert "OutputError" in told[-1] and "see connectagent log show" in told[-1]

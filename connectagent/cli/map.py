@@ -19,6 +19,7 @@ from connectagent.cli.plugin_options import AgentCommand
 from connectagent.errors import BatchStopped, ConfigError, short_path
 from connectagent.output.rows import Row, duration, price, tokens
 from connectagent.settings import overrides
+from connectagent.testing.evals.trial import as_json
 
 MOST_FAILURES = 5  # that are listed at the end
 
@@ -87,7 +88,7 @@ def as_data(item: Any) -> dict[str, Any]:
         "id": item.id,
         "prompt": item.prompt,
         "status": item.status,
-        "result": item.result,
+        "result": as_json(item.result),
         "error": error,
         "cost": item.cost,
         "tokens": item.tokens,
@@ -138,7 +139,8 @@ class Progress:
         if item.error is not None and item.status != "paused":
             self.failed += 1
             record = "" if item.record is None else f"; see connectagent log show {short_path(item.record)}"
-            self.failures.append(f"{item.id}: {type(item.error).__name__}: {item.error}{record}")
+            said = " ".join(f"{type(item.error).__name__}: {item.error}".split())
+            self.failures.append(f"{item.id}: {said}{record}")
 
     def add(self, cost: float | None) -> None:
         """Count what was spent on an item afterwards; None where a price is not known."""

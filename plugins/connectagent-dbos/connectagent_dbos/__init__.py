@@ -17,6 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa  # type: ignore[import-not-found, unused-ignore]
 from dbos import DBOS, DBOSClient, Serializer  # type: ignore[import-not-found, unused-ignore]
+from pydantic_core import to_jsonable_python
 
 from connectagent import Agent, ConfigError, DivergenceError, Paused, SessionBusy, mask
 
@@ -253,17 +254,21 @@ class _Workflows:
 
     def _take(self, key: str, prompt: str, number: int) -> dict[str, Any]:
         with self._session(key) as session:
-            return _paused_or(lambda: {"status": "done", "result": session.turn(prompt, number), "number": number})
+            return _paused_or(lambda: _done(session.turn(prompt, number), number))
 
     def _resume(self, key: str, decision: dict[str, Any], wait: str) -> dict[str, Any]:
         with self._session(key) as session:
             ended = session.turns
             waits = any(one.id == wait for one in session.waiting)
             decided = {**decision, "wait": wait} if waits else {}  # a worker that died had decided it: it goes on
-            return _paused_or(lambda: {"status": "done", "result": session.resume(**decided), "number": ended + waits})
+            return _paused_or(lambda: _done(session.resume(**decided), ended + waits))
 
     def _session(self, key: str) -> Any:
         return self._agent.for_session(key, store=self._records)
+
+
+def _done(result: Any, number: int) -> dict[str, Any]:
+    return {"status": "done", "result": to_jsonable_python(result, fallback=str), "number": number}
 
 
 def _paused_or(take: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,16 @@ def test_a_failed_turn_is_tried_again_and_its_error_is_an_outcome(
         assert turns.result(turns.enqueue("s", "Pay"))["result"] == "Paid." and PAID == [1]
         failed = turns.result(turns.enqueue("s", "Again"))
     assert failed["status"] == "error" and failed["error"]["type"] == "OSError" and secret not in str(failed)
+
+
+def test_a_typed_result_is_data(database: str) -> None:
+    @dataclass
+    class Price:
+        usd: int
+
+    with worker(agent_with('{"usd": 3}', output=Price), database) as turns:
+        for _ in range(2):  # taken, then read
+            assert turns.result(turns.enqueue("s", "What?", 1))["result"] == {"usd": 3}
 
 
 def test_an_agent_without_a_record_is_refused(database: str) -> None:

@@ -27,6 +27,7 @@ from a2a.types import (  # type: ignore[import-not-found, misc, unused-ignore]
     StringList,
     TaskState,
 )
+from pydantic_core import to_jsonable_python
 from starlette.exceptions import HTTPException
 
 from connectagent import ConfigError, DivergenceError, Paused, SessionBusy, mask
@@ -135,8 +136,7 @@ async def _take(session: Any, message: Any, decision: dict[str, Any] | None, upd
 def _part(result: Any) -> Any:
     if isinstance(result, str):
         return new_text_part(result)
-    dump = getattr(result, "model_dump", None)
-    return new_data_part(dump(mode="json")) if dump else new_text_part(str(result))
+    return new_data_part(to_jsonable_python(result, fallback=str))
 
 
 def _prompt(message: Any) -> str:

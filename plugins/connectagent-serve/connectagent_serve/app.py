@@ -16,6 +16,7 @@ from typing import Any
 
 from ag_ui.core import RunAgentInput
 from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,7 +24,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from connectagent import ConfigError, DivergenceError, Paused, SessionBusy, mask
-from connectagent_serve.events import chunk, completion, data, refused, run_events
+from connectagent_serve.events import chunk, completion, data, refused, run_events, text_of
 from connectagent_serve.sessions import Sessions, check_key
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -126,7 +127,8 @@ class Service:
             return JSONResponse(_error("the turn waits for a decision", **outcome), 409, headers)
         made = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.agent.name}
         if body.get("stream"):
-            return StreamingResponse(_chunks(made, outcome["result"]), media_type="text/event-stream", headers=headers)
+            chunks = _chunks(made, text_of(outcome["result"]))
+            return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
         return JSONResponse(completion(made, outcome["result"]), headers=headers)
 
     async def agui(self, request: Request) -> Response:
@@ -191,7 +193,7 @@ class Service:
     async def _outcome(self, take: Callable[..., Awaitable[Any]], *given: Any, **more: Any) -> dict[str, Any]:
         """What a turn came to; errors become responses without secrets."""
         try:
-            return {"status": "done", "result": await take(*given, **more)}
+            return {"status": "done", "result": to_jsonable_python(await take(*given, **more), fallback=str)}
         except Paused as paused:
             return {"status": "paused", "waiting": mask(_shown(paused.waiting))}
         except (SessionBusy, DivergenceError) as error:

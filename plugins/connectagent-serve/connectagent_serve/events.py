@@ -25,6 +25,7 @@ from ag_ui.core import (
     ToolCallStartEvent,
 )
 from ag_ui.encoder import EventEncoder
+from pydantic_core import to_jsonable_python
 
 from connectagent import Paused, SessionBusy, mask
 
@@ -41,9 +42,14 @@ def data(value: Any) -> str:
     return f"data: {json.dumps(value, default=str)}\n\n"
 
 
-def completion(made: dict[str, Any], text: Any) -> dict[str, Any]:
+def text_of(result: Any) -> str:
+    """A turn's result as text: JSON, where the agent has `output=`."""
+    return result if isinstance(result, str) else json.dumps(to_jsonable_python(result, fallback=str))
+
+
+def completion(made: dict[str, Any], result: Any) -> dict[str, Any]:
     """A whole answer."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": str(text)}, "finish_reason": "stop"}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text_of(result)}, "finish_reason": "stop"}
     return {**made, "object": "chat.completion", "choices": [choice]}
 
 
@@ -98,10 +104,10 @@ def _events(entry: Any) -> list[BaseEvent]:
             ToolCallEndEvent(tool_call_id=one),
             ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=one, content=result),
         ]
-    if entry["type"] == "result" and str(entry["result"] or ""):
+    if entry["type"] == "result" and entry["result"] not in ("", None):
         return [
             TextMessageStartEvent(message_id=one, role="assistant"),
-            TextMessageContentEvent(message_id=one, delta=str(entry["result"])),
+            TextMessageContentEvent(message_id=one, delta=text_of(entry["result"])),
             TextMessageEndEvent(message_id=one),
         ]
     return []

@@ -21,7 +21,8 @@ class Sessions:
     """
 
     def __init__(self, agent: Any, concurrency: int) -> None:
-        self.agent, self.concurrency, self.running = agent, concurrency, 0
+        self.agent = agent.again(plugins=["no:console"])  # lines of many sessions would stand between each other
+        self.concurrency, self.running = concurrency, 0
 
     def open(self, key: str) -> Any:
         """The session of a key.

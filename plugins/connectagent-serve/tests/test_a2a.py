@@ -99,6 +99,15 @@ def test_a_message_takes_a_turn_and_the_session_goes_on(co_dir: Path) -> None:
     assert PAID == [5]
 
 
+def test_a_typed_result_is_data(co_dir: Path) -> None:
+    async def steps(other: Other) -> None:
+        assert await other.send(message("Which?")) == "completed", other.texts
+        task = await other.client.get_task(GetTaskRequest(id=other.task))
+        assert [MessageToDict(part.data) for part in task.artifacts[0].parts] == [[1, 2]]
+
+    talk(app_of(shop('{"value": [1, 2]}', output=list[int])), steps)
+
+
 def test_a_message_that_is_sent_again_with_its_number_takes_its_turn_once(co_dir: Path) -> None:
     async def steps(other: Other) -> None:
         for _ in range(2):

@@ -19,7 +19,7 @@ httpx = pytest.importorskip("httpx")
 import anyio  # noqa: E402
 from ag_ui.core import Event  # noqa: E402
 from connectagent_serve import app_of  # noqa: E402
-from pydantic import TypeAdapter  # noqa: E402
+from pydantic import BaseModel, TypeAdapter  # noqa: E402
 
 from connectagent import Agent, ConfigError, Pause, ToolRejected, before_each_tool, tool  # noqa: E402
 from connectagent.testing import ScriptedLLM, call  # noqa: E402
@@ -84,6 +84,22 @@ def test_completions_plain_and_streamed(co_dir: Path) -> None:
     choices = [one["choices"][0] for one in events(streamed)]
     assert [one["delta"].get("content") for one in choices] == ["Two.", None]
     assert choices[-1]["finish_reason"] == "stop"
+
+
+class Price(BaseModel):
+    usd: int
+
+
+def test_typed_results_are_json_in_each_format(co_dir: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    ask = Client(app_of(Agent("shop", llm=ScriptedLLM(*['{"usd": 3}'] * 4), output=Price)))
+    for _ in range(2):  # taken, then read
+        assert ask("POST", "/sessions/s/turns", {"prompt": "Hi", "number": 1}).json()["result"] == {"usd": 3}
+    body = {"model": "shop", "messages": [{"role": "user", "content": "Hi"}]}
+    assert ask("POST", "/v1/chat/completions", body).json()["choices"][0]["message"]["content"] == '{"usd": 3}'
+    streamed = events(ask("POST", "/v1/chat/completions", {**body, "stream": True}))
+    assert streamed[0]["choices"][0]["delta"]["content"] == '{"usd": 3}'
+    assert '{"usd": 3}' in [one.get("delta") for one in events(ask("POST", "/agui", run("Hi")))]
+    assert capfd.readouterr() == ("", "")  # lines of many sessions would stand between each other
 
 
 def test_agui_events_are_valid_and_show_the_tools(co_dir: Path) -> None:
