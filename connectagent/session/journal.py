@@ -207,7 +207,7 @@ class Journal:
         if part.get("type") == WAIT:
             if part["id"] not in self.decided:
                 return False
-            since = self.decided[part["id"]]
+            since = max(since, self.decided[part["id"]])
         if not self._goes_on(turn, hook, since):
             return False
         self.saw(turn, since)
