@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from connectagent import (
     Agent,
+    Continue,
     Pause,
     Paused,
     Retry,
@@ -19,6 +20,7 @@ from connectagent import (
     around_llm,
     around_tool,
     before_each_tool,
+    on_complete,
     on_error,
     tool,
 )
@@ -270,3 +272,43 @@ def test_a_handler_that_is_killed_behind_its_question_runs_again_without_what_it
         assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
         assert history_of(path).messages == messages
         path = killed_behind(path, folder / f"root_{number}.yaml", '"llm_call"')
+
+
+# -- what the program changed before the turn ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["paused", "paused, not recorded", "paused, another process", "killed"])
+def test_what_the_program_changed_before_a_turn_is_there_when_the_turn_goes_on(how: str, folder: Path) -> None:
+    @on_complete
+    def more(result: str) -> Continue | None:
+        return Continue("And now?") if result == "Done." else None
+
+    def made(*script: Any) -> Agent:
+        log = False if how == "paused, not recorded" else None
+        events = [ask_a_person, more]
+        begins: dict[str, Any] = {"state": {"log": ["given"]}, "output_key": "answer", "log": log}
+        return Agent("root", [pay], llm=ScriptedLLM(*script), on_events=events, quiet=True, **begins)
+
+    what = "it" if how == "killed" else "asked"
+    agent = made("One.", call("pay", what=what), "Done.", "Really.")
+    assert agent.input("First") == "One."
+    agent.state["log"].append("mine")
+    agent.session["messages"].append({"role": "user", "content": "By the way."})
+    agent.session["messages"][0]["content"] = "The first"
+    if how == "killed":
+        assert agent.input("Go") == "Really."
+        path = killed_behind(agent.record, folder / "root_1.yaml", '"tool_execution"')
+        agent = made("Done.", "Really.")
+        assert agent.resume(path) == "Really."
+    else:
+        with pytest.raises(Paused):
+            agent.input("Go")
+        path, agent = agent.record, made("Done.", "Really.") if how == "paused, another process" else agent
+        assert agent.resume(path, approve=True) == "Really."
+    contents = [message["content"] for message in agent.session["messages"]]
+    ends = ["By the way.", "Go", None, f"paid {what}", "Done.", "And now?", "Really."]
+    assert contents == ["The first", "One.", *ends]
+    assert agent.state["log"] == ["given", "mine", what] and agent.state["answer"] == "Really."
+    if path is not None:
+        history = history_of(path)
+        assert history.messages == agent.session["messages"] and history.state == agent.state
