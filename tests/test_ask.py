@@ -72,6 +72,25 @@ def test_an_answer_is_traced_with_who_asked_counted_and_beside_the_conversation(
     assert agent.last_usage is None  # of the conversation's own calls
 
 
+def test_what_was_asked_before_a_kill_is_not_the_conversations_own_usage_either(tmp_path: Path) -> None:
+    own = LLMResponse("Done.", usage=TokenUsage(100, 50, cost=0.5))
+
+    @on_complete
+    def check(agent: Agent) -> None:
+        for question in ("Is it good?", "Is it short?"):
+            agent.ask(question)
+
+    agent = agent_with(check, script=(own, PAID, PAID))
+    agent.input("Hi")
+    lines = Path(str(agent.record)).read_text().splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if '"llm_call"' in line and "/ask:" in line)
+    path = tmp_path / "a_1.yaml"
+    path.write_text("".join(lines[: first + 1]))
+    again = agent_with(check, script=(PAID,))
+    assert again.resume(path) == "Done." and again.total_cost == 1.0
+    assert again.last_usage == own.usage
+
+
 def test_around_llm_sees_what_is_asked_but_not_by_its_own_code() -> None:
     seen: list[str] = []
 

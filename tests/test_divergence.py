@@ -79,6 +79,40 @@ def test_asking_for_something_unknown_while_something_finished_was_not_asked_for
     assert "resume(record, place='1.1')" in message and other.asked == 0
 
 
+def test_an_order_counts_though_something_else_was_still_open_when_the_process_before_was_killed(folder: Path) -> None:
+    def killed_behind(record: Any, name: str, *marks: str) -> Path:
+        lines = Path(str(record)).read_text().splitlines(keepends=True)
+        last = max(number for number, line in enumerate(lines) if all(mark in line for mark in marks))
+        (folder / name).write_text("".join(lines[: last + 1]))
+        return folder / name
+
+    first = Office(lambda office: office.ann.input("One."), ann=["1"])
+    first.boss.input("Go.")
+    path = killed_behind(first.boss.record, "boss_1.yaml", '"user_input"', "/turn:ann")
+    second = Office(lambda office: office.bob.input("Two."), bob=["2"])
+    assert second.boss.resume(path) == "2"
+    path = killed_behind(path, "boss_2.yaml", '"agent_turn"', "/turn:bob")
+    third = Office(lambda office: office.boss.execute_tool("look", {"at": "it"})["result"])
+    with pytest.raises(DivergenceError, match=r"asks for .*/exec:look"):
+        third.boss.resume(path)
+    assert third.looked == []
+
+
+def test_a_question_before_it_does_not_hide_that_something_else_is_asked_for() -> None:
+    def run(first: str) -> Any:
+        def ask(office: Office) -> str:
+            office.boss.ask("Who?", model="offline")
+            return office.ann.input(first) + office.bob.input("Then.")
+
+        return ask
+
+    record = paused(Office(run("One."), ann=["1"], bob=[WAIT]))
+    other = Office(run("Another."), ann=["not asked"], bob=["not asked"])
+    with pytest.raises(DivergenceError, match=r"asks for .*/turn:ann"):
+        other.boss.resume(record, approve=True)
+    assert other.asked == 0
+
+
 def test_the_same_code_goes_on_after_such_an_error() -> None:
     record = paused(Office(first_then_second("One."), ann=["1"], bob=[WAIT]))
     with pytest.raises(DivergenceError):

@@ -375,6 +375,16 @@ def test_a_handler_of_the_package_is_added_behind_those_of_the_package() -> None
     assert seen == ["first", "added", "listed"]
 
 
+def test_a_handler_of_the_package_is_added_before_those_of_users_though_one_of_the_package_runs_last() -> None:
+    seen: list[str] = []
+    agent = agent_with(noting(seen, "listed"))
+    agent.hooks.add(*handlers_of(noting(seen, "last", trylast=True), "last", builtin=True))
+    agent.hooks.add(*handlers_of(noting(seen, "own"), "own", builtin=True))
+    agent.hooks.add(*handlers_of(noting(seen, "own later"), "own_later", builtin=True))
+    ask(agent)
+    assert seen == ["own", "own later", "listed", "last"]
+
+
 def test_the_same_function_is_added_for_a_hook_once() -> None:
     note = noting([], "note")
     agent = agent_with(note)
@@ -401,6 +411,17 @@ def test_plugins_that_a_block_does_without_are_at_their_places_behind_it() -> No
     assert [name for name in seen if name != "4"] == all_of_them
     agent.hooks.unregister(name="new")
     assert agent.hooks.loaded == before
+
+
+def test_a_plugin_comes_back_behind_those_that_ran_before_it_though_others_have_gone_meanwhile() -> None:
+    seen: list[str] = []
+    agent = agent_with()
+    for name in "abcd":
+        agent.hooks.add(*handlers_of(noting(seen, name), name))
+    with agent.hooks.without(["c"]):
+        agent.hooks.unregister(name="a")
+    ask(agent)
+    assert seen == ["b", "c", "d"]
 
 
 def test_no_call_misses_a_handler_or_runs_it_twice_while_others_are_added() -> None:

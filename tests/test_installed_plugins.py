@@ -94,6 +94,16 @@ def test_the_doctor_says_it_again_in_the_last_line_and_the_exit_code(environment
     assert all(f"(connectagent-{name})" in last for name in BROKEN)
 
 
+def test_the_doctor_loads_only_the_plugins_that_are_named(environment):
+    done = environment.co("plugins", "doctor", "sign", "connectagent-twin-one")
+    lines = [line for line in done.stdout.splitlines() if not line.startswith(" ")]
+    assert [line.partition(" (")[0] for line in lines[:-1]] == ["sign", "twin"]
+    assert (done.returncode, lines[-1]) == (1, "not well: 2 plugins, 1 broken: twin (connectagent-twin-one)")
+    assert environment.co("plugins", "doctor", "tools").stdout.splitlines()[-1] == "all well: 1 plugin"
+    wrong = environment.co("plugins", "doctor", "sing")
+    assert wrong.returncode != 0 and "Did you mean 'sign'?" in wrong.stderr
+
+
 def test_a_project_file_that_cannot_be_read_is_no_plugin_s_fault(environment):
     project = environment.folder / "pyproject.toml"
     project.write_text("[tool.connectagent")

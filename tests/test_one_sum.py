@@ -12,7 +12,7 @@ import forked
 import pytest
 import yaml
 
-from connectagent import Agent, LLMResponse, Retry, TokenUsage, after_tools, llm_do, on_complete, on_error
+from connectagent import Agent, LLMResponse, Retry, TokenUsage, after_tools, around_llm, llm_do, on_complete, on_error
 from connectagent.builtin.console import Console
 from connectagent.cli.view.page import page_of
 from connectagent.cli.view.reading import Reading
@@ -25,6 +25,21 @@ from connectagent.testing import ScriptedLLM, call
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_failed_call_that_a_handler_around_it_recovers_costs_nothing() -> None:
+    @around_llm
+    def recover() -> Any:
+        try:
+            return (yield)
+        except ProviderError:
+            return "Recovered."
+
+    down = ProviderError("down", kind="connection", provider="p")
+    agent = Agent("a", llm=ScriptedLLM(down), quiet=True, on_events=[recover])
+    assert agent.input("Hi") == "Recovered."
+    (turn,) = read_record(str(agent.record))["turns"]
+    assert turn["cost"] == spent_in(turn["lines"]).cost == agent.total_cost == 0.0
 
 
 class Prices:

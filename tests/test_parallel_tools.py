@@ -548,6 +548,37 @@ def test_a_round_that_is_killed_after_any_line_goes_on_and_does_nothing_twice(
             check_resumed(twice, again[:second], around)
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_the_handlers_behind_a_call_run_where_a_kill_came_between_it_and_them(
+    n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[str] = []
+
+    def look(what: str) -> str:
+        """Look."""
+        return f"seen {what}"
+
+    @after_each_tool
+    def note(tool_call: ToolCall) -> None:
+        seen.append(tool_call.arguments["what"])
+
+    def looker(*script: Any) -> Agent:
+        return made([look], *script, n=n, on_events=[note], log=None)
+
+    agent = looker([call("look", what=what) for what in "abc"], "Done.")
+    assert agent.input("Go") == "Done." and seen == ["a", "b", "c"]
+    assert agent.record is not None
+    lines = agent.record.read_text("utf-8").splitlines(keepends=True)
+    ends = [number for number, line in enumerate(lines) if line.startswith('  - {"type": "tool_execution"')]
+    for number, end in enumerate(ends):
+        path = agent.record.with_name(f"root_cut{end}.yaml")
+        path.write_text("".join(lines[: end + 1]), "utf-8")
+        seen.clear()
+        assert looker("Done.").resume(path) == "Done."
+        assert seen == ["a", "b", "c"][number:]
+
+
 @pytest.mark.parametrize("around", [False, True], ids=["plain", "around"])
 @pytest.mark.parametrize("same", [True, False], ids=["same process", "another"])
 @pytest.mark.parametrize("asks", [("a",), ("d",), ("a", "b")])

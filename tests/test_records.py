@@ -447,6 +447,17 @@ def test_a_record_is_found_by_path_name_beginning_agent_or_as_the_last(folder: P
 # -- while it grows ------------------------------------------------------------------------------------
 
 
+def test_a_tool_that_begins_in_an_agent_inside_is_not_shown_in_the_trace_of_the_root() -> None:
+    child = Agent("child", [say], llm=ScriptedLLM(call("say", text="x"), "Said."), quiet=True)
+    root = Agent("root", [child], llm=ScriptedLLM(call("child", prompt="Say x."), "Done."), quiet=True)
+    root.input("Go")
+    (turn,) = read_record(path_of(root))["turns"]
+    for shown in (turn["trace"], [*Follower(path_of(root)).entries()]):
+        assert [entry["tool_name"] for entry in shown if entry["type"] == "began"] == ["child"]
+    began = [line["tool_name"] for line in turn["lines"] if line["type"] == "began" and "call_id" in line]
+    assert began == ["child", "say"]
+
+
 def test_a_follower_gives_whole_lines_once_and_takes_a_line_that_is_taken_back(folder: Path) -> None:
     path = folder / "a.yaml"
     path.write_text('agent: a\nturns:\n- turn: 1\n  input: x\n  trace:\n  - {"type": "a"}\n  - {"type"')
@@ -459,6 +470,20 @@ def test_a_follower_gives_whole_lines_once_and_takes_a_line_that_is_taken_back(f
     *_, last = entries = list(follower.entries())
     assert [entry["type"] for entry in entries] == ["b", "turn_ended"]
     assert (follower.turn, last["result"], last["status"]) == (1, "r", "answered")
+
+
+def test_a_follower_goes_on_where_whole_lines_were_taken_back(folder: Path) -> None:
+    path = folder / "a.yaml"
+    path.write_text('agent: a\nturns:\n- turn: 1\n  input: x\n  trace:\n  - {"type": "a"}\n')
+    size, follower = path.stat().st_size, Follower(path)
+    with path.open("a") as file:
+        file.write('  - {"type": "b"}\n')
+    assert [entry["type"] for entry in follower.entries()] == ["a", "b"]
+    os.truncate(path, size)
+    assert list(follower.entries()) == []
+    with path.open("a") as file:
+        file.write('  - {"type": "c"}\n  - {"type": "d"}\n')
+    assert [entry["type"] for entry in follower.entries()] == ["c", "d"]
 
 
 def test_a_follower_sees_what_other_processes_write_and_goes_on_with_the_next_record(folder: Path) -> None:

@@ -240,6 +240,28 @@ def replaying() -> Iterator[None]:
     REPLAYING.clear()
 
 
+def test_what_handlers_added_before_a_call_that_was_taken_back_is_not_replayed(folder: Path) -> None:
+    @before_llm
+    def remind(agent: Any) -> None:
+        agent.session["messages"].append({"role": "user", "content": "Be brief."})
+
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    def looker(*script: Any) -> Agent:
+        return Agent("looker", [look], llm=ScriptedLLM(*script), plugins=[remind], quiet=True)
+
+    agent = looker(call("look"), "Done.")
+    agent.input("Go")
+    path, other = agent.record, looker("Other.")
+    assert path is not None and other.resume(path, place="1.2") == "Other."
+    played = replayed(path, looker())
+    assert played.same and played.result == "Other."
+    contents = [message["content"] for message in played.requests[-1][0]]
+    assert contents == ["Go", "Be brief.", None, "seen", "Be brief."]
+
+
 def test_no_tool_runs_and_nothing_is_written(record: Path, folder: Path) -> None:
     REPLAYING.append(True)
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}

@@ -179,10 +179,14 @@ def test_a_name_of_its_own_and_a_parameter_with_a_default() -> None:
         """A default is the author's own."""
         return db
 
-    agent = agent_with(connect, tools=[look, plain], script=([call("look"), call("plain")], "Done."))
+    @after_tools
+    def note(agent: Agent, db: str = "mine") -> None:
+        agent.state["noted"] = db
+
+    agent = agent_with(connect, note, tools=[look, plain], script=([call("look"), call("plain")], "Done."))
     assert "db" in agent.tools["plain"].schema["function"]["parameters"]["properties"]
     agent.input("Hi")
-    assert results(agent) == ["seen in connected", "mine"]
+    assert results(agent) == ["seen in connected", "mine"] and agent.state["noted"] == "mine"
 
 
 def test_a_tool_that_is_added_later_and_methods_of_objects_are_given_it() -> None:

@@ -449,6 +449,19 @@ def test_readers_that_hold_the_lock_for_a_moment_do_not_break_a_writer() -> None
     assert len(read_record(path)["turns"]) == 31
 
 
+def test_a_writer_waits_a_moment_for_a_reader_that_holds_the_lock() -> None:
+    agent = sender()
+    agent.input("Go.")
+    path = only_record()
+    fd = os.open(path, os.O_RDONLY)
+    assert lock(fd, shared=True)
+    reader = threading.Timer(0.1, os.close, (fd,))
+    reader.start()
+    agent.input("Go on.")
+    reader.join()
+    assert len(read_record(path)["turns"]) == 2
+
+
 def test_a_record_with_blobs_goes_on_with_the_whole_texts() -> None:
     def long(text: str) -> str:
         """Be long."""

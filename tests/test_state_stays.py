@@ -10,7 +10,21 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from connectagent import Agent, Pause, Paused, Retry, around_llm, around_tool, before_each_tool, on_error, tool
+from connectagent import (
+    Agent,
+    Continue,
+    Pause,
+    Paused,
+    Retry,
+    after_tools,
+    around_llm,
+    around_tool,
+    before_each_tool,
+    on_complete,
+    on_error,
+    tool,
+)
+from connectagent.records.history import history_of
 from connectagent.testing import ScriptedLLM, call
 
 
@@ -194,3 +208,107 @@ def test_what_handlers_changed_around_an_answer_that_was_sent_back_is_there_once
     other = made(*script[2:])
     assert other.resume(first.record, approve=True, output=Answer) == Answer(text="Done.")
     assert other.state["answers"] == ["no JSON", None, '{"text": "Done."}']
+
+
+# -- what handlers changed before the process died ---------------------------------------------------------
+
+
+def killed_behind(record: Any, path: Path, *marks: str) -> Path:
+    """A copy of a record up to the last line that has these marks."""
+    lines = Path(str(record)).read_text().splitlines(keepends=True)
+    last = max(number for number, line in enumerate(lines) if all(mark in line for mark in marks))
+    path.write_text("".join(lines[: last + 1]))
+    return path
+
+
+def test_what_a_killed_handler_changed_is_void_though_it_changes_nothing_when_it_runs_again(folder: Path) -> None:
+    wanted = True
+
+    @after_tools
+    def mark(agent: Agent) -> None:
+        if wanted:
+            agent.state["marked"] = True
+
+    def made() -> Agent:
+        return Agent("root", [pay], llm=Scripted(call("pay", what="it")), on_events=[mark], quiet=True)
+
+    first = made()
+    first.input("Go")
+    path, wanted = killed_behind(first.record, folder / "root_1.yaml", '"state_delta"', '"marked"'), False
+    for number in (2, 3):
+        agent = made()
+        assert agent.resume(path) == "Done." and agent.state["log"] == ["it"]
+        assert "marked" not in agent.state
+        path = killed_behind(path, folder / f"root_{number}.yaml", '"llm_call"')
+
+
+def test_a_handler_that_is_killed_behind_its_question_runs_again_without_what_it_had_changed(folder: Path) -> None:
+    @after_tools
+    def before(agent: Agent) -> None:
+        agent.state.setdefault("before", []).append("once")
+
+    @after_tools
+    def judge(agent: Agent) -> None:
+        agent.state.setdefault("judged", []).append("once")
+        agent.session["messages"].append({"role": "user", "content": "Judged."})
+        agent.ask("Is it good?")
+
+    def answer(messages: Any, tools: Any) -> Any:
+        if messages[-1]["content"] == "Is it good?":
+            return "Yes."
+        return "Done." if messages[-1]["content"] == "Judged." else call("pay", what="it")
+
+    def made() -> Agent:
+        return Agent("root", [pay], llm=ScriptedLLM(*[answer] * 3), on_events=[before, judge], quiet=True)
+
+    first = made()
+    first.input("Go")
+    path = killed_behind(first.record, folder / "root_1.yaml", '"llm_call"', "/ask:")
+    for number in (2, 3):
+        agent = made()
+        assert agent.resume(path) == "Done." and agent.state["log"] == ["it"]
+        assert (agent.state["before"], agent.state["judged"]) == (["once"], ["once"])
+        messages = agent.session["messages"]
+        assert [message["role"] for message in messages] == ["user", "assistant", "tool", "user", "assistant"]
+        assert history_of(path).messages == messages
+        path = killed_behind(path, folder / f"root_{number}.yaml", '"llm_call"')
+
+
+# -- what the program changed before the turn ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["paused", "paused, not recorded", "paused, another process", "killed"])
+def test_what_the_program_changed_before_a_turn_is_there_when_the_turn_goes_on(how: str, folder: Path) -> None:
+    @on_complete
+    def more(result: str) -> Continue | None:
+        return Continue("And now?") if result == "Done." else None
+
+    def made(*script: Any) -> Agent:
+        log = False if how == "paused, not recorded" else None
+        events = [ask_a_person, more]
+        begins: dict[str, Any] = {"state": {"log": ["given"]}, "output_key": "answer", "log": log}
+        return Agent("root", [pay], llm=ScriptedLLM(*script), on_events=events, quiet=True, **begins)
+
+    what = "it" if how == "killed" else "asked"
+    agent = made("One.", call("pay", what=what), "Done.", "Really.")
+    assert agent.input("First") == "One."
+    agent.state["log"].append("mine")
+    agent.session["messages"].append({"role": "user", "content": "By the way."})
+    agent.session["messages"][0]["content"] = "The first"
+    if how == "killed":
+        assert agent.input("Go") == "Really."
+        path = killed_behind(agent.record, folder / "root_1.yaml", '"tool_execution"')
+        agent = made("Done.", "Really.")
+        assert agent.resume(path) == "Really."
+    else:
+        with pytest.raises(Paused):
+            agent.input("Go")
+        path, agent = agent.record, made("Done.", "Really.") if how == "paused, another process" else agent
+        assert agent.resume(path, approve=True) == "Really."
+    contents = [message["content"] for message in agent.session["messages"]]
+    ends = ["By the way.", "Go", None, f"paid {what}", "Done.", "And now?", "Really."]
+    assert contents == ["The first", "One.", *ends]
+    assert agent.state["log"] == ["given", "mine", what] and agent.state["answer"] == "Really."
+    if path is not None:
+        history = history_of(path)
+        assert history.messages == agent.session["messages"] and history.state == agent.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import time
@@ -15,11 +16,13 @@ from connectagent import (
     LLMResponse,
     Pause,
     Paused,
+    Retry,
     TokenUsage,
     ToolCall,
     after_tools,
     before_each_tool,
     on_complete,
+    on_error,
     tool,
 )
 from connectagent.builtin.console import Console
@@ -113,6 +116,25 @@ def test_a_turn_that_was_killed_twice_is_counted_once(folder: Path) -> None:
     assert totals is not None and (totals.turns, totals.iterations, totals.cost) == (2, 4, 1.0)
 
 
+def test_an_iteration_whose_attempts_two_killed_processes_made_is_counted_once(folder: Path) -> None:
+    @on_error
+    def again() -> Retry:
+        return Retry()
+
+    down = ProviderError("down", kind="overloaded", provider="p")
+    agent = worker(down, answer, answer, answer, on_events=[again])
+    agent.input("Go")
+    source = Path(str(agent.record))
+    for name, mark in (("worker_1.yaml", '"status": "error"'), ("worker_2.yaml", '"attempt": 2')):
+        lines = source.read_text().splitlines(keepends=True)
+        last = max(number for number, line in enumerate(lines) if '"llm_call"' in line and mark in line)
+        source = folder / name
+        source.write_text("".join(lines[: last + 1]))
+        assert worker(on_events=[again]).resume(source) == "Done."
+    totals = summarise(source).totals
+    assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 3, 3)
+
+
 # -- what is shown ---------------------------------------------------------------------------------
 
 
@@ -182,6 +204,24 @@ def test_no_time_holds_the_wait_for_a_person(process: str) -> None:
     seconds = float(number) / (1000 if unit == "ms" else 1)
     for ms in (turn["duration_ms"], inner["duration_ms"], seconds * 1000):
         assert 100 <= ms < 1000 * WAITED_S
+
+
+def test_nor_does_it_where_nothing_is_recorded_and_the_turn_waited_twice() -> None:
+    @before_each_tool
+    def ask(tool_call: ToolCall) -> None:
+        raise Pause("may I?")
+
+    llm = ScriptedLLM(call("work", n=1), call("work", n=2), "Done.")
+    child = Agent("child", [work], llm=llm, quiet=True, log=False, on_events=[ask])
+    root = Agent("root", [child], llm=ScriptedLLM(call("child", prompt="Go"), "Done."), quiet=True, log=False)
+    with pytest.raises(Paused):
+        root.input("Hi")
+    for _ in range(2):
+        time.sleep(WAITED_S / 2)
+        with contextlib.suppress(Paused):
+            assert root.resume(approve=True) == "Done."
+    inner = [entry for entry in root.session["trace"] if entry["type"] == "agent_turn"][-1]
+    assert inner["outcome"] == "answered" and inner["duration_ms"] < 1000 * WAITED_S / 2
 
 
 def test_a_turn_that_was_killed_took_the_time_up_to_its_last_line(folder: Path) -> None:

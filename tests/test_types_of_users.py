@@ -176,9 +176,9 @@ def test_the_code_of_the_pages_and_a_program_with_annotations_pass(check: object
 
 
 @pytest.mark.parametrize("check", [mypy, pyright])
-def test_what_is_wrong_is_found(check: object, tmp_path: Path) -> None:
-    folder = tmp_path / "wrong"
-    folder.mkdir()
+def test_what_is_wrong_is_found(check: object, pages: Path) -> None:
+    folder = pages.parent / "wrong"  # mypy has the package in its cache there
+    folder.mkdir(exist_ok=True)
     for number, line in enumerate(WRONG):
         (folder / f"wrong_{number}.py").write_text(f"from connectagent import Agent\n\nprint({line})\n")
     done = check(folder)  # type: ignore[operator]

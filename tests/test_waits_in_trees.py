@@ -73,6 +73,16 @@ def test_another_agent_cannot_ask_it_either() -> None:
     assert it.boss.resume(approve=True) == "Done." and it.paid == [5]
 
 
+def test_an_agent_that_waits_is_not_asked_again_in_the_same_round() -> None:
+    it = Payments()
+    calls = [call("payer", prompt="Pay 5."), call("payer", prompt="Pay 6.")]
+    it.next_answers([calls, "Done."], [[call("pay", euro=5)], "Paid.", [call("pay", euro=6)], "Paid."])
+    assert len(it.pause().waiting) == 1 and len(it.payer.llm.requests) == 1  # type: ignore[attr-defined]
+    with pytest.raises(Paused, match="pay 6 EUR"):
+        it.boss.resume(approve=True)
+    assert it.boss.resume(approve=True) == "Done." and it.paid == [5, 6]
+
+
 @pytest.mark.parametrize("how", ["input", "reset", "resume elsewhere"])
 def test_it_is_free_when_the_turn_is_given_up_or_decided(how: str) -> None:
     it = Payments()

@@ -25,9 +25,10 @@ def install(requirements: tuple[str, ...], editable: tuple[str, ...]) -> None:
         raise usage_error("name what to install: a distribution, a path, or -e and a folder")
     before = {(row["distribution"], row["version"], row["name"]) for row in _listed()}
     _call("install", *requirements, editable=editable)
-    rows = _listed(tried=True)
-    fresh = [row for row in rows if (row["distribution"], row["version"], row["name"]) not in before]
-    if not fresh:
+    fresh = [row for row in _listed() if (row["distribution"], row["version"], row["name"]) not in before]
+    if fresh:
+        fresh = _tried(fresh)
+    else:
         names = " ".join((*requirements, *editable))
         click.echo(f"installed: {names}; no new plugin. See: connectagent plugins list")
     for row in fresh:
@@ -96,16 +97,27 @@ def _call(action: str, *names: str, editable: tuple[str, ...] = ()) -> None:
         raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n" + "\n".join(said[-3:]))
 
 
-def _listed(tried: bool = False) -> list[dict[str, Any]]:
-    """The status of the plugins from a fresh process: this one has cached the old files.
-
-    Args:
-        tried: whether to load each plugin.
-    """
-    command = [sys.executable, "-m", "connectagent", "plugins", "doctor" if tried else "list", "--json"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode not in ((0, 1) if tried else (0,)) or done.stdout[:1] not in ("[", "{"):
-        raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr.strip()}")
-    report = json.loads(done.stdout)
-    rows: list[dict[str, Any]] = report["plugins"] if tried else report
+def _listed() -> list[dict[str, Any]]:
+    """The status of the plugins, not loaded, from a fresh process: this one has cached the old files."""
+    rows: list[dict[str, Any]] = _told(0, "list", "--json")
     return rows
+
+
+def _tried(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The status of some plugins after they were loaded, each in a process of its own."""
+    told = _told(1, "doctor", "--json", "--", *sorted({row["distribution"] for row in rows}))
+    wanted = [(row["distribution"], row["name"]) for row in rows]
+    return [row for row in told["plugins"] if (row["distribution"], row["name"]) in wanted]
+
+
+def _told(most: int, *arguments: str) -> Any:
+    """What `connectagent plugins` prints as JSON in a process of its own.
+
+    Raises:
+        PluginError: it ended with an exit code above `most`, or printed something else.
+    """
+    command = [sys.executable, "-m", "connectagent", "plugins", *arguments]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if not 0 <= done.returncode <= most or done.stdout[:1] not in ("[", "{"):
+        raise PluginError(f"{' '.join(command)} failed with exit code {done.returncode}:\n{done.stderr.strip()}")
+    return json.loads(done.stdout)

@@ -17,6 +17,8 @@ from connectagent.cli.plugin_lock import lock
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.plugin_status import Status, declared, everything, project_problems, shared_names, status_of
 from connectagent.cli.usage import Group
+from connectagent.errors import PluginError
+from connectagent.hooks.entry_points import Installed, normalized, unknown
 from connectagent.hooks.own import hooks_of
 from connectagent.output.rows import many
 
@@ -120,27 +122,23 @@ def plan(path: str | None, plugins: tuple[str, ...], model: str | None, quiet: b
 
 
 @plugins.command(short_help="Check the installation.")
+@click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print {plugins, problems} as JSON.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=LIMIT_S, show_default=True,
               metavar="SECONDS", help="How long one plugin may take to load.")  # fmt: skip
-def doctor(as_json: bool, timeout: float) -> None:
-    """Check the installation; the last line and the exit code are the summary.
+def doctor(names: tuple[str, ...], as_json: bool, timeout: float) -> None:
+    """Check the installation, or the plugins NAME alone; the last line and the exit code are the summary.
 
     The libraries of connectagent must be installed, new enough and importable. Each plugin
     is loaded in a process of its own, so that a plugin that hangs or crashes is reported like any other.
     """
-    found = check(everything(), timeout)
+    found = check(_with_names(names), timeout)
     broken = [f"{status.name} ({status.distribution})" for status in found if status.status == "broken"]
-    problems = [*core_problems(), *project_problems(), *shared_names()]
+    problems = [] if names else [*core_problems(), *project_problems(), *shared_names()]
     if as_json:
         click.echo(json.dumps({"plugins": [status.data() for status in found], "problems": problems}, indent=2))
         raise SystemExit(1 if broken or problems else 0)
-    for status in found:
-        click.echo(plain(f"{status.name} ({status.distribution} {status.version}): {status.status}"))
-        if status.error:
-            click.echo(plain(f"    {status.error}\n    {status.way_out}"))
-    for problem in problems:
-        click.echo(plain(problem))
+    _tell(found, problems)
     count = many(len(found), "plugin")
     if broken or problems:
         what = [f"{len(broken)} broken: {', '.join(broken)}"] if broken else []
@@ -148,6 +146,34 @@ def doctor(as_json: bool, timeout: float) -> None:
         click.echo(plain(f"not well: {count}, {'; '.join(what)}"))
         raise SystemExit(1)
     click.echo(f"all well: {count}")
+
+
+def _tell(found: list[Status], problems: list[str]) -> None:
+    for status in found:
+        click.echo(plain(f"{status.name} ({status.distribution} {status.version}): {status.status}"))
+        if status.error:
+            click.echo(plain(f"    {status.error}\n    {status.way_out}"))
+    for problem in problems:
+        click.echo(plain(problem))
+
+
+def _with_names(names: tuple[str, ...]) -> list[Installed]:
+    """The installed plugins with one of the names, a plugin's or its distribution's; all where there are no names.
+
+    Raises:
+        PluginError: there is none with a name.
+    """
+    if not names:
+        return everything()
+    found = {name: [one for one in everything() if normalized(name) in _names(one)] for name in names}
+    if lacking := [name for name in names if not found[name]]:
+        raise PluginError(unknown(lacking[0]))
+    meant = {(one.entry.group, one.name, one.distribution): one for ones in found.values() for one in ones}
+    return list(meant.values())
+
+
+def _names(plugin: Installed) -> tuple[str, str]:
+    return normalized(plugin.name), normalized(plugin.distribution)
 
 
 plugins.add_command(installer.install)

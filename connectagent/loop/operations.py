@@ -258,8 +258,7 @@ class Operations:
     def _begin_again(self, run: HookRun, past: Journal) -> None:
         """Begin a hook's handlers, or the rest of them, in a resumed turn."""
         self.opens(run.id)
-        run.begun = run.id in past.parts and run.id in past.began
-        if run.id in past.began:  # from here on its handlers' changes are void
+        if run.id in past.began:  # from here on the changes are void that handlers made which run again
             self._begin(run)
 
     def _fail(self, run: HookRun, error: Exception) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
 from typing import Any
 
 from connectagent import frame
@@ -16,6 +17,7 @@ from connectagent.loop.ending import Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
 from connectagent.output.text import describe
+from connectagent.session.conversation import PROGRAM
 from connectagent.session.journal import TURN_ENDED, Journal, is_inside, place_of
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import as_data
@@ -142,9 +144,17 @@ class Turn(Operations):
             ConfigError: the system prompt needs state that is missing.
         """
         self.conversation = self.agent.conversation  # a new one, if the agent was reset
-        known = self.past.own(self.id, self.branch) if self.past is not None else []
-        self.conversation.repeat(known)
+        if self.past is not None:
+            self._expect(self.past.own(self.id, self.branch))
         self.conversation.begin_turn(self.prompt)
+
+    def _expect(self, lines: list[TraceEntry]) -> None:
+        """Apply what the program changed before the turn, and expect its other changes again from the loop."""
+        theirs = [line for line in lines if (line.get("by") or {}).get("plugin") == PROGRAM["plugin"]]
+        before = list(takewhile(lambda line: line["type"] != "user_input", lines))
+        # The session may have its first state already: so lists are set, not added to.
+        self.conversation.reapply({**line, "added": {}} for line in theirs if line in before)
+        self.conversation.repeat(line for line in lines if line not in theirs)
 
     def begin(self) -> None:
         """Take the user's message into the conversation."""

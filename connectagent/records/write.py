@@ -89,7 +89,9 @@ class MemoryLog:
         """Begin or resume a root turn."""
         with self._lock:
             lines, self._lines = self._lines, []
-            if turn.past is not None:
+            if turn.past is None:  # what the program changed before it is the turn's
+                self._lines += [line for line in lines if line.get("at") == turn.id]
+            else:
                 self._lines += [dict(line) for line in turn.past.lines]
                 self._lines += lines[-1:] if lines and lines[-1].get("type") == "resumed" else []
 

@@ -207,7 +207,7 @@ class Journal:
         if part.get("type") == WAIT:
             if part["id"] not in self.decided:
                 return False
-            since = self.decided[part["id"]]
+            since = max(since, self.decided[part["id"]])
         if not self._goes_on(turn, hook, since):
             return False
         self.saw(turn, since)
@@ -353,10 +353,10 @@ class Asked:
                 frame, id = place[: found.start()], place[: found.end()]
                 self._kinds.setdefault(frame, {})[id] = found[1]
                 open_ones = running.setdefault(frame, set())
-                ends = line.get("type") not in LINES or line.get("type") == TURN_ENDED
+                ends = "id" in line and (line.get("type") not in LINES or line.get("type") == TURN_ENDED)
                 if ends and place in (id, f"{id}/tool1"):
                     open_ones.discard(id)
-                elif line.get("type") == BEGAN and id not in open_ones:
+                elif line.get("type") == BEGAN and id not in open_ones and found[1] not in LOOSE:
                     if open_ones:
                         self.at_once.add(frame)
                     open_ones.add(id)

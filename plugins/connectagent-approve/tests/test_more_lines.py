@@ -12,6 +12,8 @@ BEHIND = [
     '"$(rm b)"', "$'\\x3brm b'", "a\nrm b", "a\\\n;rm b", "a #b", "~+", "*", "a?", "[a-z]", "{a,b}", "!-1",
     "a\u2028rm b", "a\x00b", "'a\\''; rm b'", '"a\\"; rm b"', "$((1))", "${a@P}", "-- --output=b", "--", "--output=b",
     "--exec=b", "@(a)", "^a^b", "a\u037erm b", "a \uff06 rm b", "%a% & rm b; rem", "a`u000arm b",
+    "a\uff1brm b", "a\ufe54rm b", "\u2010-output=b", "\uff0d\uff0doutput=b", "a\x85rm b", "a\u2029rm b", "a\u202e b;mr",
+    "'a\u200bb'", "a\u2060;rm b", "a\xa0-p", "\uff5e/a", "\uff04(rm b)", "a\u2215..\u2215b", "a\ufe0f",
 ]  # fmt: skip
 # Options that run programs, write or wait, also abbreviated, joined and behind harmless ones.
 OPTIONS = [

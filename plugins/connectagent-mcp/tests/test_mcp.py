@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, ConfigError, PluginWarning
-from connectagent.testing import ScriptedLLM
+from connectagent.testing import AgentTester, ScriptedLLM
 
 pytest.importorskip("mcp_types", reason="the library mcp, 2.3 or newer, is not installed")
 
@@ -91,7 +91,7 @@ def test_a_server_over_http_gives_the_same(port: int) -> None:
 def test_a_hundred_agents_share_a_process_and_leave_none_behind() -> None:
     code = f"""
 from connectagent import Agent
-from connectagent.testing import ScriptedLLM
+from connectagent.testing import AgentTester, ScriptedLLM
 from connectagent_mcp import Mcp
 spec = {STDIO!r}
 agents = [Agent(f"a{{i}}", llm=ScriptedLLM(("p_process", {{}}), "x"), plugins=[Mcp(spec)], quiet=True, log=False)
@@ -131,6 +131,11 @@ def test_names_are_such_as_providers_take() -> None:
     assert tool_name("a b", "c.d") == "a_b_c_d"
     assert len(tool_name("server", "x" * 100)) == 64
     assert tool_name("s", "x" * 100) != tool_name("s", "x" * 101)
+
+
+def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
+    checked = agenttester.check(Mcp(STDIO), changes={"tools"})
+    assert {"on_agent_ready", "after_user_input", "after_tools"} <= checked.hooks
 
 
 def test_a_hub_without_connections_closes() -> None:

@@ -91,12 +91,7 @@ def _fits(rule: Rule, agent: str, tool: str, arguments: Mapping[str, Any]) -> bo
     if not all(wanted is None or _among(text, wanted) for text, wanted in ((agent, rule.agents), (tool, rule.tools))):
         return False
     every = rule.effect == "allow"  # to be allowed, all values must fit; to be denied or asked about, one is enough
-    tests: tuple[tuple[dict[str, list[str]], Callable[[str, list[str]], bool]], ...] = (
-        (rule.arguments, _among if every else _among_folded),
-        (rule.paths, lambda text, wanted: inside(text, wanted, every)),
-        (rule.hosts, lambda text, wanted: _host(text, wanted, every)),
-        (rule.commands, lambda text, wanted: _command(text, wanted, every)),
-    )
+    tests = _tests(rule, every)
     for table, test in tests:
         for name, wanted in table.items():
             found = [test(text, wanted) for text in _values(arguments, name)]
@@ -105,6 +100,16 @@ def _fits(rule: Rule, agent: str, tool: str, arguments: Mapping[str, Any]) -> bo
     named = {name for table, _ in tests for name in table}
     # An argument that nobody judged is not allowed.
     return not every or not named or "*" in named or set(arguments) <= named
+
+
+def _tests(rule: Rule, every: bool) -> list[tuple[dict[str, list[str]], Callable[[str, list[str]], bool]]]:
+    """The tables of a rule, and how a value is compared with their patterns."""
+    return [
+        (rule.arguments, _among if every else _among_folded),
+        (rule.paths, lambda text, wanted: inside(text, wanted, every)),
+        (rule.hosts, lambda text, wanted: _host(text, wanted, every)),
+        (rule.commands, lambda text, wanted: _command(text, wanted, every)),
+    ]
 
 
 def _host(text: str, wanted: list[str], every: bool) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from connectagent import Agent, ConfigError, Tool, ToolCall, ToolRejected, before_each_tool, on_agent_ready
-from connectagent_sandbox.confined import Confined, Limits, SandboxError, why_not
+from connectagent_sandbox.confined import Confined, SandboxError, missing, why_not
+from connectagent_sandbox.limits import Limits
 
 __all__ = ["Sandbox", "SandboxError", "why_not"]
 
@@ -27,6 +28,8 @@ class Sandbox:
         network: whether it may use the network.
         env: names of environment variables that it is given.
         unconfined: whether to do without bubblewrap: then only time, memory and sizes are limited.
+        container: the image of a container to use in place of bubblewrap, with the same Python and `python3`.
+        docker: the program that runs containers, `docker` or `podman`.
     """
 
     name: ClassVar[str] = "sandbox"
@@ -42,15 +45,20 @@ class Sandbox:
         network: bool = False,
         env: Sequence[str] = (),
         unconfined: bool = False,
+        container: str | None = None,
+        docker: str = "docker",
     ) -> None:
         if isinstance(tools, str) or not tools:
             raise ConfigError("sandbox: tools is a list of names or patterns, such as ['run_*']")
+        if unconfined and container is not None:
+            raise ConfigError("sandbox: it is unconfined or in a container, not both")
         if os.name != "posix":
-            raise ConfigError("sandbox: it needs Linux: bubblewrap, and the system's limits for a process")
+            raise ConfigError("sandbox: it needs Linux: bubblewrap or docker, and the system's limits for a process")
         self.tools = list(tools)
         self.limits = Limits(
-            timeout_s, memory_mb, output_mb, tuple(read), tuple(write), network, tuple(env), unconfined
-        )
+            timeout_s, memory_mb, output_mb, tuple(read), tuple(write), network, tuple(env), unconfined,
+            container, docker,
+        )  # fmt: skip
 
     @on_agent_ready
     def confine(self, agent: Agent) -> None:
@@ -68,7 +76,7 @@ class Sandbox:
 
     @before_each_tool
     def check(self, agent: Agent, tool_call: ToolCall) -> None:
-        """Refuse what is to be confined and is not: there is no bubblewrap, or the tool was added later.
+        """Refuse what is to be confined and is not: there is no sandbox, or the tool was added later.
 
         Raises:
             ToolRejected: the tool would run unconfined.
@@ -78,7 +86,7 @@ class Sandbox:
             return
         if not isinstance(tool.function, Confined):
             raise ToolRejected(f"{tool.name} was added after the sandbox was set up, so it would run outside of it")
-        if not self.limits.unconfined and (problem := why_not()):
+        if problem := missing(self.limits):
             raise ToolRejected(f"{tool.name} runs in a sandbox only, and there is none: {problem}")
 
     def _is_meant(self, name: str) -> bool:

@@ -52,10 +52,13 @@ def main() -> None:
     """Read limits and the call, run it, and write its outcome."""
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)  # what the tool prints is no answer
-    limits = json.loads(sys.stdin.buffer.readline())
-    for name, limit in limits.items():
+    first = json.loads(sys.stdin.buffer.readline())
+    for name, limit in first["limits"].items():
         resource.setrlimit(getattr(resource, name), (limit, limit))
     try:
+        wanted, here = (".".join(map(str, one)) for one in (first["python"], sys.version_info[:2]))
+        if wanted != here:
+            raise RuntimeError(f"the program runs with Python {wanted}, and the container with {here}")
         function, arguments = pickle.load(sys.stdin.buffer)
         value = function(**arguments)
         if inspect.isawaitable(value):

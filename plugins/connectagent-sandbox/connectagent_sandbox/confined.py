@@ -1,4 +1,4 @@
-"""Runs a function in a process of its own, inside bubblewrap."""
+"""Runs a function in a process of its own, inside bubblewrap or a container."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import IO, Any
 
 from connectagent import ConnectAgentError, File, Image
+from connectagent_sandbox.container import remove, run_line, why_no_container
+from connectagent_sandbox.limits import Limits
 
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache", "/etc/ssl", "/etc/localtime")
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ca-certificates")
@@ -27,20 +29,6 @@ _BARE = ("--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "A
 
 class SandboxError(ConnectAgentError):
     """The sandbox cannot be had, or it ended the call: a limit was reached, or the process died."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a call may use."""
-
-    timeout_s: float
-    memory_mb: float
-    output_mb: float
-    read: tuple[str, ...]
-    write: tuple[str, ...]
-    network: bool
-    env: tuple[str, ...]
-    unconfined: bool
 
 
 @functools.cache
@@ -56,6 +44,13 @@ def why_not() -> str | None:
     return f"bubblewrap does not work here: {done.stderr.strip()}" if done.returncode else None
 
 
+def missing(limits: Limits) -> str | None:
+    """Why there is no sandbox as the limits want it; None where there is one, or none is wanted."""
+    if limits.container is not None:
+        return why_no_container(limits.docker, limits.container)
+    return None if limits.unconfined else why_not()
+
+
 class Confined:
     """A function that runs in a process of its own, each time that it is called."""
 
@@ -65,7 +60,7 @@ class Confined:
     def __call__(self, /, **arguments: Any) -> Any:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
 
-        if not self.limits.unconfined and (problem := why_not()):
+        if problem := missing(self.limits):
             raise SandboxError(f"{self.name} was not run: {problem}")
         try:
             call = cloudpickle.dumps((self.function, arguments))
@@ -79,24 +74,30 @@ class Confined:
             "RLIMIT_CORE": 0,
         }
         with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
-            given.write(json.dumps(limits).encode() + b"\n" + call)
+            first = {"python": sys.version_info[:2], "limits": limits}
+            given.write(json.dumps(first).encode() + b"\n" + call)
             given.seek(0)
             code = self._run(given, out, errors)
             out.seek(0)
             return self._outcome(out.read(int(self.limits.output_mb * mega)), code, errors)
 
     def _run(self, given: IO[bytes], out: IO[bytes], errors: IO[bytes]) -> int:
-        command = [sys.executable, "-P", _CHILD]
-        if not self.limits.unconfined:
+        name, limits = f"connectagent-{uuid.uuid4().hex}", self.limits
+        command, environment = [sys.executable, "-P", _CHILD], self._environment()
+        if limits.container is not None:  # its client runs with the program's own environment
+            command, environment = run_line(limits, limits.container, name, _CHILD, self._folder(limits.read)), None
+        elif not limits.unconfined:
             command = [*self._bubble(), *command]
         process = subprocess.Popen(
-            command, stdin=given, stdout=out, stderr=errors, env=self._environment(), start_new_session=True
+            command, stdin=given, stdout=out, stderr=errors, env=environment, start_new_session=True
         )
         try:
-            return process.wait(self.limits.timeout_s)
+            return process.wait(limits.timeout_s)
         except subprocess.TimeoutExpired:
-            raise SandboxError(f"{self.name} was killed: it took longer than {self.limits.timeout_s:g} s") from None
+            raise SandboxError(f"{self.name} was killed: it took longer than {limits.timeout_s:g} s") from None
         finally:  # Ctrl-C too; and what a finished call has left running
+            if limits.container is not None and process.poll() is None:
+                remove(limits.docker, name)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -118,7 +119,7 @@ class Confined:
             raise known(message)
         raise SandboxError(f"{kind}: {message}")
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self) -> dict[str, str] | None:
         kept = {name: os.environ[name] for name in self.limits.env if name in os.environ}
         path = os.pathsep.join(os.path.abspath(one) for one in sys.path)
         own = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8", "PYTHONPATH": path}
@@ -133,8 +134,12 @@ class Confined:
             command += ["--ro-bind-try", os.path.abspath(one), os.path.abspath(one)]
         for one in limits.write:
             command += ["--bind", os.path.abspath(one), os.path.abspath(one)]
+        return [*command, "--chdir", self._folder(seen)]
+
+    def _folder(self, seen: Sequence[str]) -> str:
+        """Where it runs: the current folder, if it is seen there."""
         folder = os.getcwd()
-        return [*command, "--chdir", folder if any(_holds(one, folder) for one in (*seen, *limits.write)) else "/tmp"]
+        return folder if any(_holds(one, folder) for one in (*seen, *self.limits.write)) else "/tmp"
 
 
 _SPECIAL = {"ExceptionGroup", "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError"}

@@ -20,9 +20,20 @@ pytest.importorskip("cloudpickle")
 
 from connectagent_sandbox import Sandbox, why_not
 from connectagent_sandbox import confined as inside
+from connectagent_sandbox.container import modules, run_line, why_no_container
 
 pytestmark = pytest.mark.posix("has no sandbox")
 needs_bubblewrap = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+# An image with this Python, and the client that runs it: CONNECTAGENT_IMAGE=python:3.11-slim CONNECTAGENT_DOCKER=podman
+CONTAINER: dict[str, Any] = {
+    "container": os.environ.get("CONNECTAGENT_IMAGE", ""),
+    "docker": os.environ.get("CONNECTAGENT_DOCKER", "docker"),
+    "unconfined": False,
+}
+no_container = "CONNECTAGENT_IMAGE names no image"
+if CONTAINER["container"]:
+    no_container = why_no_container(CONTAINER["docker"], CONTAINER["container"]) or ""
+needs_container = pytest.mark.skipif(bool(no_container), reason=no_container)
 ATTACKS = Path(__file__).with_name("attacks.txt")
 
 
@@ -82,6 +93,17 @@ def test_errors_and_limits_cross(code: str, kind: type[Exception], text: str) ->
 
 @needs_bubblewrap
 def test_no_attack_reaches_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert attacked(tmp_path, monkeypatch) == []
+
+
+@needs_container
+def test_no_attack_reaches_the_machine_from_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    the_images_own = {"open('/etc/passwd').read() and 'SECRET'"}
+    assert set(attacked(tmp_path, monkeypatch, **CONTAINER)) <= the_images_own
+
+
+def attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: Any) -> list[str]:
+    """The attacks that get through."""
     secret = Path(os.path.expanduser("~")) / f".sandbox-test-{os.getpid()}" / "secret"  # an attack removes its folder
     secret.parent.mkdir()
     secret.write_text("SECRET")
@@ -105,9 +127,7 @@ for attack in {attacks!r}:
         result.append("failed " + type(error).__name__)
 """
         try:
-            found = outcome(code, write=[str(tmp_path / "out")])
-            through = [attack for attack, text in zip(attacks, found, strict=True) if "SECRET" in text]
-            assert through == []
+            found = outcome(code, write=[str(tmp_path / "out")], **options)
             assert not {"failed NameError", "failed SyntaxError", "failed AttributeError"} & set(found)
             assert secret.read_text() == "SECRET" and secret.stat().st_size == 6
             with pytest.raises(TimeoutError):
@@ -116,6 +136,7 @@ for attack in {attacks!r}:
             secret.unlink()
             secret.parent.rmdir()
     assert sorted(os.listdir(tmp_path)) == ["out"]
+    return [attack for attack, text in zip(attacks, found, strict=True) if "SECRET" in text]
 
 
 @needs_bubblewrap
@@ -156,6 +177,58 @@ outcome("import subprocess, time; subprocess.Popen(['sh', '-c', 'while :; do ech
     assert mark.stat().st_size == size
 
 
+# -- containers -----------------------------------------------------------------------------------
+
+
+def test_a_container_is_run_with_every_limit_and_without_the_machines_files(tmp_path: Path) -> None:
+    given = {"read": [str(tmp_path / "in")], "write": [str(tmp_path / "out")], "env": ["TOKEN"], "memory_mb": 500}
+    limits = Sandbox(["run_*"], container="python:3.11-slim", **given).limits
+    line = run_line(limits, "python:3.11-slim", "one", "/x/child.py", "/tmp")
+    modes = [f"type=bind,source={path},target={path},readonly" for path in [*modules(), "/x", str(tmp_path / "in")]]
+    mounts = [*modes, f"type=bind,source={tmp_path}/out,target={tmp_path}/out"]
+    own = ["HOME=/tmp", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1", f"PYTHONPATH={os.pathsep.join(modules())}"]
+    assert line == [
+        *("docker", "run", "--rm", "--interactive", "--pull", "never", "--name", "one", "--network", "none"),
+        *("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        *("--pids-limit", "256", "--memory", "500m", "--user", f"{os.getuid()}:{os.getgid()}", "--workdir", "/tmp"),
+        *(word for mount in mounts for word in ("--mount", mount)),
+        *(word for variable in [*own, "TOKEN"] for word in ("--env", variable)),
+        *("python:3.11-slim", "python3", "-P", "/x/child.py"),
+    ]
+    online = Sandbox(["run_*"], container="x", docker="podman", network=True).limits
+    assert "--network" not in run_line(online, "x", "one", "/x/child.py", "/tmp")
+    assert not any("lib-dynload" in path or path == os.path.dirname(os.__file__) for path in modules())
+
+
+def test_without_the_containers_program_nothing_runs() -> None:
+    said = read("result = 1", container="python:3.11-slim", docker="no-such-program")
+    assert "there is none: no-such-program does not work here: " in said
+    with pytest.raises(ConfigError, match="not both"):
+        Sandbox(["run_*"], container="x", unconfined=True)
+
+
+@needs_container
+def test_in_a_container_a_call_has_its_limits_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("TOKEN", "t")
+    monkeypatch.setenv("OTHER", "o")
+    (tmp_path / "seen").write_text("yes")
+    seen, new = str(tmp_path / "seen"), str(tmp_path / "new")
+    code = f"import os; open({new!r}, 'w').write('x')\n"
+    code += f"result = [open({seen!r}).read(), os.environ.get('TOKEN'), os.environ.get('OTHER')]"
+    assert outcome(code, write=[str(tmp_path)], env=["TOKEN"], **CONTAINER) == ["yes", "t", None]
+    assert (tmp_path / "new").read_text() == "x"
+    with pytest.raises(FileNotFoundError):
+        outcome(f"open({seen!r})", **CONTAINER)
+    with pytest.raises(KeyError, match="x"):
+        outcome("raise KeyError('x')", **CONTAINER)
+    with pytest.raises(inside.SandboxError, match=r"more than 1000 MB|ended without"):
+        outcome("result = 'x' * 2_000_000_000", **CONTAINER)
+    with pytest.raises(inside.SandboxError, match="longer than 5 s"):
+        outcome("while True: pass", timeout_s=5, **CONTAINER)
+    left = subprocess.run([CONTAINER["docker"], "ps", "--all", "--quiet"], capture_output=True, text=True, check=True)
+    assert left.stdout == ""
+
+
 def test_on_windows_it_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectagent_sandbox.os", SimpleNamespace(name="nt"))
     with pytest.raises(ConfigError, match="it needs Linux"):
@@ -163,7 +236,7 @@ def test_on_windows_it_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectagent_sandbox.why_not", lambda: "bubblewrap (bwrap) is not installed")
+    monkeypatch.setattr("connectagent_sandbox.confined.why_not", lambda: "bubblewrap (bwrap) is not installed")
     assert "there is none: bubblewrap (bwrap) is not installed" in read("result = 1")
     monkeypatch.undo()
     assert read("result = 1", unconfined=True) == "1"

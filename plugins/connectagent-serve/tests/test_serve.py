@@ -18,11 +18,11 @@ pytest.importorskip("ag_ui")
 httpx = pytest.importorskip("httpx")
 import anyio  # noqa: E402
 from ag_ui.core import Event  # noqa: E402
-from connectagent_serve import app_of  # noqa: E402
+from connectagent_serve import Serve, app_of  # noqa: E402
 from pydantic import BaseModel, TypeAdapter  # noqa: E402
 
 from connectagent import Agent, ConfigError, Pause, ToolRejected, before_each_tool, tool  # noqa: E402
-from connectagent.testing import ScriptedLLM, call  # noqa: E402
+from connectagent.testing import AgentTester, ScriptedLLM, call  # noqa: E402
 
 PAID: list[int] = []
 
@@ -341,3 +341,7 @@ def test_after_a_kill_the_same_turn_runs_no_tool_twice(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert (tmp_path / "noted").read_text() == "x"
+
+
+def test_named_as_a_plugin_it_changes_nothing(agenttester: AgentTester) -> None:
+    agenttester.check(Serve())

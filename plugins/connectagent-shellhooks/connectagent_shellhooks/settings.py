@@ -121,11 +121,7 @@ def _hook(event: str, matcher: str, one: dict[str, Any]) -> Hook:
             f"{event}: a hook of type {kind!r} is not supported, only 'command', 'http' and 'prompt'; a command can "
             "start an agent, and a handler of your own can call a tool"
         )
-    run, words = one[_KINDS[kind]], one.get("args")
-    if not isinstance(run, str) or not run.strip() or not isinstance(words, list | None):
-        raise ValueError(f"{event}: {_KINDS[kind]} is a text, args a list of texts")
-    if kind == "http" and not run.startswith(("http://", "https://")):
-        raise ValueError(f"{event}: url is an address that begins with http:// or https://, not {run!r:.80}")
+    run = _run(event, kind, one)
     timeout_s = float(one.get("timeout") or _TIMEOUTS_S.get(event, 600.0))
     if not 0 < timeout_s < 86_400:
         raise ValueError(f"{event}: timeout is a number of seconds, not {timeout_s}")
@@ -134,9 +130,19 @@ def _hook(event: str, matcher: str, one: dict[str, Any]) -> Hook:
     rule, model = str(one.get("if") or ""), one.get("model")
     headers = tuple((str(name), str(value)) for name, value in (one.get("headers") or {}).items())
     return Hook(
-        event, matcher, run if words is None or kind != "command" else (run, *map(str, words)), kind, timeout_s, rule,
-        one.get("async") is True, model and str(model), headers, tuple(map(str, one.get("allowedEnvVars") or ())),
+        event, matcher, run, kind, timeout_s, rule, one.get("async") is True, model and str(model), headers,
+        tuple(map(str, one.get("allowedEnvVars") or ())),
     )  # fmt: skip
+
+
+def _run(event: str, kind: str, one: dict[str, Any]) -> str | tuple[str, ...]:
+    """What is run: the command, its words, the prompt or the address."""
+    run, words = one[_KINDS[kind]], one.get("args")
+    if not isinstance(run, str) or not run.strip() or not isinstance(words, list | None):
+        raise ValueError(f"{event}: {_KINDS[kind]} is a text, args a list of texts")
+    if kind == "http" and not run.startswith(("http://", "https://")):
+        raise ValueError(f"{event}: url is an address that begins with http:// or https://, not {run!r:.80}")
+    return (run, *map(str, words)) if words is not None and kind == "command" else run
 
 
 def matches(matcher: str, name: str) -> bool:
