@@ -7,7 +7,9 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from types import FunctionType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from connectagent.errors import HandlerError, did_you_mean
 from connectagent.hooks.specs import AROUND, CONTRACTS, PARAMETERS
@@ -18,6 +20,8 @@ MARKS = "connectagent_marks"  # pluggy's own `connectagent_impl` has room for on
 RESOURCE = "resource"  # in place of a hook: the function makes a resource
 _numbers = count()
 known_resources: set[str] = set()  # the names of the resources that this process has defined
+_LookedUp = tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]], dict[str, Any]]
+_looked_up: WeakKeyDictionary[Any, dict[tuple[str, bool, int], _LookedUp]] = WeakKeyDictionary()
 
 
 @dataclass(slots=True, eq=False)
@@ -59,16 +63,8 @@ class Handler:
     account: Account = field(default_factory=Account)
 
     def __post_init__(self) -> None:
-        self.positional, self.keywords, self.resources = check_handler(self.function, self.hook)
-        file, line = where(self.function)
-        self.by = {
-            "plugin": self.plugin,
-            "version": self.version,
-            "hook": self.hook,
-            "handler": name_of(self.function),
-            "file": file,
-            "line": line,
-        }
+        (self.positional, self.keywords, self.resources), place = _known(self.function, self.hook)
+        self.by = {"plugin": self.plugin, "version": self.version, "hook": self.hook, **place}
 
     def __call__(self, arguments: dict[str, Any]) -> Any:
         """Call the function with those arguments of the hook that it takes."""
@@ -92,6 +88,17 @@ class Handler:
 
         around = self.hook != RESOURCE and CONTRACTS[self.hook].kind == "around"
         return begun_later() if around else call(**given())
+
+
+def _known(function: Any, hook: str) -> _LookedUp:
+    """What `check_handler` says of a function, and where it stands: looked up once for those that many agents have."""
+    plain = getattr(function, "__func__", function)
+    found = _looked_up.setdefault(plain, {}) if type(plain) is FunctionType else {}
+    key = hook, plain is function, len(known_resources)
+    if key not in found:
+        file, line = where(function)
+        found[key] = check_handler(function, hook), {"handler": name_of(function), "file": file, "line": line}
+    return found[key]
 
 
 def event_of(function: object) -> str | None:
