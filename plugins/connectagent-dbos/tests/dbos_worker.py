@@ -1,7 +1,8 @@
-"""A worker of the tests: `python dbos_worker.py URL NAME FOLDER EFFECTS [CONCURRENCY]`, until it is killed."""
+"""A worker of the tests: `python dbos_worker.py URL NAME FOLDER EFFECTS [LIMITS]`, as JSON, until it is killed."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -50,9 +51,8 @@ class Model:
 if __name__ == "__main__":
     os.makedirs(sys.argv[3], exist_ok=True)
     os.chdir(sys.argv[3])
-    limits: dict[str, Any] = {"concurrency": int(sys.argv[5])} if len(sys.argv) > 5 else {"worker_concurrency": 4}
-    with worker(
-        Agent("notes", tools=[note], llm=Model(), plugins=[ask], quiet=True), sys.argv[1], sys.argv[2], **limits
-    ):
+    limits: dict[str, Any] = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {"worker_concurrency": 4}
+    agent = Agent("notes", tools=[note], llm=Model(), plugins=[ask], quiet=True)
+    with worker(agent, sys.argv[1], sys.argv[2], **limits):
         print("ready", flush=True)
         time.sleep(600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -269,30 +270,41 @@ def test_so_it_is_with_postgresql(postgres: Callable[[], str], folder: Path) -> 
     in_doubt_at_most(killed(postgres(), folder, KILLS), KILLS)
 
 
+@pytest.mark.skipif(KILLS == 1, reason="SQLite does for a short run")
 def test_pauses_are_decided_once_with_postgresql_too(postgres: Callable[[], str], folder: Path) -> None:
     notes, told = decided_while_killed(postgres(), folder, KILLS)
     assert [one["result"] for one in told] == [f"done ask {number}" for number in range(KILLS)], told
     assert max(notes.values()) == 1
 
 
-def test_two_workers_keep_limits_and_order(postgres: Callable[[], str], folder: Path) -> None:
-    database = postgres()
-    first = start(database, "w1", folder / "one", 2)
-    second = start(database, "w2", folder / "two", 2)
+def taken_by_two(database: str, folder: Path, count: int, **limits: Any) -> list[tuple[float, float, str]]:
+    """Let two workers take turns of four sessions; when each note began and ended."""
+    workers = [start(database, name, folder / name, json.dumps(limits)) for name in ("w1", "w2")]
     turns = Turns(database, "notes")
     try:
-        ids = [turns.enqueue(f"s{number % 4}", f"p{number}") for number in range(24)]
-        assert [turns.result(id)["result"] for id in ids] == [f"done p{number}" for number in range(24)]
+        ids = [turns.enqueue(f"s{number % 4}", f"p{number}") for number in range(count)]
+        assert [turns.result(id)["result"] for id in ids] == [f"done p{number}" for number in range(count)]
     finally:
         turns.close()
-        for process in (first, second):
+        for process in workers:
             process.kill()
             process.wait()
     lines = [line.split() for line in (folder / "effects.txt.times").read_text().splitlines()]
-    spans = [(float(began), float(ended), text) for text, began, ended in lines]
-    assert len(spans) == 48
+    assert len(lines) == NOTES * count
+    return sorted((float(began), float(ended), text) for text, began, ended in lines)
+
+
+def test_two_workers_keep_limits_and_order(postgres: Callable[[], str], folder: Path) -> None:
+    spans = taken_by_two(postgres(), folder, 24, concurrency=2)
     assert max(sum(began <= at < ended for began, ended, _ in spans) for at, _, _ in spans) <= 2
     for session in range(4):
-        taken = [int(text[1:].partition(".")[0]) for _, _, text in sorted(spans)]
+        taken = [int(text[1:].partition(".")[0]) for _, _, text in spans]
         own = [number for number in taken if number % 4 == session]
         assert own == sorted(own)
+
+
+def test_two_workers_keep_a_rate(postgres: Callable[[], str], folder: Path) -> None:
+    spans = taken_by_two(postgres(), folder, 12, rate=[3, 2.0])
+    begins = [began for began, _, text in spans if text.endswith(".0")]
+    # A turn's first note comes a little after its start, so the half of two seconds is looked at.
+    assert max(sum(at <= began < at + 1.0 for began in begins) for at in begins) <= 3
