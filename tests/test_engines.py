@@ -62,6 +62,41 @@ def test_a_pool_takes_each_turn_once_and_reads_it_the_second_time(library: str, 
     assert sorted((tmp_path / "answers").read_text().split("\n")) == ["", "the cup", "the kettle"]
 
 
+GUARDED = '''
+from connectagent import LLMResponse, ToolCall, ToolRejected, before_each_tool
+
+class Asks:
+    model = "test/asks"
+
+    def complete(self, messages, tools=None):
+        last = messages[-1]
+        if last["role"] == "user":
+            return LLMResponse(None, [ToolCall("c1", "note", {"text": last["content"]})])
+        return LLMResponse(last["content"])
+
+def note(text: str) -> str:
+    "Note a text."
+    open("notes", "a").write(text)
+    return "noted"
+
+@before_each_tool
+def guard():
+    raise ToolRejected("never")
+
+'''
+
+
+@pytest.mark.parametrize("library", ["joblib", "distributed", "celery"])
+def test_a_guard_acts_in_every_worker(library: str, tmp_path: Path) -> None:
+    code = page(library).removeprefix(MODEL).replace("llm=Model()", "llm=Asks(), tools=[note], plugins=[guard]")
+    if library == "celery":
+        code = code.replace('backend="redis://"', 'backend="cache+memory://"').replace('"redis://"', '"memory://"')
+        code += '\n\nprint([take.apply(("a", "the cup", 1)).get()])\n'
+    (tmp_path / "program.py").write_text(GUARDED + code)
+    assert ran(tmp_path, "program.py").count("rejected: never") == (1 if library == "celery" else 2)
+    assert not (tmp_path / "notes").exists()
+
+
 def test_dask_goes_on_with_the_turn_of_a_worker_that_died(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(page("distributed"))
     (tmp_path / "die").touch()

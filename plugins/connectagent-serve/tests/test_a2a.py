@@ -21,7 +21,7 @@ from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, Messa
 from connectagent_serve import app_of  # noqa: E402
 from google.protobuf.json_format import MessageToDict  # noqa: E402
 
-from connectagent import Agent, Pause, before_each_tool, tool, xray  # noqa: E402
+from connectagent import Agent, Pause, ToolRejected, before_each_tool, tool, xray  # noqa: E402
 from connectagent.testing import ScriptedLLM, call  # noqa: E402
 
 PAID: list[int] = []
@@ -97,6 +97,19 @@ def test_a_message_takes_a_turn_and_the_session_goes_on(co_dir: Path) -> None:
 
     talk(app_of(shop(call("pay", amount=5), "Paid.", "Nothing.")), steps)
     assert PAID == [5]
+
+
+def test_a_guard_acts_in_each_turn(co_dir: Path) -> None:
+    @before_each_tool
+    def refuse() -> None:
+        raise ToolRejected("never")
+
+    async def steps(other: Other) -> None:
+        assert await other.send(message("Pay 5")) == "completed" and other.texts[-1] == "No."
+        assert json.loads(other.texts[0])["status"] == "rejected"
+
+    talk(app_of(shop(call("pay", amount=5), "No.", plugins=[refuse])), steps)
+    assert PAID == []
 
 
 def test_a_typed_result_is_data(co_dir: Path) -> None:
