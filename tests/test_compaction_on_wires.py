@@ -1,4 +1,4 @@
-"""Long random conversations with the plugin compact, over the real SDKs: the provider refuses nothing."""
+"""Long random conversations that are compacted, over the real SDKs: the provider refuses nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from connectagent_adk import EventsCompactionConfig, adk_compaction
 from connectagent_compact import Compact
 from wire_driver import WIRE
 from wire_server import Answer, WireServer, chat, message, reasoning, response, tool_use
@@ -116,7 +117,7 @@ def look(dice: random.Random, size: int) -> Any:
     return " ".join(dice.choices(WORDS, k=max(1, size // 6)))
 
 
-def agent_for(wire: str, url: str, dice: random.Random, window: int) -> Agent:
+def agent_for(wire: str, url: str, dice: random.Random, plugin: Any) -> Agent:
     parameters = {"type": "object", "properties": {"size": {"type": "integer"}}, "required": ["size"]}
     return Agent(
         "long",
@@ -126,10 +127,26 @@ def agent_for(wire: str, url: str, dice: random.Random, window: int) -> Agent:
         api_key="test-key-1",
         base_url=url,
         options={"max_retries": 0},
-        plugins=[Compact(window=window)],
+        plugins=[plugin],
         max_iterations=30,
         quiet=True,
     )
+
+
+def check(wire: str, window: int, turns: int, dice: random.Random, make: Callable[[], Any], entry: str) -> None:
+    """A conversation of which no request is refused, and whose replay sends the same."""
+    with Provider(wire, dice, window) as provider:
+        url = provider.url if wire == "messages" else provider.openai_url
+        agent = agent_for(wire, url, dice, make())
+        for turn in range(turns):
+            agent.input(f"Question {turn}: " + " ".join(dice.choices(WORDS, k=dice.randrange(1, 30))))
+    assert provider.refused == []
+    assert any(one["type"] == entry for one in agent.session["trace"])
+    assert agent.record is not None
+    played = replayed(agent.record, agent=agent_for(wire, "http://127.0.0.1:9", dice, make()))
+    assert played.same, (str(played.divergence), played.not_recorded)
+    sent = [one.messages for turn in Recording(agent.record).turns for one in turn.sent]
+    assert [json.dumps(one) for one, _ in played.requests] == [json.dumps(one) for one in sent]
 
 
 @pytest.mark.parametrize("wire", MODELS)
@@ -138,15 +155,17 @@ def test_no_request_of_a_long_conversation_is_refused_and_a_replay_sends_the_sam
         dice = random.Random(f"{wire}{seed}")
         window = dice.choice([5000, 8000, 12_000])
         turns = dice.randrange(15, 30) if COUNT > 1 else 15
-        with Provider(wire, dice, window) as provider:
-            url = provider.url if wire == "messages" else provider.openai_url
-            agent = agent_for(wire, url, dice, window)
-            for turn in range(turns):
-                agent.input(f"Question {turn}: " + " ".join(dice.choices(WORDS, k=dice.randrange(1, 30))))
-        assert provider.refused == [], seed
-        assert any(entry["type"] == "compacted" for entry in agent.session["trace"]), seed
-        assert agent.record is not None
-        played = replayed(agent.record, agent=agent_for(wire, "http://127.0.0.1:9", dice, window))
-        assert played.same, (seed, str(played.divergence), played.not_recorded)
-        sent = [one.messages for turn in Recording(agent.record).turns for one in turn.sent]
-        assert [json.dumps(one) for one, _ in played.requests] == [json.dumps(one) for one in sent]
+        check(wire, window, turns, dice, partial(Compact, window=window), "compacted")
+
+
+@pytest.mark.parametrize("wire", MODELS)
+@pytest.mark.parametrize(
+    "config",
+    [{"compaction_interval": 2, "overlap_size": 1}, {"token_threshold": 1500, "event_retention_size": 3},
+     {"token_threshold": 1500, "event_retention_size": 0}],
+    ids=["turns", "tokens", "all"],
+)  # fmt: skip
+def test_nor_one_of_a_conversation_that_is_compacted_as_in_adk(config: Any, wire: str, co_dir: Any) -> None:
+    for seed in range(COUNT):
+        dice = random.Random(f"{wire}{seed}")
+        check(wire, 1_000_000, 8, dice, lambda: adk_compaction(EventsCompactionConfig(**config)), "adk_compacted")

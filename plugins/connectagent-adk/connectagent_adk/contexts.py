@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+from urllib.parse import quote
 from weakref import WeakKeyDictionary
 
 from connectagent import PluginError
@@ -218,10 +219,12 @@ class Services:
 
     def fill(self, state: dict[str, Any]) -> None:
         """Bring what other sessions have written into a session's state."""
-        mine = f"{State.USER_PREFIX}{self.user_id}:"
+        mine = self._mine()
         for key, value in dict(self.state or {}).items():
+            if not key.startswith((State.APP_PREFIX, mine)):  # another user's
+                continue
             key = f"{State.USER_PREFIX}{key.removeprefix(mine)}" if key.startswith(mine) else key
-            if key.startswith((State.APP_PREFIX, State.USER_PREFIX)) and state.get(key, self) != value:
+            if state.get(key, self) != value:
                 state[key] = copy.deepcopy(value)
 
     def share(self, delta: Mapping[str, Any]) -> None:
@@ -230,13 +233,17 @@ class Services:
             return
         for key, value in delta.items():
             if key.startswith(State.USER_PREFIX):
-                key = f"{State.USER_PREFIX}{self.user_id}:{key.removeprefix(State.USER_PREFIX)}"
+                key = self._mine() + key.removeprefix(State.USER_PREFIX)
             elif not key.startswith(State.APP_PREFIX):
                 continue
             if value is None:
                 self.state.pop(key, None)
             else:
                 self.state[key] = copy.deepcopy(value)
+
+    def _mine(self) -> str:
+        """What the user's keys begin with; no user's id is the beginning of another one's."""
+        return f"{State.USER_PREFIX}{quote(self.user_id, safe='')}:"
 
 
 class Context:

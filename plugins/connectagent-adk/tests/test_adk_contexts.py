@@ -171,6 +171,20 @@ def test_state_of_the_app_and_of_a_user_is_shared_and_state_of_a_turn_is_not() -
     assert "user:ada:turns" not in kept
 
 
+def test_nobody_finds_the_state_of_another_user() -> None:
+    kept: dict[str, Any] = {}
+    seen: list[Any] = []
+
+    def write(callback_context: Any) -> None:
+        seen.append(callback_context.state.to_dict())
+        callback_context.state["user:name"] = callback_context.user_id
+
+    for user in ("ada", "bob", "ada:user", "a", "ada:", "ada", "ada%3A"):
+        plugin = adk_callbacks(before_agent_callback=write, shared_state=kept, user_id=user)
+        Agent("guide", llm=ScriptedLLM("1"), plugins=[plugin], log=False, quiet=True).input("Hi")
+    assert seen == [{}, {}, {}, {}, {}, {"user:name": "ada"}, {}]
+
+
 def test_state_is_not_shared_unasked() -> None:
     def write(callback_context: Any) -> None:
         seen.append(callback_context.state.get("user:name"))
