@@ -2,6 +2,7 @@
 
     pip install pydantic-ai-slim[openai] openai-agents
     python benchmarks/peers.py [turns] [sessions ...]
+    SVG=docs/images/sessions.svg python benchmarks/peers.py     draws the plot too
 
 All three take the same turns against a local server that thinks for 100 ms: three model calls and two rounds of one
 tool. connectagent takes them by `agent.map()`, with the record of each session on disk. Each measurement is a process
@@ -18,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 from async_turns import SERVER
+from plot import Series, write_svg
 
 FRAMEWORKS = ("connectagent", "pydantic-ai", "openai-agents")
 ROUNDS = 3
@@ -108,6 +111,8 @@ def main(turns: int, counts: list[int]) -> None:
         try:
             url = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
             print("sessions  framework        turns/s  CPU ms/turn   MB more")
+            rates: Series = {framework: [] for framework in FRAMEWORKS}
+            cpus: Series = {framework: [] for framework in FRAMEWORKS}
             for sessions in counts:
                 found: dict[str, list[list[float]]] = {framework: [] for framework in FRAMEWORKS}
                 for framework in FRAMEWORKS * ROUNDS:
@@ -118,6 +123,11 @@ def main(turns: int, counts: list[int]) -> None:
                 for framework, rounds in found.items():
                     rate, cpu, memory = (statistics.median(one) for one in zip(*rounds, strict=True))
                     print(f"{sessions:8}  {framework:14} {rate:9.1f} {cpu:12.2f} {memory:9.1f}", flush=True)
+                    rates[framework].append((sessions, rate))
+                    cpus[framework].append((sessions, cpu))
+            if path := os.environ.get("SVG"):
+                titles = ("turns a second, by sessions at once", "ms of CPU a turn, by sessions at once")
+                write_svg(Path(path), list(zip(titles, (rates, cpus), strict=True)))
         finally:
             server.kill()
 
