@@ -327,10 +327,9 @@ class Turn(Operations):
     def decisions_about(self, run: Any) -> Decisions | None:
         """The decisions about a call; None if no handler could decide or change it."""
         others, idle = self.host.has_others, self.host.is_idle
-        may_change = others("around_tool") or others("before_each_tool") or others("on_error")
-        if not may_change and idle("before_each_tool"):
+        if idle("before_each_tool") and not others("around_tool") and not others("on_error"):
             return None
-        return Decisions(run.call, run.place, partial(self.host.is_last, "before_each_tool"), may_change)
+        return Decisions(run.call, run.place, partial(self.host.is_last, "before_each_tool"))
 
     def new_entry(self, call: ToolCall) -> TraceEntry:
         """The trace entry of an undecided tool call."""
