@@ -39,9 +39,21 @@ EACH = [
     *(["log", "show", *more] for more in ([], ["--full"], ["--json"])),
     *(["log", "export", "--to", form] for form in ("md", "jsonl", "html")),
     *(["log", "tail", "-n", number] for number in ("0", "3")),
-    *(["blame", *more] for more in ([], ["--json"])),
+    *(["log", name, *more] for name, more in (("summary", []), ("request", []), ("request", ["--json", "--full"]))),
+    *([name, *more] for name in ("blame", "bill") for more in ([], ["--json"])),
     ["replay", "--json"],
     ["resume"],
+    ["bill", "-p", "no:x"],
+    ["report"],
+]
+BAD = ["--bad", "says /./"]
+WITH_SCRIPT = [  # behind the record comes the script of its agent
+    ["replay", "--json"],
+    ["replay", "--live-tools"],
+    ["bill", "-p", "no:waits"],
+    ["report", "--bad", "says /./"],
+    ["bisect", *BAD, "--samples", "1", "--json"],
+    ["compare", *BAD, "--prompt", "/dev/null"],
 ]
 ALL = [
     *(["log", "list", "--limit", "0", *more] for more in ([], ["--json"])),
@@ -325,10 +337,17 @@ def check(count: int, seed: int) -> Checks:
                 copy = Path("copy.yaml")
                 copy.write_bytes(data)
                 checks.run(["resume", str(copy), "--quiet", "--script", __file__, *decision], "", data)
-            checks.run(["replay", str(path), __file__, "--json"], "", data)
+            for arguments in WITH_SCRIPT:
+                checks.run([*arguments, str(path), __file__], "", data)
+            checks.run(["chat", "--quiet", __file__, "--resume", str(copy)], "", data)
             given: dict[str, Any] = {"record": path.name}
             checks.page(server, "news", data, **given)
-            checks.page(server, "entry", data, **given, entry=rng.randrange(3))
+            for name in ("entry", "request", "changes"):
+                checks.page(server, name, data, **given, entry=rng.randrange(3))
+            checks.page(server, "changes", data, **given)
+            checks.page(server, "text", data, **given, item=0, key="result")
+            checks.page(server, "text", data, **given, request=rng.randrange(3))
+            checks.page(server, "text", data, **given, message=rng.randrange(3), change=0, image=0)
             checks.page(server, "text", data, **given, entry=rng.randrange(3), key="result")
             checks.page(server, "text", data, **given, message=rng.randrange(3), change=0)
             checks.page(server, "conversation", data, **given)

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hostile_records import BAD
 from hostile_records import __file__ as script
+
+from connectagent import Agent, after_llm
+from connectagent.cli import main
+from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
 COUNT = int(os.environ.get("CONNECTAGENT_HOSTILE", "60"))
@@ -34,3 +40,34 @@ def test_no_record_crashes_hangs_or_fills_the_memory_is_misread_or_runs(tmp_path
     assert told["mb"] < 500
     # What is odd in one place is read all the same.
     assert told["codes"]["log 0"] > COUNT and told["codes"]["log 1"] > COUNT and told["codes"]["blame 0"] > COUNT / 4
+
+
+@after_llm
+def says(agent: Agent) -> None:
+    agent.session["state"]["said"] = agent.session["state"].get("said", 0) + 1
+
+
+ODD = [  # an edit of a record, and the command that reads it
+    ('"type": "user_input", "turn": 1', '"type": "user_input", "turn": "x"', ["replay", "odd.yaml", script]),
+    ('"branch": "outer.inner"', '"branch": {}', ["replay", "odd.yaml", script]),
+    ("\nplugins: ", "\nplugins: [[]]\nwas: ", ["report", "odd.yaml", "--bad", "says /./"]),
+    ('"by": {"plugin"', '"by": {"plugin": [], "was"', ["bisect", "odd.yaml", script, *BAD, "--samples", "1"]),
+    ('  messages: "', '  messages: "{\\"v\\": 1}"\n  was: "', ["bisect", "odd.yaml", script, *BAD]),
+]
+
+
+@pytest.mark.parametrize("number", range(len(ODD)))
+def test_values_that_no_record_has_are_told_in_a_sentence(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    inner = Agent("inner", llm=ScriptedLLM("Inner."), quiet=True)
+    outer = Agent("outer", [inner], llm=ScriptedLLM([call("inner", prompt="Do.")], "Done."), plugins=[says], quiet=True)
+    outer.input("Go.")
+    assert outer.record is not None
+    text, (old, new, command) = outer.record.read_text(), ODD[number]
+    assert old in text
+    Path("odd.yaml").write_text(text.replace(old, new))
+    main(command)
+    told = capsys.readouterr().err
+    assert not re.search(r"^error: [A-Z]\w+Error: ", told, re.MULTILINE), told

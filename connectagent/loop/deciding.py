@@ -8,10 +8,9 @@ from typing import Any
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import ToolRejected
 from connectagent.hooks.executor import HandlerValue
-from connectagent.loop.hook_run import call_of
+from connectagent.loop.hook_run import call_of, is_call
 from connectagent.loop.stored import input_digest
-from connectagent.session.snapshot import same
-from connectagent.session.state import clone
+from connectagent.session.state import alike, clone
 from connectagent.tools.results import result_content
 
 MAX_DECISIONS = 5  # for one call: handlers that change it each time must not hang the agent
@@ -43,11 +42,10 @@ class Decisions:
         call: the call.
         place: its place in the turn.
         is_last: whether a handler runs after all others.
-        may_change: whether handlers of plugins may change the call after it was decided.
     """
 
-    def __init__(self, call: ToolCall, place: str, is_last: Callable[[Any], bool], may_change: bool) -> None:
-        self._call, self._place, self._is_last, self._may_change = call, place, is_last, may_change
+    def __init__(self, call: ToolCall, place: str, is_last: Callable[[Any], bool]) -> None:
+        self._call, self._place, self._is_last = call, place, is_last
         self._about: Any = None  # the call as it was decided
         self._editors: list[list[Any]] = []  # the handlers that changed it
 
@@ -59,8 +57,7 @@ class Decisions:
             Waiting: one of them waits for a person.
         """
         answer = self._asked(turn, self._place)
-        if self._may_change:
-            self._about = call_of({"tool_call": self._call})
+        self._about = call_of(self._given(turn))
         return answer
 
     def decide_again(self, turn: Any, number: int, entry: TraceEntry, first: TraceEntry) -> None:
@@ -75,14 +72,12 @@ class Decisions:
         Raises:
             StoodIn: a handler stands in for it.
         """
-        if not self._may_change:
-            return
-        changed = self._about is not None and not same((self._call.name, self._call.arguments), self._about)
+        changed = self._about is not None and not is_call(self._given(turn), self._about)
         if changed:
             self._call.approved = False
             place = f"{self._place}tool{number}/"  # it begins and ends with the attempt
             answer = self._asked(turn, place, self._digest())
-            self._about = call_of({"tool_call": self._call})
+            self._about = call_of(self._given(turn))
             if answer is not None:
                 raise StoodIn(answer)
         if changed or entry is not first:  # the first entry shows the call as it was decided
@@ -102,11 +97,14 @@ class Decisions:
             suffix = f"{number + 1}{self._digest()}"
         raise turn.rejection(_NEVER, {"plugin": "connectagent"})
 
+    def _given(self, turn: Any) -> dict[str, Any]:
+        return {"agent": turn.agent, "tool_call": self._call}
+
     def show(self, entry: TraceEntry, first: TraceEntry) -> None:
         """Write the call into the entry of an attempt, and the one of the `first` attempt if that differs."""
         for key, now in (("tool_name", self._call.name), ("arguments", self._call.arguments)):
             before = entry.get(key, first[key])
-            if not same(before, now):
+            if not alike(before, now):
                 entry[f"original_{key}"] = entry.get(f"original_{key}", first.get(f"original_{key}", before))
                 entry[key] = clone(now)
 

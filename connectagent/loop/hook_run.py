@@ -10,8 +10,8 @@ from connectagent.data import Continue, ToolCall, TraceEntry
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.stored import as_stored, change_request, changed_request, edit_again, from_stored
-from connectagent.session.snapshot import By, same
-from connectagent.session.state import clone
+from connectagent.session.snapshot import By
+from connectagent.session.state import alike, copy_of
 
 
 class HookRun:
@@ -138,13 +138,23 @@ def _key(by: By) -> list[Any]:
     return [by.get("plugin"), by.get("handler")]
 
 
-def call_of(given: dict[str, Any]) -> tuple[str, dict[str, Any]] | None:
-    """The current name and arguments of the tool call among the arguments of a hook, or None."""
+def call_of(given: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What is decided about the tool call among the arguments of a hook: the tool, and what it is called with; or None.
+
+    A call with an `error` is let pass since it is not run, and so is one of a tool that is not there.
+    """
     call = given.get("tool_call")
-    return (call.name, clone(call.arguments)) if isinstance(call, ToolCall) else None
+    return (_tool_of(given), call.name, call.error, copy_of(call.arguments)) if isinstance(call, ToolCall) else None
 
 
 def is_call(given: dict[str, Any], other: Any) -> bool:
     """Whether the tool call among the arguments of a hook is still what `call_of` returned."""
     call = given["tool_call"]
-    return isinstance(call, ToolCall) and same((call.name, call.arguments), other)
+    if not isinstance(call, ToolCall) or other is None or _tool_of(given) is not other[0]:
+        return False
+    return alike((call.name, call.error, call.arguments), other[1:])
+
+
+def _tool_of(given: dict[str, Any]) -> Any:
+    name = given["tool_call"].name
+    return given["agent"].tools.get(name) if isinstance(name, str) else None

@@ -248,7 +248,6 @@ def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
 
 def _decisions(turn: Turn, call: ToolCall, place: str) -> Decisions | None:
     """The decisions about a call; None if no handler could decide or change it."""
-    may_change = turn.host.has_others("around_tool", "before_each_tool", "on_error")
-    if not may_change and turn.host.is_idle("before_each_tool"):
+    if turn.host.is_idle("before_each_tool") and not turn.host.has_others("around_tool", "on_error"):
         return None
-    return Decisions(call, place, partial(turn.host.is_last, "before_each_tool"), may_change)
+    return Decisions(call, place, partial(turn.host.is_last, "before_each_tool"))

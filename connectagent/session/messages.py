@@ -49,7 +49,7 @@ def text_of(content: Any) -> str:
     """The text of a message's content, with `[image]` for an image."""
     if isinstance(content, str):
         return content
-    parts = content if isinstance(content, list) else []
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     return "\n".join(str(part.get("text", f"[{str(part.get('type')).removesuffix('_url')}]")) for part in parts)
 
 

@@ -19,6 +19,25 @@ def same(left: Any, right: Any) -> bool:
         return False
 
 
+def alike(left: Any, right: Any) -> bool:
+    """Whether two values are equal and of the same types, in all that they hold.
+
+    `same` takes True for 1, and believes what an `__eq__` says of a text.
+    """
+    kind = type(left)
+    if kind is not type(right):
+        return False
+    try:
+        if kind is dict:
+            return left.keys() == right.keys() and all(alike(item, right[key]) for key, item in left.items())
+        if kind in (list, tuple):
+            return len(left) == len(right) and all(map(alike, left, right))
+    except Exception:
+        return False
+    plain = next((one for one in (str, int, float, bytes) if isinstance(left, one)), None)
+    return same(left, right) if plain is None or kind is plain else bool(plain.__eq__(left, right))
+
+
 def clone(value: Any) -> Any:
     """A copy of a value with plain dicts and lists; everything else in it is shared."""
     if isinstance(value, dict):

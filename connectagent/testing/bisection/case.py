@@ -12,7 +12,7 @@ from connectagent.agents.agent import Agent
 from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records.blobs import blob_folder
-from connectagent.records.read import read_record
+from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.sent import canonical, digest
 from connectagent.records.watched import Request, watched_agents
 from connectagent.session.messages import text_of
@@ -125,6 +125,22 @@ class Case:
 
     def __post_init__(self) -> None:
         self.recording = Recording(self.path)
+        with refuse_odd(self.path):
+            requests = self._read()
+        self.place = self._find(requests)
+        self.answers: dict[str, list[TraceEntry]] = {}
+        self.schemas: dict[str, dict[str, Any]] = {}
+        for number in sorted(requests):
+            self._keep(requests[number])
+        if self.place.request is not None:
+            self._ask_anew(self.place)
+        self._sampled: dict[tuple[str, int, int], LLMResponse | Exception] = {}
+        self.guard = no_network()
+
+    # -- the record ----------------------------------------------------------------------------
+
+    def _read(self) -> dict[int, Request]:
+        """The requests of the record, by the number of their line."""
         data = read_record(self.path)
         number = 0
         for item in data["turns"]:
@@ -133,20 +149,10 @@ class Case:
         self._agents = agents = watched_agents(data, blob_folder(self.path))
         requests = {made.entry["number"]: made for agent in agents for made in agent.requests()}
         self.entries = sorted((one for agent in agents for one in agent.entries), key=lambda one: one["number"])
-        self.place = self._find(requests)
-        self.answers: dict[str, list[TraceEntry]] = {}
-        self.schemas: dict[str, dict[str, Any]] = {}
-        for number in sorted(requests):
-            self._keep(requests[number])
-        if self.place.request is not None:
-            self._ask_anew(self.place)
         self.runs: dict[str, list[Run]] = {}
         for run in runs_of(self.entries):
             self.runs.setdefault(run_key(run.name, run.arguments), []).append(run)
-        self._sampled: dict[tuple[str, int, int], LLMResponse | Exception] = {}
-        self.guard = no_network()
-
-    # -- the record ----------------------------------------------------------------------------
+        return requests
 
     def _find(self, requests: dict[int, Request]) -> Place:
         """Where the symptom is shown first; of a whole session, its end."""

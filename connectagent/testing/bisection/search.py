@@ -89,7 +89,7 @@ class Bisection:
             if handler.plugin not in self.keep:
                 units.setdefault(unit_of(handler, self.by_handlers), []).append(handler)
         until = [one for one in self.case.entries if one["number"] <= self.case.place.entry["number"]]
-        traced = {(one.get("by") or {}).get("plugin") for one in until}
+        traced = {str((one.get("by") or {}).get("plugin")) for one in until}
         silent = [name for name, own in units.items() if own[0].plugin not in traced]
         self.finding.silent = silent
         self.finding.units = [*(name for name in units if name not in silent), *silent]

@@ -9,7 +9,7 @@ from typing import Any
 from connectagent.agents.agent import Agent
 from connectagent.data import TraceEntry
 from connectagent.records.history import inside_begun, parts_of, turn_of, void_entries
-from connectagent.records.read import own_entries
+from connectagent.records.read import own_entries, refuse_odd
 from connectagent.records.sent import SentSoFar, canonical
 from connectagent.session.journal import ABANDONED, BEGAN, WITHHELD
 from connectagent.testing.replay.player import Player
@@ -24,7 +24,15 @@ def turns_inside(recording: Recording) -> dict[str, Turns]:
     """The recorded turns of the agents inside: by the agent's branch below the record's agent, and by id.
 
     Agents whose texts are not recorded, and turns that were abandoned, are left out.
+
+    Raises:
+        ConfigError: the record has values that no record has.
     """
+    with refuse_odd(recording.path):
+        return _turns_inside(recording)
+
+
+def _turns_inside(recording: Recording) -> dict[str, Turns]:
     parts = parts_of({"turns": recording.items})
     void = {number for part in parts for number in void_entries(part)}
     lines = [line for part in parts for line in part.lines if not line.get(WITHHELD) and id(line) not in void]

@@ -11,7 +11,7 @@ from connectagent.agents.resume import Decision
 from connectagent.data import Message, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.read import read_record, require_agent
+from connectagent.records.read import read_record, refuse_odd, require_agent
 from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, LINES, is_aside
@@ -143,11 +143,15 @@ class Recording:
         if data is None:
             data = partial(restored, folder=blob_folder(path))(read_record(path))
         require_agent(data, path)
+        self.turns: list[RecordedTurn] = []
+        with refuse_odd(path):
+            self._take(data)
+
+    def _take(self, data: dict[str, Any]) -> None:
         self.items: list[dict[str, Any]] = data.pop("turns")
         self.head: dict[str, Any] = data
         if any(item.get("unreadable") for item in self.items):
-            raise ConfigError(f"{path}: not a record: a turn has something else than entries in its trace")
-        self.turns: list[RecordedTurn] = []
+            raise ConfigError(f"{self.path}: not a record: a turn has something else than entries in its trace")
         for item in self.items:
             _mark_begin(item)
         self._kept = self._effective()

@@ -101,18 +101,19 @@ def of_record(head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Sourc
         The plugins, and the names of those that are not here.
     """
     out = set(map(normalized, left_out))
-    names = set(map(normalized, head.get("plugins") or ()))
+    named = [name for name in head.get("plugins") or () if isinstance(name, str)]
+    names = set(map(normalized, named))
     sources = [source for source in _sources(everywhere(names)) if not out.issuperset(map(normalized, source.names))]
     known = {normalized(name) for source in sources for name in source.names}
     missing = []
-    for name in head.get("plugins") or {}:
+    for name in named:
         if normalized(name) in known | out:
             continue
         try:
             sources.append(source_of(name))
         except PluginError:
             missing.append(name)
-    order = {normalized(name): at for at, name in enumerate(head.get("plugins") or {})}
+    order = {normalized(name): at for at, name in enumerate(named)}
     sources.sort(key=lambda source: min((order.get(normalized(name), len(order)) for name in source.names), default=0))
     return sources, missing
 
