@@ -328,13 +328,15 @@ def install_again(module: str) -> str:
 def library_problem(error: ImportError) -> str | None:
     """What to do about a library of this package that cannot be imported; None for any other import that failed.
 
-    The library is the one that was looked for, else the first one in whose code the import failed.
+    The library is the one that was looked for, else the first one that this package, or a script, was importing.
     """
-    named, trace = [(error.name or "").partition(".")[0]], error.__traceback__
+    sought, trace = (error.name or "").partition(".")[0], error.__traceback__
+    importing: list[str] = []
     while trace is not None:
-        named.append(str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0])
+        module = str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0]
+        importing = [] if module == "connectagent" else [*importing, module]  # a library may have called this package
         trace = trace.tb_next
-    for module in named:
+    for module in [sought, *importing]:
         if module in LIBRARIES:
             return f"{module} cannot be imported: {error}. Install it again: {install_again(module)}"
     return None

@@ -39,7 +39,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def log(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return forked.run(
-        "-m", "connectagent", "log", *arguments,
+        "-m",
+        "connectagent",
+        "log",
+        *arguments,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": os.getcwd(), "TZ": "UTC", **variables},
         timeout=60,
     )
@@ -79,6 +82,15 @@ def test_an_empty_folder_is_told_by_every_command_and_nothing_is_made(folder: Pa
         assert "no records" in done.stderr, arguments
         assert "Traceback" not in done.stderr
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("width", [40, 60, 66])
+def test_what_of_a_table_does_not_fit_a_narrow_terminal_is_in_a_second_line(width: int) -> None:
+    searcher("Done.").input("Tell me what has happened")
+    heads, names, first, second = log("list", COLUMNS=str(width)).stdout.splitlines()
+    assert max(map(len, (heads, names, first, second))) <= width
+    assert heads.startswith("started") and names.startswith("  ") and names.split()[-2:][0] in ("cost", "first")
+    assert " seeker " in first and second.startswith("  ") and "Tell me" in second
 
 
 def test_the_list_tells_each_session_in_a_line_of_80_cells_the_newest_first() -> None:
@@ -127,7 +139,7 @@ def test_show_tells_who_did_what_where() -> None:
         "ValueError: nothing is there",
         "rejected",
         f"{Path(__file__).name}:{line})",
-            "by guard (before_each_tool, ",
+        "by guard (before_each_tool, ",
         "answered",
         "It is done.",
     ):

@@ -221,6 +221,19 @@ def test_no_width_scrolls_sideways_and_every_text_can_be_read(
     assert tab.complaints == []
 
 
+@pytest.mark.parametrize("width", [1240, 1280, 1400])
+def test_views_filter_kinds_and_keys_are_in_one_row_on_a_laptop(browser: Any, served: Page, width: int) -> None:
+    busy()
+    tab = Tab(browser, viewport={"width": width, "height": 800})
+    page = tab.open(served.server.url)
+    middles = page.eval_on_selector_all(
+        "#bar > *:not(:empty)",
+        "all => all.map((one) => one.getBoundingClientRect()).map((box) => Math.round((box.top + box.bottom) / 2))",
+    )
+    assert len(middles) == 4 and max(middles) - min(middles) <= 2, middles
+    tab.context.close()
+
+
 def test_the_exported_page_works_from_a_file_and_asks_for_nothing(tab: Tab, folder: Path) -> None:
     path = busy().record
     assert path is not None

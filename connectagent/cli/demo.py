@@ -22,7 +22,7 @@ from connectagent import hooks
 from connectagent.cli import failure
 from connectagent.data import LLMRequest, LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import cut
-from connectagent.output.rows import call_text
+from connectagent.output.rows import call_text, many
 from connectagent.settings import setting
 
 MOST_FILES = 20  # of a folder that may hold a million
@@ -91,7 +91,8 @@ class ShowHooks:
 
     @hooks.before_llm
     def asking(self, request: LLMRequest) -> None:
-        _say("before_llm", f"{len(request.messages)} messages and {len(request.tools)} tools go to {request.model}")
+        messages, tools = many(len(request.messages), "message"), many(len(request.tools), "tool")
+        _say("before_llm", f"{messages} and {tools} go to {request.model}")
 
     @hooks.after_llm
     def answered(self, response: LLMResponse) -> None:

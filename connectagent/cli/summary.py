@@ -94,7 +94,7 @@ class Summary:
         return rows
 
     def _slowest(self) -> list[Row]:
-        timed = [(_ms(call), name, call) for name, call in self.calls.values()]
+        timed = [(ms, name, call) for name, call in self.calls.values() if (ms := _ms(call)) is not None]
         if self.most is None:
             timed, most = [one for one in timed if one[0] > SLOW_MS], MOST_SLOW
         else:
@@ -146,8 +146,10 @@ def _name(call: dict[str, Any]) -> str:
     return f"plugin {(call.get('by') or {}).get('plugin')}"
 
 
-def _ms(call: dict[str, Any]) -> float:
-    return float(call.get("duration_ms") or call.get("timing") or 0.0)
+def _ms(call: dict[str, Any]) -> float | None:
+    """How long a call took; None for one that has not ended, and for an error that is none."""
+    ms = call.get("duration_ms", call.get("timing"))
+    return None if ms is None else float(ms)
 
 
 def _payer(name: str, entry: dict[str, Any]) -> str:

@@ -99,7 +99,8 @@ class Commands:
         command = self.all.get("quit" if name in LEAVE else name)
         if command is None:
             near = did_you_mean(f"/{name}", [f"/{known}" for known in self.all])
-            raise ConfigError(f"there is no command /{name}.{near} /help lists them; a message begins with a space")
+            known = "/help lists them; for a message, type a space before the slash"
+            raise ConfigError(f"there is no command /{name}.{near} {known}")
         if rest and not command.takes:
             raise ConfigError(f"/{name} takes nothing behind it, not {rest!r}")
         if not rest and command.takes and not command.takes.startswith("["):

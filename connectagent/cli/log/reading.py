@@ -82,6 +82,10 @@ def data_text(value: Any, indent: int | None = None) -> str:
         return str(value)
 
 
+_LEAST_CELLS = 8  # of the last column, beside the others
+_INDENT = 2  # of a second line
+
+
 class Column(NamedTuple):
     """A column of a table.
 
@@ -101,6 +105,8 @@ def show_table(
 ) -> None:
     """Print a table of one line for each row; the last column takes the rest of the terminal's width.
 
+    What does not fit is in a second line.
+
     rich's own tables take a second for a thousand rows, and shrink short columns in favour of a long one.
     """
     from rich.cells import cell_len, set_cell_size
@@ -108,12 +114,8 @@ def show_table(
 
     screen = terminal()
     table = [[screen.text(cell) for cell in row] for row in cells]
-    widths = [
-        min(column.most, max([cell_len(column.name), *(cell_len(row[at]) for row in table)]))
-        for at, column in enumerate(columns)
-    ]
-    widths[-1] = max(8, screen.width - sum(widths[:-1]) - len(widths) + 1)
-    more = screen.glyphs.more
+    widths, first = _widths(columns, table, screen.width)
+    more, indent = screen.glyphs.more, " " * _INDENT
     lines = []
     for row, cell_texts in zip([None, *cells], [[column.name for column in columns], *table], strict=True):
         laid = []
@@ -122,8 +124,27 @@ def show_table(
                 cell = set_cell_size(cell, width - len(more)) + more
             gap = " " * (width - cell_len(cell))
             laid.append(gap + cell if column.right else cell + gap)
-        lines.append(Text(" ".join(laid).rstrip(), "bold" if row is None else style(row)))
+        shown = [" ".join(laid[:first]), indent + " ".join(laid[first:])]
+        lines += [Text(line.rstrip(), "bold" if row is None else style(row)) for line in shown if line.strip()]
     screen.show(lines)
+
+
+def _widths(columns: list[Column], table: list[list[str]], room: int) -> tuple[list[int], int]:
+    """The cells of each column, and how many columns are in the first line."""
+    from rich.cells import cell_len
+
+    widths = [
+        min(column.most, max([cell_len(column.name), *(cell_len(row[at]) for row in table)]))
+        for at, column in enumerate(columns)
+    ]
+    widths[-1] = min(widths[-1], _LEAST_CELLS)
+    first = len(widths)
+    while first > 1 and sum(widths[:first]) + first - 1 > room:
+        first -= 1
+    is_one = first == len(widths)
+    beside = widths[:-1] if is_one else [_INDENT - 1, *widths[first:-1]]
+    widths[-1] = max(8, room - sum(beside) - len(beside))
+    return widths, first
 
 
 def rows(entry: dict[str, Any]) -> list[Row]:
