@@ -146,7 +146,7 @@ def sdist(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS)
 def wheels(session: nox.Session) -> None:
-    """The wheels in a fresh environment: what users do first, and the plugins' tests against the core's wheel."""
+    """The wheels in a fresh environment: what users do first, and the tests of the plugins' sdists."""
     target = build(session)
     light = [path for path in sorted(target.glob("*.whl")) if path.name.split("-")[0][13:] not in HEAVY]
     session.install(*map(str, light))
@@ -155,15 +155,23 @@ def wheels(session: nox.Session) -> None:
     with session.chdir(empty):
         session.run("python", str(ROOT / "tests" / "installed.py"), env={"PYTHONPATH": None})
     session.install("--find-links", str(target), *_test_tools())
-    for folder in sorted((ROOT / "plugins").glob("connectagent-*")):
-        name = folder.name.removeprefix("connectagent-")
-        left_out = shutil.ignore_patterns(f"connectagent_{name}", "*.egg-info", "__pycache__", "build")
+    for archive in sorted(target.glob("connectagent_*.tar.gz")):
+        name = archive.name.split("-")[0][13:]
         if name not in HEAVY:
-            shutil.copytree(folder, empty / "plugins" / folder.name, ignore=left_out)
+            unpack_tests(archive, empty / "plugins" / f"connectagent-{name}", without=f"connectagent_{name}")
     shutil.copy(ROOT / "conftest.py", empty)
     # A file of settings of its own: pytest would find the clone's further up, and import the plugins from there.
     (empty / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n", encoding="utf-8")
     run_tests(session, "-n", "2", "plugins", folder=empty)
+
+
+def unpack_tests(archive: Path, folder: Path, without: str) -> None:
+    """Unpack a plugin's sdist without its package, which is to come from the wheel; one conftest.py serves all."""
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder.parent, filter="data")
+    (folder.parent / archive.name.removesuffix(".tar.gz")).rename(folder)
+    shutil.rmtree(folder / without)
+    (folder / "conftest.py").unlink()
 
 
 def _test_tools() -> list[str]:

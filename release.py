@@ -11,6 +11,7 @@ import gzip
 import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,13 +22,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
 URL = "https://github.com/connectagent/connectagent"
-RAW = "https://raw.githubusercontent.com/connectagent/connectagent"
+RAW = URL.replace("github.com", "raw.githubusercontent.com")
+# What a plugin's sdist has besides its package, so that its tests run from it.
+MANIFEST = "graft tests\ngraft examples\ninclude conftest.py\nglobal-exclude *.py[co]\n"
 # A wheel has the modes of files as the build copies them.
 BUILD = (
     "import os, sys; os.umask(0o022); from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 )
 # `[words](target)` and `![words](target)`, where the target is no address and no heading of the page itself.
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!\w+:|#)([^)#]*)(#[^)]*)?\)")
+# An address that takes no letters, or that stands for another one.
+NOBODY = re.compile(r"no-?reply|[@.]example(\.|$)", re.IGNORECASE)
 
 
 def git(*arguments: str, folder: Path = ROOT) -> str:
@@ -121,8 +126,17 @@ def build(target: Path, names: list[str] | None = None) -> list[Path]:
             name = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
             if names and name not in names:
                 continue
-            made += _built(folder, Path(temporary, name), target, environment, time)
+            source = folder if folder == clean else _with_tests(folder, Path(temporary, "sources", name), clean)
+            made += _built(source, Path(temporary, name), target, environment, time)
     return made
+
+
+def _with_tests(plugin: Path, copy: Path, root: Path) -> Path:
+    """A copy of a plugin's folder with what its tests need; the core's sdist has the folder without it."""
+    shutil.copytree(plugin, copy)
+    shutil.copy(root / "conftest.py", copy)
+    (copy / "MANIFEST.in").write_text(MANIFEST, encoding="utf-8")
+    return copy
 
 
 def _built(folder: Path, work: Path, target: Path, environment: dict[str, str], time: int) -> list[Path]:
@@ -164,9 +178,31 @@ def problems(tag: str | None = None, folder: Path = ROOT) -> list[str]:
         project = tomllib.loads((plugin / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         if project["version"] != own:
             found.append(f"{project['name']} has version {project['version']}: plugins are released with version {own}")
+    found += _address_problems(folder)
     if changed := git("status", "--porcelain", folder=folder):
         found.append("not committed: " + ", ".join(line.split(maxsplit=1)[1] for line in changed.splitlines()))
     return found
+
+
+def _address_problems(folder: Path) -> list[str]:
+    """Whether the metadata lead to the repository that is released, and to somebody who reads letters."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    told = project["urls"]["Source"]
+    origin = git("config", "--default", "", "--get", "remote.origin.url", folder=folder)
+    found = []
+    if _repository(told) != _repository(origin):
+        is_it = f"the remote 'origin' is {origin}" if origin else "there is no remote 'origin'"
+        found.append(f"the metadata lead to {told}, and {is_it}: see 'Before the first release' in RELEASING.md")
+    for author in project["authors"]:
+        if NOBODY.search(author["email"]):
+            found.append(f"nobody reads {author['email']}: see 'Before the first release' in RELEASING.md")
+    return found
+
+
+def _repository(address: str) -> str:
+    """Host and path of a repository, however its address is written: https://..., git@host:path, ssh://..."""
+    bare = re.sub(r"^\w+://", "", address.strip().lower()).rpartition("@")[2]
+    return bare.replace(":", "/", 1).rstrip("/").removesuffix(".git")
 
 
 def _changelog_problems(own: str, text: str) -> list[str]:

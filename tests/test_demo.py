@@ -115,6 +115,16 @@ def test_lines_are_counted_as_people_count_them(text, lines, tmp_path):
     assert count_lines(str(path)) == f"{path} has {lines} lines"
 
 
+def test_a_demo_is_replayed_with_its_plugins(tmp_path):
+    assert demo(tmp_path).returncode == 0
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    before = files_in(tmp_path)
+    done = forked.run("-m", "connectagent", "replay", "last", cwd=tmp_path, env=environment, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\nsame: the same requests, the same results\n")
+    assert files_in(tmp_path) == before
+
+
 def test_two_commands_of_the_readme_find_the_plugin_that_made_it_write_a_note(tmp_path):
     assert demo(tmp_path).returncode == 0
     readme = (ROOT / "README.md").read_text()

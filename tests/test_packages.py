@@ -117,6 +117,16 @@ def test_the_sdist_has_every_file_of_the_repository(built: dict[str, Path]) -> N
     assert {name for name in known - packed if not name.startswith(".co/")} == set()
 
 
+def test_a_plugins_sdist_has_its_tests_and_what_they_need(built: dict[str, Path]) -> None:
+    with tarfile.open(built["connectagent_verify.gz"]) as files:
+        packed = {one.name.partition("/")[2]: files.extractfile(one) for one in files}
+        conftest = packed["conftest.py"]
+        assert conftest and conftest.read() == (ROOT / "conftest.py").read_bytes()
+    folder = ROOT / "plugins" / "connectagent-verify"
+    known = {name for name in release.git("ls-files", folder=folder).splitlines() if (folder / name).exists()}
+    assert known - set(packed) == set() and "tests/test_verify.py" in known
+
+
 def test_two_builds_are_equal(built: dict[str, Path], tmp_path: Path) -> None:
     again = release.build(tmp_path, ["connectagent-verify"])
     for path in again:

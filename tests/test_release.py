@@ -22,18 +22,29 @@ CHANGELOG = """\
 [Unreleased]: https://example.org
 """
 
+PROJECT_FILE = """\
+[project]
+name = "connectagent"
+authors = [{ name = "A", email = "a@somebody.org" }]
+
+[project.urls]
+Source = "https://github.com/somebody/connectagent"
+"""
+
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A small repository whose version 0.2.0 is ready to be released."""
     (tmp_path / "connectagent").mkdir()
     (tmp_path / "connectagent" / "__init__.py").write_text('"""An agent."""\n\n__version__ = "0.1.0"\n')
+    (tmp_path / "pyproject.toml").write_text(PROJECT_FILE)
     plugin = tmp_path / "plugins" / "connectagent-x"
     plugin.mkdir(parents=True)
     (plugin / "pyproject.toml").write_text('[project]\nname = "connectagent-x"\nversion = "0.1.0"\n')
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     release.set_version("0.2.0", "2026-11-23", tmp_path)
     git(tmp_path, "init", "-q")
+    git(tmp_path, "remote", "add", "origin", "git@github.com:somebody/connectagent.git")
     commit(tmp_path)
     git(tmp_path, "tag", "v0.2.0")
     return tmp_path
@@ -92,6 +103,46 @@ def test_nothing_is_left_uncommitted_and_plugins_have_the_version(clone: Path) -
         "connectagent-x has version 0.1.0: plugins are released with version 0.2.0",
         "not committed: plugins/connectagent-x/pyproject.toml, new.txt",
     ]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://github.com/Somebody/connectagent",
+        "https://github.com/somebody/connectagent.git/",
+        "https://x-access-token:abc@github.com/somebody/connectagent",
+        "ssh://git@github.com/somebody/connectagent.git",
+    ],
+)
+def test_the_metadata_lead_to_the_repository_that_is_released(clone: Path, origin: str) -> None:
+    git(clone, "remote", "set-url", "origin", origin)
+    assert release.problems(folder=clone) == []
+
+
+def test_metadata_that_lead_elsewhere_are_not_released(clone: Path) -> None:
+    told = "the metadata lead to https://github.com/somebody/connectagent, and "
+    see = ": see 'Before the first release' in RELEASING.md"
+    git(clone, "remote", "set-url", "origin", "https://github.com/else/connectagent")
+    elsewhere = "the remote 'origin' is https://github.com/else/connectagent"
+    assert release.problems(folder=clone) == [told + elsewhere + see]
+    git(clone, "remote", "remove", "origin")
+    assert release.problems(folder=clone) == [told + "there is no remote 'origin'" + see]
+
+
+@pytest.mark.parametrize("address", ["x@users.noreply.github.com", "no-reply@a.org", "me@example.org", "me@a.example"])
+def test_an_address_that_nobody_reads_is_not_released(clone: Path, address: str) -> None:
+    file = clone / "pyproject.toml"
+    file.write_text(file.read_text().replace("a@somebody.org", address))
+    git(clone, "add", "-A")
+    git(clone, "commit", "-q", "--amend", "-m", "a change")
+    told = f"nobody reads {address}: see 'Before the first release' in RELEASING.md"
+    assert release.problems("v0.2.0", clone) == [told]
+
+
+def test_the_page_says_what_the_made_up_addresses_are() -> None:
+    page = (ROOT / "RELEASING.md").read_text("utf-8").partition("## Before the first release")[2]
+    assert PROJECT["urls"]["Source"].removeprefix("https://") in page
+    assert all(author["email"] in page for author in PROJECT["authors"])
 
 
 def test_a_version_that_is_none_changes_nothing(clone: Path) -> None:

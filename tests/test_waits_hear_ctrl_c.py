@@ -9,10 +9,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from connectagent.hooks.resource import Pool
 from connectagent.tools import waits
 
 ROOT = Path(__file__).parents[1]
@@ -57,6 +59,28 @@ def endless(path: Path) -> Iterator[str]:
             yield f"{path.relative_to(ROOT)}:{node.lineno}: {called}()"
 
 
+# Locks that are held while code of others runs: whoever waits for one may wait long.
+LONG = {
+    "connectagent/hooks/entry_points.py": "_process_wide_lock",
+    "connectagent/hooks/resource.py": "self._lock",
+    "connectagent/loop/ask.py": "lock",
+}
+
+
+def long(path: Path) -> Iterator[str]:
+    """The places of a file that wait for long in one piece."""
+    name = path.relative_to(ROOT).as_posix()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.With):
+            for item in node.items:
+                if ast.unparse(item.context_expr) == LONG.get(name):
+                    yield f"{name}:{node.lineno}: with {LONG[name]}"
+            continue
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if called.endswith(".acquire") and any(one.arg == "timeout" for one in node.keywords):  # type: ignore[attr-defined]
+            yield f"{name}:{node.lineno}: {called}(timeout=...)"
+
+
 def variables_of(tree: ast.AST) -> Iterator[str]:
     """The names of context variables, whose `get` waits for nothing; those of other modules are written large."""
     for node in ast.walk(tree):
@@ -78,6 +102,18 @@ def test_an_endless_wait_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     file = tmp_path / "bad.py"
     file.write_text("v = ContextVar('v')\nv.get()\nqueue_.get()\nover.wait()\nover.wait(1)\nawait over.wait()\n")
     assert list(endless(file)) == ["bad.py:3: queue_.get()", "bad.py:4: over.wait()"]
+
+
+def test_no_wait_for_a_lock_is_long() -> None:
+    assert [one for path in SOURCES for one in long(path) if path.stem != "waits"] == []
+
+
+def test_a_long_wait_for_a_lock_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "ROOT", tmp_path)
+    monkeypatch.setitem(LONG, "bad.py", "self._lock")
+    file = tmp_path / "bad.py"
+    file.write_text("with self._lock:\n    pass\nwith holding(self._lock):\n    lock.acquire(timeout=300)\n")
+    assert sorted(long(file)) == ["bad.py:1: with self._lock", "bad.py:4: lock.acquire(timeout=...)"]
 
 
 @pytest.fixture
@@ -130,8 +166,31 @@ def test_queues_threads_and_locks_are_waited_for() -> None:
     lock = threading.Lock()
     lock.acquire()
     threading.Timer(0.05, lock.release).start()
-    waits.take(lock)
-    assert lock.locked()
+    assert waits.take(lock) is True and lock.locked()
+    assert waits.take(lock, 0.05) is False
+
+
+@pytest.mark.usefixtures("deaf")
+def test_ctrl_c_ends_a_wait_for_a_resource_that_another_thread_makes(ctrl_c: Any) -> None:
+    making, made = threading.Event(), threading.Event()
+
+    def slow() -> tuple[str, None]:
+        making.set()
+        made.wait(10)
+        return "made", None
+
+    def shared() -> None: ...
+
+    pool, handler = Pool(), SimpleNamespace(function=shared)
+    other = threading.Thread(target=pool.get, args=(handler, slow))
+    other.start()
+    making.wait(10)
+    threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.get(handler, slow)
+    made.set()
+    other.join(10)
+    assert pool.get(handler, slow) == "made"
 
 
 def test_nothing_is_waited_for_in_steps_where_a_wait_hears_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from connectagent.errors import ConfigError, ToolRejected, did_you_mean
 from connectagent.hooks.markers import before_each_tool
 from connectagent.output.masking import current
 from connectagent.session.prompt import is_file, read_text
+from connectagent.tools.waits import take
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -243,7 +244,7 @@ def _ask_judge(judge: Any, question: str) -> str:
     """What an agent answers; several agents that share it wait for each other, since it has one turn at a time."""
     with _locks_lock:
         lock = _locks.setdefault(judge, threading.RLock())
-    if not lock.acquire(timeout=_BUSY_S):
+    if not take(lock, _BUSY_S):
         raise TimeoutError(f"the judge was busy for {_BUSY_S} s")
     try:
         return str(judge.input(question))

@@ -174,7 +174,7 @@ def maker(path: Path, program: str | None, traceback: bool = False) -> Callable[
     if program is not None and not Path(program).is_file():
         raise usage_error(f"{program!r}: no such script")
     program = program or recorded_agent.script_of(path, head, "bisect")
-    if program is None and head.get("agent") == "demo":
+    if program is None and recorded_agent.is_demo(head):
         from connectagent.cli.demo import demo_agent
 
         return demo_agent

@@ -1,4 +1,4 @@
-"""The agent of a record, for the commands that play it: `replay` and `report`."""
+"""The agent of a record, for the commands that play it: `replay`, `bisect` and `report`."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def script_of(record: Path, head: dict[str, Any], command: str) -> str | None:
         return script.recorded(record, head, by_hand)
     except ConfigError as error:
         raise usage_error(str(error)) from error
+
+
+def is_demo(head: dict[str, Any]) -> bool:
+    """Whether a record is of `connectagent demo`, whose agent no script makes."""
+    return head.get("agent") == "demo" and not head.get("script")
 
 
 def agent_in(program: str, name: str, traceback: bool) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ import click
 from connectagent.cli import script
 from connectagent.cli.failure import usage_error
 from connectagent.cli.log.reading import Column, echo, echo_json, show_table
-from connectagent.cli.recorded_agent import agent_in, offline, script_of
+from connectagent.cli.recorded_agent import agent_in, is_demo, offline, script_of
 from connectagent.cli.replay_report import is_report, replay_reports
 from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.output.rows import call_text, many
@@ -127,6 +128,8 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
     from connectagent.testing.replay.playing import agent_of
     from connectagent.testing.replay.replay import replay as play
 
+    if program is None and is_demo(recording.head):
+        return _played_demo(recording, live_tools)
     if program is None:
         return play(recording, live_tools=live_tools)
     agent = agent_in(program, str(recording.head.get("agent")), traceback)
@@ -136,6 +139,15 @@ def _played(recording: Any, program: str | None, live_tools: bool, traceback: bo
     elif not several and (how := differences(agent, recording.head)):
         click.echo(f"the plugins are not the record's: {visible(how)}", err=True)
     return play(recording, agent, live_tools=live_tools)
+
+
+def _played_demo(recording: Any, live_tools: bool) -> Any:
+    """The demo again, with its plugins, without what they print: each run shows every hook."""
+    from connectagent.cli.demo import demo_agent
+    from connectagent.testing.replay.replay import replay as play
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        return play(recording, demo_agent(), live_tools=live_tools)
 
 
 # -- showing -------------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.options import read_options
 from connectagent.settings import check_allowed, project_file, project_settings
+from connectagent.tools.waits import holding
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -221,7 +222,7 @@ def load(plugin: Installed, given: Mapping[str, Any]) -> Any:
     if scope == "agent":
         return guarded(plugin, make)
     key = (os.getpid(), thing, repr(sorted(options.items())))  # connections and threads do not survive a fork
-    with _process_wide_lock:
+    with holding(_process_wide_lock):
         if key not in _process_wide:
             _process_wide[key] = guarded(plugin, make)
         return _process_wide[key]

@@ -10,6 +10,7 @@ from typing import Any, Literal, overload
 from connectagent.errors import HandlerError, ResourceError, did_you_mean
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import MARKS, RESOURCE, F, Handler, check_handler, known_resources, place_of
+from connectagent.tools.waits import holding
 
 Scope = Literal["turn", "agent", "process"]
 SCOPES: tuple[Scope, ...] = ("turn", "agent", "process")  # the narrowest first
@@ -72,7 +73,7 @@ class Pool:
 
     def get(self, handler: Handler, make: Callable[[], tuple[Any, Any]]) -> Any:
         """A resource; `make` gives the value, and the generator that tears it down or None."""
-        with self._lock:
+        with holding(self._lock):
             if self.over:
                 raise ResourceError(f"{described(handler)} comes too late: what it belongs to was torn down")
             if handler.function not in self._made:
@@ -90,7 +91,7 @@ class Pool:
         """
         errors: list[Exception] = []
         interrupt: BaseException | None = None
-        with self._lock:
+        with holding(self._lock):
             self.over = True
             self._made.clear()
             _kept.discard(self)

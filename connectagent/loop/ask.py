@@ -19,7 +19,7 @@ from connectagent.models.content import parts_of
 from connectagent.session.state import clone
 from connectagent.tools.awaiting import CALLER, operating
 from connectagent.tools.registry import ToolRegistry
-from connectagent.tools.waits import take
+from connectagent.tools.waits import holding, take
 
 Output = TypeVar("Output")
 Prompt = str | Image | File | list[str | Image | File | dict[str, Any]]
@@ -172,7 +172,7 @@ def _in_turn(
         by = asked.by or turn.boundary.innermost() or turn.agent.by
         return Call(turn, request, id, llm, asked, by, send, form).attempts()
 
-    with lock:
+    with holding(lock):
         response: LLMResponse | None = operating(asking)
     if response is None:
         raise TurnEndedError(f"the turn was ended before {llm.model} was asked", model=llm.model)

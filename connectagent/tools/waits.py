@@ -58,6 +58,24 @@ def end_of(thread: threading.Thread) -> None:
     hearing(ended)
 
 
-def take(lock: Any) -> None:
-    """Take a lock."""
-    hearing(lambda step_s: lock.acquire(timeout=-1 if step_s is None else step_s))
+def take(lock: Any, timeout_s: float | None = None) -> bool:
+    """Take a lock; whether it could be taken in this time."""
+    return hearing(lambda step_s: bool(lock.acquire(timeout=-1 if step_s is None else step_s)), timeout_s)
+
+
+def holding(lock: Any) -> Any:
+    """What `with` takes to hold a lock under which code of others runs; `with lock:` is for what takes a moment."""
+    return _Held(lock) if _DEAF else lock
+
+
+class _Held:
+    """A lock that is waited for in steps."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        take(self._lock)
+
+    def __exit__(self, *raised: object) -> None:
+        self._lock.release()
