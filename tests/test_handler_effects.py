@@ -299,3 +299,39 @@ def test_a_change_in_one_thread_is_its_own_handlers_though_another_ends_meanwhil
 
     agent = executed_in_two_threads(waits, changes, inside=inside, over=over)
     assert [entry["by"]["handler"] for entry in entries(agent, "state_delta")] == ["changes"]
+
+
+def test_a_tool_did_not_run_where_a_handler_raised_before_it() -> None:
+    ran: list[bool] = []
+
+    def look() -> str:
+        """Look."""
+        ran.append(True)
+        return "seen"
+
+    @around_tool
+    def breaks(tool_call: Any) -> Any:
+        raise LookupError("too early")
+        yield
+
+    agent = Agent("a", [look], llm=ScriptedLLM(("look", {}), "Done."), on_events=[breaks], log=False, quiet=True)
+    with pytest.raises(LookupError):
+        agent.input("Hi")
+    assert ran == []
+    (entry,) = [entry for entry in agent.session["trace"] if entry["type"] == "tool_execution"]
+    assert entry["status"] == "skipped" and entry["result"] == "not run: LookupError ended the turn"
+
+
+def test_the_state_is_the_same_dict_when_a_handler_s_change_of_it_is_undone() -> None:
+    @after_llm
+    def breaks(agent: Agent) -> None:
+        agent.state["key"] = "lost"
+        raise LookupError("no")
+
+    agent = Agent("a", llm=ScriptedLLM("Hi.", "Hi."), log=False, quiet=True, state={"key": "kept"}, on_events=[breaks])
+    with pytest.raises(LookupError):
+        agent.input("Hi")
+    state = agent.session["state"]
+    with pytest.raises(LookupError):
+        agent.input("Hi")
+    assert agent.session["state"] is state and state == {"key": "kept"}

@@ -548,6 +548,28 @@ def test_a_round_that_is_killed_after_any_line_goes_on_and_does_nothing_twice(
             check_resumed(twice, again[:second], around)
 
 
+def test_what_ran_beside_a_call_that_is_interrupted_twice_is_in_the_trace_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @tool(idempotent=True)
+    def stop() -> str:
+        """Stop."""
+        raise KeyboardInterrupt
+
+    def napper(*script: Any) -> Agent:
+        return made([nap, stop], *script, log=None)
+
+    agent = napper([call("nap", n=1), call("stop")])
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("Go")
+    other = napper()
+    with pytest.raises(KeyboardInterrupt):
+        other.resume(agent.record)
+    assert [entry["tool_name"] for entry in entries(other) if entry["status"] == "success"] == ["nap"]
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_handlers_behind_a_call_run_where_a_kill_came_between_it_and_them(
     n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

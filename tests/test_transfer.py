@@ -164,6 +164,16 @@ def test_in_later_turns_that_agent_answers_until_it_hands_back() -> None:
     check(root, billing)
 
 
+def test_an_agent_that_hands_over_stores_no_result() -> None:
+    from connectagent import LLMResponse, ToolCall
+
+    passing = LLMResponse("Not mine.", [ToolCall("t", *to("root"))])
+    child = made("billing", passing, output_key="bill", description="Knows the bills.")
+    root = made("root", [to("billing")], "Yours.", sub_agents=[child])
+    assert root.input("Hi") == "Yours."
+    assert session(child)["outcome"] == "transferred" and "bill" not in session(root)["state"]
+
+
 def test_siblings_hand_over_to_each_other_and_hear_what_was_said() -> None:
     from connectagent import LLMResponse, ToolCall
 
