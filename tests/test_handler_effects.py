@@ -25,7 +25,7 @@ from connectagent import (
     on_trace,
     shadow,
 )
-from connectagent.testing import ScriptedLLM
+from connectagent.testing import ScriptedLLM, call
 
 # -- a value that is returned as it was given --------------------------------------------------------
 
@@ -335,3 +335,20 @@ def test_the_state_is_the_same_dict_when_a_handler_s_change_of_it_is_undone() ->
     with pytest.raises(LookupError):
         agent.input("Hi")
     assert agent.session["state"] is state and state == {"key": "kept"}
+
+
+def test_a_result_that_is_edited_in_place_is_a_change_though_nothing_is_returned() -> None:
+    def look() -> list[dict[str, str]]:
+        """Look."""
+        return [{"type": "text", "text": "kept"}, {"type": "text", "text": "cut"}]
+
+    @after_each_tool
+    def cut(result: Any) -> None:
+        result.pop()
+
+    agent = Agent("a", [look], llm=ScriptedLLM(call("look"), "Done."), on_events=[cut], log=False, quiet=True)
+    agent.input("Go")
+    kept = [{"type": "text", "text": "kept"}]
+    assert session_of(agent)["messages"][2]["content"] == kept
+    assert [entry["result"] for entry in entries(agent, "tool_execution")] == [kept]
+    assert [(entry["of"], entry["by"]["handler"]) for entry in entries(agent, "change")] == [("result", "cut")]

@@ -162,11 +162,11 @@ class Executor:
             call.ready()
             given, before = call[name], clone(call[name])
             value = self.boundary.call(handler, call)
-            if value is None:
-                continue
             if isinstance(value, Continue):
                 call.decided = HandlerValue(value, handler.by)
-            elif value is not given or not same(before, value):
+                continue
+            value = given if value is None else value  # it may have been edited in place
+            if value is not given or not same(before, value):
                 call[name] = call.convert(value) if call.convert else value
                 self.boundary.announce_value(handler, name, call)
         return call[name]
