@@ -202,7 +202,7 @@ class KeyedSession:
             ended += given_up
             number = ended + 1 if number is None else number
             if type(number) is not int or not 1 <= number <= ended + 1:
-                then = f"turn {ended + 1} is the next" if opened is None else f"turn {ended + 1}: {_way_on(opened)}"
+                then = f"turn {ended + 1}{_way_on(opened)}"
                 raise ConfigError(
                     f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended; {then}"
                 )
@@ -289,7 +289,7 @@ class KeyedSession:
     def _check_prompt(self, part: Part, content: Any) -> None:
         """Refuse another prompt than the one with which a turn was begun."""
         if (begun := self._other_prompt(part, content)) is not None:
-            then = _way_on(part) if part.is_open else "it has ended; its own prompt reads its result"
+            then = _way_on(part)[2:] if part.is_open else "it has ended; its own prompt reads its result"
             if _has_failed(part):
                 then += "; another prompt without a number gives it up"
             raise DivergenceError(
@@ -309,7 +309,9 @@ def _has_failed(part: Part) -> bool:
     return part.is_open and part.last.get("status") not in (None, "paused")
 
 
-def _way_on(part: Part) -> str:
-    """What goes on with the turn that is open."""
+def _way_on(part: Part | None) -> str:
+    """What goes on with the turn that is open, or begins the next one; follows its number."""
+    if part is None:
+        return " is the next"
     waits = part.last.get("status") == "paused"
-    return "decide it with resume()" if waits else "its own prompt or resume() goes on with it"
+    return ": decide it with resume()" if waits else ": its own prompt or resume() goes on with it"
