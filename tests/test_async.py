@@ -625,7 +625,11 @@ def test_a_turn_that_was_cancelled_is_replayed(case: str, tmp_path: Path, monkey
 def test_a_turn_that_is_cancelled_before_it_begins_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     made, start = agent("x"), threads.start
     held: list[tuple[threads.Work, str]] = []
-    monkeypatch.setattr(threads, "start", lambda work, name: held.append((work, name)))
+
+    def hold(work: threads.Work, name: str) -> None:
+        held.append((work, name)) if asyncio._get_running_loop() is not None else start(work, name)
+
+    monkeypatch.setattr(threads, "start", hold)  # of the turn alone: what other turns left behind may start more
 
     async def main() -> None:
         task = asyncio.create_task(made.ainput("Go"))

@@ -127,6 +127,16 @@ def test_a_dropped_agent_is_closed_when_the_next_one_is_made() -> None:
     assert notes.closed == ["a"]
 
 
+def test_a_dropped_agent_is_closed_when_another_one_takes_a_turn() -> None:
+    notes = Notes()
+    agent, other = made(plugins=[notes]), made("other")
+    del agent
+    gc.collect()
+    assert notes.closed == []
+    other.input("Go.")
+    assert notes.closed == ["a"]
+
+
 def test_what_fails_at_the_end_of_a_dropped_agent_is_a_warning() -> None:
     agent = made(plugins=[Notes(raises=True)])
     del agent

@@ -41,6 +41,19 @@ class Point:
     a: int
 
 
+KILLED_SCRIPT = """
+import os, signal
+from connectagent import Agent, before_llm
+from connectagent.testing import ScriptedLLM
+
+@before_llm
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+Agent("writer", llm=ScriptedLLM("x"), quiet=True, on_events=[die]).for_session("chat").turn("first")
+"""
+
+
 def notes() -> list[str]:
     return Path("notes").read_text().split() if Path("notes").exists() else []
 
@@ -145,6 +158,32 @@ def test_another_prompt_does_not_give_up_a_turn_of_that_number_or_one_that_waits
     with pytest.raises(DivergenceError, match=r"not 'other'; decide it with resume\(\)"):
         session.turn("other")
     assert session.resume(approve=True) == "done" and notes() == ["a"]
+
+
+def test_an_error_about_a_turn_says_what_would_be_accepted() -> None:
+    down = ProviderError("down", kind="server", provider="x")
+    session = writer(call("note", text="a"), down, "one", "two").for_session("chat")
+    with pytest.raises(ProviderError):
+        session.turn("first", number=1)
+    with pytest.raises(ConfigError, match=r"; turn 1: its own prompt or resume\(\) goes on with it$"):
+        session.turn("second", number=2)
+    with pytest.raises(DivergenceError, match=r"goes on with it; another prompt without a number gives it up$"):
+        session.turn("other", number=1)
+    assert session.resume() == "one" and notes() == ["a"]
+    with pytest.raises(DivergenceError, match=r"; it has ended; its own prompt reads its result$"):
+        session.turn("other", number=1)
+    with pytest.raises(ConfigError, match=r"; turn 2 is the next$"):
+        session.turn("third", number=3)
+    assert session.turn("first", number=1) == "one" and session.turn("second", number=2) == "two"
+
+
+def test_a_turn_that_was_killed_is_not_given_up_and_the_error_says_how_it_goes_on(folder: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED_SCRIPT], cwd=folder, timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    session = writer("one", "two").for_session("chat")
+    with pytest.raises(DivergenceError, match=r"not 'other'; its own prompt or resume\(\) goes on with it$"):
+        session.turn("other")
+    assert session.resume() == "one" and session.turn("other") == "two"
 
 
 def test_one_that_failed_knows_what_another_one_did_meanwhile() -> None:

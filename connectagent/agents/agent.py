@@ -12,7 +12,7 @@ from typing import Any, Unpack, cast, overload
 from connectagent.agents.again import Repeatable
 from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.awaitable import Output, Prompt, Resuming
-from connectagent.agents.closing import watch
+from connectagent.agents.closing import close_dropped, dropped, watch
 from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
@@ -204,6 +204,8 @@ class Agent(Repeatable):
         message = user_message(prompt)
         limit = self.max_iterations if max_iterations is None else _limit(max_iterations)
         self.refuse_inside("input()")
+        if dropped:
+            close_dropped()
         turn = partial(take_turn, self, Given(message, text_of(message["content"]), limit, form), key)
         return str(self.runtime.run(self, "input", turn))
 

@@ -10,13 +10,14 @@ import weakref
 from functools import partial
 from typing import Any, Self
 
+from connectagent import frame
 from connectagent.agents.handler_api import HandlerAPI
 from connectagent.agents.resources import close_process
 from connectagent.errors import PluginWarning, ResourceError
 
 _HOOK = "on_agent_closed"
 _open: weakref.WeakSet[Any] = weakref.WeakSet()  # agents with handlers of on_agent_closed
-_dropped: list[Any] = []  # agents without references
+dropped: list[Any] = []  # agents without references
 _lock = threading.Lock()
 
 
@@ -29,7 +30,8 @@ class Closable(HandlerAPI):
         """Close the agent and the agents below it: `on_agent_closed` fires once for each.
 
         A closed agent takes no further turn. `with Agent(...) as agent:` closes it at the end of the block. An agent
-        that nobody closes is closed at the end of the process, or some time after its last reference is gone.
+        that nobody closes is closed at the end of the process, or, once it is garbage,
+        when another agent is made or takes a turn.
 
         Raises:
             RuntimeError: a turn is running.
@@ -59,7 +61,7 @@ class Closable(HandlerAPI):
 
     def __del__(self) -> None:
         if self._watched and not self.closed:  # not closed here: garbage is collected while code holds locks
-            _dropped.append(self)
+            dropped.append(self)
 
 
 def watch(agent: Any, needed: bool = False) -> None:
@@ -79,10 +81,10 @@ def watch(agent: Any, needed: bool = False) -> None:
 
 
 def close_dropped() -> None:
-    """Close the agents without references; errors of their handlers become warnings."""
-    while _dropped:
+    """Close the agents without references, unless a turn runs here; errors of their handlers become warnings."""
+    while dropped and frame.current() is None:
         with contextlib.suppress(IndexError):  # another thread took it
-            _close_quietly(_dropped.pop())
+            _close_quietly(dropped.pop())
 
 
 def _close(agent: Any) -> None:

@@ -89,7 +89,7 @@ class KeyedSession:
 
         Raises:
             SessionBusy: the session is in a turn, here or in another process.
-            DivergenceError: that turn was begun with another prompt, or was given up.
+            DivergenceError: that turn was begun with another prompt, or was given up; it says what is accepted.
             ConfigError: the turns before that number have not ended.
             Paused: a call in it waits for a person; `resume()` decides.
             Exception: what `Agent.input()` raises.
@@ -202,7 +202,10 @@ class KeyedSession:
             ended += given_up
             number = ended + 1 if number is None else number
             if type(number) is not int or not 1 <= number <= ended + 1:
-                raise ConfigError(f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended")
+                then = f"turn {ended + 1}{_way_on(opened)}"
+                raise ConfigError(
+                    f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended; {then}"
+                )
             if number <= ended:
                 return self._result(self._recorded().ended[number - 1], content)
             known, self._ended = self._ended, None  # until it has ended
@@ -281,15 +284,17 @@ class KeyedSession:
 
     def _is_given_up(self, part: Part, content: Any) -> bool:
         """Whether another prompt comes after a turn that failed; one that waits or was killed goes on first."""
-        return part.last.get("status") not in (None, "paused") and self._other_prompt(part, content) is not None
+        return _has_failed(part) and self._other_prompt(part, content) is not None
 
     def _check_prompt(self, part: Part, content: Any) -> None:
         """Refuse another prompt than the one with which a turn was begun."""
         if (begun := self._other_prompt(part, content)) is not None:
-            first = "decide it with resume()" if part.last.get("status") == "paused" else "go on with it first"
+            then = _way_on(part)[2:] if part.is_open else "it has ended; its own prompt reads its result"
+            if _has_failed(part):
+                then += "; another prompt without a number gives it up"
             raise DivergenceError(
                 f"turn {part.number} of {self!r} was begun with the prompt {begun!r:.80}, "
-                f"not {current().text(text_of(content))!r:.80}{f'; {first}' if part.is_open else ''}"
+                f"not {current().text(text_of(content))!r:.80}; {then}"
             )
 
     def _other_prompt(self, part: Part, content: Any) -> str | None:
@@ -297,3 +302,16 @@ class KeyedSession:
         entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
         begun: str | None = restored(entry.get("prompt", part.items[0].get("input")), blob_folder(self.record))
         return None if begun == current().text(text_of(content)) else begun
+
+
+def _has_failed(part: Part) -> bool:
+    """Whether an error, Ctrl-C or cancelling has stopped a turn: another prompt may give it up."""
+    return part.is_open and part.last.get("status") not in (None, "paused")
+
+
+def _way_on(part: Part | None) -> str:
+    """What goes on with the turn that is open, or begins the next one; follows its number."""
+    if part is None:
+        return " is the next"
+    waits = part.last.get("status") == "paused"
+    return ": decide it with resume()" if waits else ": its own prompt or resume() goes on with it"
