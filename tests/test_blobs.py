@@ -338,11 +338,14 @@ def test_a_limit_of_bytes_counts_blobs_and_removes_those_that_nobody_needs(monke
 
 def test_a_text_that_another_record_needs_is_not_counted_as_room_that_was_made() -> None:
     first, second, third = session(LONG, age_s=100), session(LONG, age_s=90), session(age_s=80)
-    size = sum(path.stat().st_size for path in [*records(), *blob_folder(first).iterdir()])
-    assert remove_oldest(first.parent, None, size - first.stat().st_size) == [first]
-    size -= second.stat().st_size
+
+    def all_but(record: Path) -> int:
+        kept = {*records(), *blob_folder(record).iterdir()} - {record}
+        return sum(path.stat().st_size for path in kept)
+
+    assert remove_oldest(first.parent, None, all_but(first)) == [first]
     first = session(LONG, age_s=110)
-    assert remove_oldest(first.parent, None, size) == [first, second]
+    assert remove_oldest(first.parent, None, all_but(first) - 1) == [first, second]
     assert records() == {third}
 
 
