@@ -51,6 +51,7 @@ ODD = [  # an edit of a record, and the command that reads it
     ('"type": "user_input", "turn": 1', '"type": "user_input", "turn": "x"', ["replay", "odd.yaml", script]),
     ('"branch": "outer.inner"', '"branch": {}', ["replay", "odd.yaml", script]),
     ("\nplugins: ", "\nplugins: [[]]\nwas: ", ["report", "odd.yaml", "--bad", "says /./"]),
+    ("\nplugins: ", "\nplugins: true\nwas: ", ["report", "odd.yaml", "--bad", "says /./"]),
     ('"by": {"plugin"', '"by": {"plugin": [], "was"', ["bisect", "odd.yaml", script, *BAD, "--samples", "1"]),
     ('  messages: "', '  messages: "{\\"v\\": 1}"\n  was: "', ["bisect", "odd.yaml", script, *BAD]),
 ]

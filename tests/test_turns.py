@@ -9,6 +9,7 @@ from scripted_agents import CALL, agent_with, contents, entries, session_of
 
 from connectagent import (
     Agent,
+    ConfigError,
     Continue,
     LLMResponse,
     ProviderError,
@@ -129,6 +130,8 @@ def test_execute_tool_runs_a_tool_with_its_hooks_and_adds_no_message() -> None:
     assert (entry["status"], entry["result"]) == ("success", "8") and session_of(agent)["messages"] == []
     assert {"before_each_tool", "around_tool:enter", "after_each_tool"} <= set(recorder.names)
     assert agent.execute_tool("missing")["status"] == "not_found"
+    with pytest.raises(ConfigError, match=r"arguments of execute_tool\('double'\) are a dict, not 5"):
+        agent.execute_tool("double", 5)  # type: ignore[arg-type]
 
 
 def test_execute_tool_works_after_a_turn_that_was_ended() -> None:

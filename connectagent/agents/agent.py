@@ -299,8 +299,13 @@ class Agent(Repeatable):
 
         Returns:
             The call's trace entry: `status`, `result`, `timing` and so on.
+
+        Raises:
+            ConfigError: the arguments are no dict.
         """
         refuse_in_setup("execute_tool()")
+        if not isinstance(arguments, dict | None):
+            raise ConfigError(f"the arguments of execute_tool({name!r}) are a dict, not {arguments!r:.80}")
         self._executed += 1
         call = ToolCall(f"executed_{self._executed}", name, dict(arguments or {}))
         turn = self.turn

@@ -101,7 +101,8 @@ def of_record(head: dict[str, Any], left_out: Iterable[str]) -> tuple[list[Sourc
         The plugins, and the names of those that are not here.
     """
     out = set(map(normalized, left_out))
-    named = [name for name in head.get("plugins") or () if isinstance(name, str)]
+    plugins = head.get("plugins")
+    named = [name for name in plugins if isinstance(name, str)] if isinstance(plugins, dict | list) else []
     names = set(map(normalized, named))
     sources = [source for source in _sources(everywhere(names)) if not out.issuperset(map(normalized, source.names))]
     known = {normalized(name) for source in sources for name in source.names}
