@@ -72,3 +72,15 @@ def test_values_that_no_record_has_are_told_in_a_sentence(
     main(command)
     told = capsys.readouterr().err
     assert not re.search(r"^error: [A-Z]\w+Error: ", told, re.MULTILINE), told
+
+
+def test_a_stopped_turn_with_a_maker_of_no_such_form_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stopped = Agent("odd", llm=ScriptedLLM(OSError("gone")), quiet=True)
+    with pytest.raises(OSError, match="gone"):
+        stopped.input("Go.")
+    assert stopped.record is not None
+    text = stopped.record.read_text()
+    assert '"type": "user_input"' in text
+    Path("odd.yaml").write_text(text.replace('"type": "user_input"', '"type": "user_input", "by": "x"'))
+    assert Agent("odd", llm=ScriptedLLM("Done."), quiet=True).resume("odd.yaml") == "Done."

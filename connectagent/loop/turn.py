@@ -150,7 +150,8 @@ class Turn(Operations):
 
     def _expect(self, lines: list[TraceEntry]) -> None:
         """Apply what the program changed before the turn, and expect its other changes again from the loop."""
-        theirs = [line for line in lines if (line.get("by") or {}).get("plugin") == PROGRAM["plugin"]]
+        makers = ((line, line.get("by")) for line in lines)  # in the record of a stranger, of any form
+        theirs = [line for line, by in makers if isinstance(by, dict) and by.get("plugin") == PROGRAM["plugin"]]
         before = list(takewhile(lambda line: line["type"] != "user_input", lines))
         # The session may have its first state already: so lists are set, not added to.
         self.conversation.reapply({**line, "added": {}} for line in theirs if line in before)
