@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, DivergenceError, Pause, Paused, SessionBusy, ToolRejected, before_each_tool
+from connectagent import Agent, DivergenceError, Pause, Paused, SessionBusy, ToolRejected, before_each_tool, on_session
 from connectagent.errors import ConfigError, ProviderError
-from connectagent.testing import ScriptedLLM, call
+from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 KILLS = int(os.environ.get("SESSION_KILLS", "6"))
 
@@ -367,3 +367,32 @@ def test_however_often_it_is_killed_each_tool_runs_once(folder: Path) -> None:
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "done", done.stderr
     assert len(notes()) == len(set(notes())) and len(notes()) >= 10 - kills
+
+
+def test_the_error_of_a_refused_turn_shows_the_program_and_not_the_package() -> None:
+    session = writer("one").for_session("chat")
+    session.turn("first", number=1)
+    with pytest.raises(DivergenceError) as raised:
+        session.turn("other", number=1)
+    assert {Path(str(entry.path)).name for entry in raised.traceback} == {Path(__file__).name}
+
+
+@pytest.mark.parametrize("stop", [ValueError, KeyboardInterrupt])
+def test_a_session_that_is_stopped_while_a_turn_is_given_up_goes_on(stop: type[BaseException]) -> None:
+    down = ProviderError("down", kind="server", provider="x")
+    with pytest.raises(ProviderError):
+        writer(call("note", text="a"), down).for_session("chat").turn("first")
+    stops = [stop("not now")]
+
+    @on_session
+    def raises(agent: Any, reason: str) -> None:
+        if stops:
+            raise stops.pop()
+
+    llm = ScriptedLLM("two")
+    session = writer(llm=llm, plugins=[raises]).for_session("chat")
+    with pytest.raises(stop, match="not now"):
+        session.turn("second")
+    assert session.turn("second") == "two" and session.turns == 2 and notes() == ["a"]
+    assert conversation_problems(llm.requests[0].messages) == []
+    assert writer().for_session("chat").turn("second", number=2) == "two"

@@ -25,6 +25,7 @@ from connectagent.records.summary import summarise
 from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import Totals
+from connectagent.settings.tracebacks import with_short_tracebacks
 
 if TYPE_CHECKING:
     from connectagent.agents.awaited import AsyncEvents
@@ -76,6 +77,7 @@ class KeyedSession:
 
     # -- turns ---------------------------------------------------------------------------------
 
+    @with_short_tracebacks
     def turn(
         self, prompt: Any, number: int | None = None, *, max_iterations: int | None = None, output: Any = None
     ) -> Any:
@@ -120,6 +122,7 @@ class KeyedSession:
 
         return AsyncEvents(self.agent, partial(self.turn, prompt, number, **options))
 
+    @with_short_tracebacks
     def resume(
         self,
         *,
