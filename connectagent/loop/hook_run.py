@@ -94,7 +94,8 @@ class HookRun:
 
     def _outdated(self, is_last: Callable[[By], bool]) -> list[list[Any]] | None:
         """The value of `again`."""
-        outdated = [by for by, left, _ in self._left if not is_call(self.given, left)]
+        last = self._call  # the call as the last handler left it
+        outdated = [by for by, left, _ in self._left if left is not last and not is_call(self.given, left)]
         if not outdated:
             return None
         done = self.editors(is_last)

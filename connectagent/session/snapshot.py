@@ -287,11 +287,20 @@ def peek(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def is_as_before(then: Any, value: Any) -> bool:
     """Whether one such argument is what it was when `peek_one` copied it."""
-    if isinstance(value, ToolCall):  # the most frequent ones need no second copy
-        return same(then, (value.id, value.name, value.arguments, value.approved, value))
+    return same(then, _now(value))
+
+
+def _now(value: Any) -> Any:
+    """What `peek_one` copies, not copied."""
+    if isinstance(value, ToolCall):
+        return value.id, value.name, value.arguments, value.approved, value
+    if isinstance(value, list):
+        return [_now(call) or (None, None, None, False, call) for call in value]
+    if isinstance(value, LLMResponse):
+        return value.content, _now(value.tool_calls), value.provider_data, value
     if isinstance(value, LLMRequest):
-        return same(then, (id(value.messages), value.model, value.tools, value.options, value.messages, value))
-    return same(then, peek_one(value))
+        return id(value.messages), value.model, value.tools, value.options, value.messages, value
+    return None
 
 
 def peek_one(value: Any) -> Any:

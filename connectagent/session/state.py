@@ -27,9 +27,11 @@ def alike(left: Any, right: Any) -> bool:
     kind = type(left)
     if kind is not type(right):
         return False
+    if kind in ATOMS:
+        return left is right or bool(left == right)
     try:
         if kind is dict:
-            return left.keys() == right.keys() and all(alike(item, right[key]) for key, item in left.items())
+            return left.keys() == right.keys() and all(map(alike, left.values(), map(right.__getitem__, left)))
         if kind in (list, tuple):
             return len(left) == len(right) and all(map(alike, left, right))
     except Exception:
