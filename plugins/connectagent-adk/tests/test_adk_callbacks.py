@@ -567,6 +567,7 @@ def test_of_a_list_the_first_value_decides_and_the_rest_is_not_called(slot: str,
     assert ran == ["none", "first"] * turns
 
 
+@pytest.mark.filterwarnings("ignore:agent.input:RuntimeWarning")  # once in a process: it blocks the loop
 @pytest.mark.parametrize("slot", WINS)
 def test_callbacks_may_be_async(slot: str) -> None:
     async def callback(*given: Any) -> Any:
