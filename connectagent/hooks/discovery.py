@@ -45,7 +45,7 @@ from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.options import Configured, configured, made_with
 from connectagent.hooks.sources import all_options
 from connectagent.hooks.specs import HOOKS
-from connectagent.settings import check_file, named_plugins, overrides, setting
+from connectagent.settings import check_file, looking_once, named_plugins, overrides, setting
 
 BUILT_IN = ("record", "textlog", "console", "xray", "trust")
 SHADOW = "shadow:"
@@ -136,7 +136,9 @@ def find_handlers(
         PluginError: a plugin cannot be found or loaded, is named twice, requires another that the agent does not
             have, or a `"no:name"` matches none.
     """
-    everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
+    with looking_once:
+        everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
+        model = model or setting("model")
     out = LeftOut(everything, BUILT_IN)
     found = [
         (handler, CODE if name in in_code else BY_DEFAULT)
@@ -146,7 +148,7 @@ def find_handlers(
     found += [(one, place) for item, place in _wanted(everything, out) for one in _loaded(item, place, sources[1])]
     known = {normalized(handler.plugin) for handler, _ in found} | set(map(normalized, BUILT_IN))
     out.check(known | {normalized(name) for item, _ in everything if (name := _name(item)) and not leaves_out(item)})
-    found += [(handler, BY_DEFAULT) for handler in model_handlers(model or setting("model"), known, provider_of)]
+    found += [(handler, BY_DEFAULT) for handler in model_handlers(model, known, provider_of)]
     switched_off = _switched_off(everything, found, out)
     _announce(switched_off)
     kept = [handler for handler, place in found if not out(handler.plugin, place)]

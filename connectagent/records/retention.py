@@ -21,7 +21,7 @@ from connectagent.records.disk import read_at
 from connectagent.records.file import newer_format, open_to_read
 from connectagent.records.findings import forget_findings
 from connectagent.records.locks import lock
-from connectagent.settings import setting
+from connectagent.settings import looking_once, setting
 
 MAX_RECORDS = 1_000
 MAX_RECORD_BYTES = 1 << 30
@@ -136,8 +136,9 @@ def check_limits() -> None:
     Raises:
         ConfigError: one is no whole number.
     """
-    limit("max_records", MAX_RECORDS)
-    limit("max_record_bytes", MAX_RECORD_BYTES)
+    with looking_once:
+        limit("max_records", MAX_RECORDS)
+        limit("max_record_bytes", MAX_RECORD_BYTES)
 
 
 def limit(name: str, default: int) -> int | None:

@@ -33,7 +33,7 @@ from connectagent.session.journal import (
     place_of,
 )
 from connectagent.session.usage import Totals, spent_in
-from connectagent.settings import enabled
+from connectagent.settings import enabled, looking_once
 
 
 def new_log(recording: bool) -> MemoryLog:
@@ -267,9 +267,10 @@ class RecordLog(MemoryLog):
             return
         try:
             if self._file is None:
-                self._file = self._new_file()
-                self._encoder.record = self._file.path
-                _make_room(self._file.path)
+                with looking_once:
+                    self._file = self._new_file()
+                    self._encoder.record = self._file.path
+                    _make_room(self._file.path)
             self._file.append(text.encode("utf-8", "replace"))
         except Exception as error:
             self._failed = True

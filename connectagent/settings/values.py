@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -114,13 +115,41 @@ def _settings_in(path: Path | None) -> dict[str, Any]:
         return {}
 
 
+class _LookingOnce(threading.local):
+    depth = 0
+    known = False
+    file: Path | None = None
+
+    def __enter__(self) -> None:
+        self.depth += 1
+
+    def __exit__(self, *raised: object) -> None:
+        self.depth -= 1
+        self.known = self.known and self.depth > 0
+
+
+looking_once = _LookingOnce()
+"""`with looking_once:` meanwhile looks for the project's file once in this thread, and reads it anew if it changes."""
+
+
 def project_file(start: Path | None = None) -> Path | None:
     """The nearest pyproject.toml, from `start` or the current folder up to the repository's root.
 
     A stranger's is not read: the file and its folder must belong to the user or root.
     """
+    once = looking_once
+    if start is not None or not once.depth:
+        return _nearest_file(start)
+    if not once.known:
+        once.file, once.known = _nearest_file(), True
+    return once.file
+
+
+def _nearest_file(start: Path | None = None) -> Path | None:
     for folder in _own_folders(start):
         path = os.path.join(folder, "pyproject.toml")
+        if not _exists(path):
+            continue
         with contextlib.suppress(OSError):
             return Path(path) if os.stat(path).st_uid in _trusted() else None
     return None
@@ -142,12 +171,19 @@ def _own_folders(start: Path | None = None) -> Iterator[str]:
     with contextlib.suppress(OSError):  # the current folder was removed, or one above is not readable
         folder = os.path.abspath(start or os.getcwd())  # texts: this is done for each setting that is read
         owner = found = os.stat(folder).st_uid
-        while found == owner and owner in _trusted():
+        if owner not in _trusted():
+            return
+        while found == owner:
             yield folder
             above = os.path.dirname(folder)
-            if above == folder or os.path.exists(os.path.join(folder, ".git")):
+            if above == folder or _exists(os.path.join(folder, ".git")):
                 return
             folder, found = above, os.stat(above).st_uid
+
+
+def _exists(path: str) -> bool:
+    """Whether there is such a file or folder; `os.path.exists` would make an exception of each that is not there."""
+    return os.access(path, os.F_OK)
 
 
 def _trusted() -> tuple[int, int]:
