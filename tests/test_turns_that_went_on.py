@@ -161,7 +161,7 @@ def test_a_call_that_waited_is_shown_and_counted_once() -> None:
     assert turn["tools_called"] == ["work"] * 3
     totals = summarise(str(agent.record)).totals
     assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 3, 3)
-    assert "not run" not in markdown(read_record(str(agent.record)))
+    assert "not run" not in "".join(markdown(read_record(str(agent.record))))
 
 
 def test_a_model_call_that_is_made_again_is_shown_once_and_paid_twice() -> None:

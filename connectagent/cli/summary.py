@@ -17,6 +17,10 @@ MOST_FAILURES = 20
 SLOW_MS = 1000  # what takes longer is listed without being asked for
 MOST_SLOW = 3
 
+_MOST_TEXT = 600  # characters of an error
+_KEPT = frozenset(("type", "status", "error_type", "raised_at", "by", "tool_name", "arguments"))
+_KEPT |= {"model", "iteration", "duration_ms", "timing"}
+
 
 class Summary:
     """A plugin that collects what happens in all agents, and shows it at the end.
@@ -32,6 +36,7 @@ class Summary:
         self.agents: list[Any] = []
         self.calls: dict[tuple[Any, ...], tuple[str, dict[str, Any]]] = {}  # with the agent's name
         self.spent: dict[str, Spent] = {}
+        self._last: dict[int | str, dict[str, Any]] = {}  # the last model call of each agent
 
     @on_agent_ready
     def note(self, agent: Any) -> None:
@@ -48,20 +53,17 @@ class Summary:
         kind, key = entry["type"], (who, entry.get("call_id"))
         if kind == "llm_call":
             spent_in([entry], spent=self.spent.setdefault(_payer(name, entry), Spent()))
-            self.calls[who, entry.get("id")] = name, dict(entry)
+            self._last[who] = _kept(entry)
+            self.calls[who, entry.get("id")] = name, self._last[who]
         elif kind == "tool_execution":
-            self.calls[key] = name, dict(entry)
+            self.calls[key] = name, _kept(entry)
         elif kind == "change" and isinstance(entry.get("value"), dict):
             if entry.get("of") == "tool_execution" and key in self.calls:
-                self.calls[key][1].update(entry["value"])
-            elif entry.get("of") == "llm_call" and (call := self._last_call(who)):
-                call.update(entry["value"])
+                self.calls[key][1].update(_kept(entry["value"]))
+            elif entry.get("of") == "llm_call" and who in self._last:
+                self._last[who].update(_kept(entry["value"]))
         elif kind == "error" and entry.get("by"):
-            self.calls[who, id(entry)] = name, {**entry, "status": "error"}
-
-    def _last_call(self, who: int | str) -> dict[str, Any] | None:
-        mine = [call for (whose, _), (_, call) in self.calls.items() if whose == who]
-        return next((call for call in reversed(mine) if call["type"] == "llm_call"), None)
+            self.calls[who, len(self.calls), "error"] = name, {**_kept(entry), "status": "error"}
 
     def show(self) -> None:
         """Print it."""
@@ -83,9 +85,9 @@ class Summary:
             where = where or (f"{by['file']}:{by['line']} in {by['handler']}" if by.get("handler") else "")
             parts = ((f"{terminal.glyphs.bad} ", "red"), (f"{name}: {_name(call)}", ""))
             rows.append(Row(2, parts))
-            said = call.get("error") or first_line(call.get("result"))
+            said = call.get("error") or call.get("result", "None")
             text = f"{call.get('error_type') or call.get('status')}: {said}"
-            rows.append(Row(4, ((text[:600], "red"),), wrap=True))
+            rows.append(Row(4, ((text[:_MOST_TEXT], "red"),), wrap=True))
             if where:
                 file, _, rest = where.partition(":")
                 rows.append(Row(4, ((f"{short_path(file)}:{rest}", "dim"),), wrap=True))
@@ -135,6 +137,16 @@ class Summary:
                 table.add_row(*(Text(str(cell)) for cell in (*cells, f"{row['cost']:.4f}" if row["cost"] else "")))
             tables.append(table)
         return tables
+
+
+def _kept(entry: dict[str, Any]) -> dict[str, Any]:
+    """What the rows of a call need of its entry; the results of a long session are too much to keep."""
+    kept = {key: value for key, value in entry.items() if key in _KEPT}
+    if "error" in entry:
+        kept["error"] = entry["error"] and str(entry["error"])[:_MOST_TEXT]
+    if "result" in entry:
+        kept["result"] = first_line(entry["result"])[:_MOST_TEXT]
+    return kept
 
 
 def _name(call: dict[str, Any]) -> str:

@@ -34,7 +34,7 @@ def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ConfigError(f"{path}: it has values that no record has: {type(error).__name__}: {error}") from error
 
 
-def read_record(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[str, Any]:
+def read_record(path: str | os.PathLike[str], most: int = MAX_VALUES, conversation: bool = True) -> dict[str, Any]:
     """A record as data; a last line that was torn by a kill is left out.
 
     A turn without `status` was cut off. `messages` of a turn is JSON text. `lines` of a turn are all its lines, `trace`
@@ -43,12 +43,13 @@ def read_record(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[st
     Args:
         path: the record.
         most: how many values it may have.
+        conversation: whether to read the messages and state of each turn, half of a long record.
 
     Raises:
         OSError: the file cannot be read.
         ConfigError: it is not a record, or is too large to be read at once.
     """
-    data = load_record(path, most)
+    data = load_record(path, most, conversation)
     with refuse_odd(path):
         _tell_apart(data)
     return data
@@ -62,8 +63,8 @@ def _tell_apart(data: dict[str, Any]) -> None:
         turn["trace"] = shown_lines(turn["lines"], data.get("agent"))
 
 
-def load_record(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[str, Any]:
-    """A record as data, unchanged, with at most so many values; `trace` of a turn are all its lines.
+def load_record(path: str | os.PathLike[str], most: int = MAX_VALUES, conversation: bool = True) -> dict[str, Any]:
+    """A record as data, unchanged: as `read_record`, but `trace` of a turn are all its lines.
 
     Raises:
         OSError: the file cannot be read.
@@ -71,7 +72,7 @@ def load_record(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[st
     """
     with open_to_read(path) as file:
         refuse_newer(file, path)
-        return _read(path, file, most)
+        return _read(path, file if conversation else (line for line, _ in _with_turns(file, None)), most)
 
 
 def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -> dict[str, Any]:
@@ -97,6 +98,29 @@ def read_ends(path: str | os.PathLike[str], turn: int | None, most: int = 500) -
     return data
 
 
+def each_line(path: str | os.PathLike[str], most: int = MAX_VALUES) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """The lines of all turns, one at a time and each with the record so far, in which turns have no lines.
+
+    A record of any length takes the memory of its longest line: lines are let go, messages and state are not read.
+
+    Args:
+        path: the record.
+        most: how many values it may have.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record, or is too large to be read.
+    """
+    reader = _Reader(most)
+    with open_to_read(path) as file:
+        refuse_newer(file, path)
+        for data, _ in _with_turns(file, None):
+            _take(path, reader, data)
+            for line in reader.let_go():
+                yield reader.data, line
+    _checked(path, reader.data)
+
+
 def _ends(file: BufferedReader, turn: int | None, first: int, last: int) -> Iterator[bytes]:
     """The lines of a record without its middle, other turns, and the long lines of a turn's end."""
     number = left_out = 0
@@ -113,7 +137,7 @@ def _ends(file: BufferedReader, turn: int | None, first: int, last: int) -> Iter
 
 
 def _with_turns(file: BufferedReader, turn: int | None) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a record without messages and state, and whether each is of that turn."""
+    """The lines of a record, empty ones for messages and state, and whether each is of that turn."""
     start, is_wanted = b"- turn: %d\n" % (turn or 0), turn is None
     while line := file.readline(_PIECE):
         is_left_out = line.startswith((b"  messages: ", b"  state: "))
@@ -121,9 +145,7 @@ def _with_turns(file: BufferedReader, turn: int | None) -> Iterator[tuple[bytes,
         while pieces[-1] and not pieces[-1].endswith(b"\n"):
             more = file.readline(_PIECE)
             pieces = [more] if is_left_out else [*pieces, more]
-        if is_left_out:
-            continue
-        line = b"".join(pieces)
+        line = b"\n" if is_left_out else b"".join(pieces)
         if turn is not None and line.startswith(b"- "):
             is_wanted = line == start
         yield line, is_wanted
@@ -131,13 +153,17 @@ def _with_turns(file: BufferedReader, turn: int | None) -> Iterator[tuple[bytes,
 
 def _read(path: str | os.PathLike[str], lines: Iterable[bytes], most: int = MAX_VALUES) -> dict[str, Any]:
     reader = _Reader(most)
-    try:
-        for line in lines:
-            if line.endswith(b"\n"):  # else it is torn, or being written
-                reader.take(line)
-    except ValueError as error:
-        raise ConfigError(f"{path}: not a record: line {reader.number} {_reason(error)}") from error
+    for line in lines:
+        _take(path, reader, line)
     return _checked(path, reader.data)
+
+
+def _take(path: str | os.PathLike[str], reader: _Reader, line: bytes) -> None:
+    if line.endswith(b"\n"):  # else it is torn, or being written
+        try:
+            reader.take(line)
+        except ValueError as error:
+            raise ConfigError(f"{path}: not a record: line {reader.number} {_reason(error)}") from error
 
 
 def _reason(error: ValueError) -> str:
@@ -201,6 +227,15 @@ class _Reader:
             self._trace.append(entry_of(text) if text.startswith("{", 4) else value_of(text[4:]))
         elif text and not text.startswith("#"):
             self._take_pair(text)
+
+    def let_go(self) -> list[dict[str, Any]]:
+        """The lines of the newest turn, which it then no longer has; what is no line is left out."""
+        trace = self._turns[-1].get("trace") if self._turns else None
+        if not trace or not isinstance(trace, list):
+            return []
+        lines = [line for line in trace if isinstance(line, dict)]
+        trace.clear()
+        return lines
 
     def _take_pair(self, text: str) -> None:
         self._trace = None

@@ -221,7 +221,7 @@ class Commands:
             raise ConfigError(f"{short_path(path)} is there already; name another file")
         record = self._record("save")
         whole = restored(read_record(record), blob_folder(record))
-        path.write_text(EXPORTERS[form](whole, findings_of(record)), "utf-8")
+        path.write_text("".join(EXPORTERS[form](whole, findings_of(record))), "utf-8")
         self._tell((f"saved as {short_path(path)}", "dim"))
 
     def _view(self, rest: str) -> None:

@@ -53,7 +53,7 @@ def command(one: str, two: str) -> None:
     Ids, times, tokens and costs are not compared. The exit code is 0 where nothing differs, and 1 where something does.
     """
     paths = [find_record(one), find_record(two)]
-    records = [read_record(path, MAX_VALUES // 2) for path in paths]
+    records = [read_record(path, MAX_VALUES // 2, conversation=False) for path in paths]
     with refuse_odd(f"{paths[0]} or {paths[1]}"):
         lines = list(differences(records[0], records[1]))
     if not lines:

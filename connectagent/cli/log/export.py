@@ -21,26 +21,30 @@ from connectagent.records.history import joined_turns
 from connectagent.records.read import read_record, refuse_odd
 
 
-def markdown(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> str:
+def markdown(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
     """A record as a Markdown document, with what `connectagent bisect` found of it."""
+    for line in _markdown_lines(record, findings):
+        yield f"{clean(line)}\n"
+
+
+def _markdown_lines(record: dict[str, Any], findings: Sequence[dict[str, Any]]) -> Iterator[str]:
     head = f"{_one(record.get('model') or '?')}, {local_time(record.get('started'))}"
-    lines = [f"# {_one(record.get('agent') or 'empty')}", "", head]
+    yield from (f"# {_one(record.get('agent') or 'empty')}", "", head)
     if record.get("system_prompt"):
-        lines += ["", "## System prompt", "", _fenced(record["system_prompt"])]
+        yield from ("", "## System prompt", "", _fenced(record["system_prompt"]))
     for turn in joined_turns(record):
         between = turn.get("status") == BETWEEN_TURNS
-        lines += ["", "## Between turns" if between else f"## Turn {_one(turn.get('turn'))}"]
+        yield from ("", "## Between turns" if between else f"## Turn {_one(turn.get('turn'))}")
         if not between:
-            lines += ["", _fenced(turn.get("input"))]
+            yield from ("", _fenced(turn.get("input")))
         for entry in turn["trace"]:
-            lines += _entry_lines(entry) if isinstance(entry, dict) else []
+            yield from _entry_lines(entry) if isinstance(entry, dict) else ()
         if not between:
             cost = cost_text(number_of(turn.get("cost")))
-            lines += ["", f"**{_one(turn.get('status') or 'never ended')}**, cost {cost}"]
-            lines += [part for key in ("error", "result") if turn.get(key) for part in ("", _fenced(turn[key]))]
+            yield from ("", f"**{_one(turn.get('status') or 'never ended')}**, cost {cost}")
+            yield from (part for key in ("error", "result") if turn.get(key) for part in ("", _fenced(turn[key])))
     for one in findings:
-        lines += ["", f"## bisect: {_one(one['symptom'])}", "", _fenced("\n".join(one["said"]))]
-    return clean("\n".join(lines)) + "\n"
+        yield from ("", f"## bisect: {_one(one['symptom'])}", "", _fenced("\n".join(one["said"])))
 
 
 def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
@@ -74,19 +78,27 @@ def _fenced(value: Any) -> str:
     return f"{fence}{'' if isinstance(value, str) else 'json'}\n{text}\n{fence}"
 
 
-def json_lines(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> str:
+def json_lines(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
     """A record as lines of JSON: its head, each trace entry with its turn, and each turn's summary; then findings."""
-    lines: list[Any] = [{"type": "session", **{key: value for key, value in record.items() if key != "turns"}}]
+    for line in _json_values(record, findings):
+        yield json.dumps(line, default=plain_value) + "\n"
+
+
+def _json_values(record: dict[str, Any], findings: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    yield {"type": "session", **{key: value for key, value in record.items() if key != "turns"}}
     for turn in record["turns"]:
-        lines += [{"turn": turn.get("turn"), **entry} for entry in turn["trace"] if isinstance(entry, dict)]
-        lines.append({"type": "turn_ended", **{key: value for key, value in turn.items() if key != "trace"}})
-    lines += [{"type": "finding", **one} for one in findings]
-    return "".join(json.dumps(line, default=plain_value) + "\n" for line in lines)
+        yield from ({"turn": turn.get("turn"), **entry} for entry in turn["trace"] if isinstance(entry, dict))
+        yield {"type": "turn_ended", **{key: value for key, value in turn.items() if key != "trace"}}
+    yield from ({"type": "finding", **one} for one in findings)
 
 
-Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], str]
-EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": page_of}
-"""The forms of export by name: functions of a record, as `read_record` returns it, and its findings."""
+def _page(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
+    yield page_of(record, findings)
+
+
+Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Iterator[str]]
+EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": _page}
+"""The forms of export by name: functions of a record, as `read_record` returns it, and its findings; in parts."""
 
 
 @click.command("export", short_help="A record as Markdown, as lines of JSON or as a page.")
@@ -97,13 +109,19 @@ EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": p
 def command(record: str | None, form: str, output: str | None, whole: bool) -> None:
     """Print a record in another form, or write it to FILE."""
     path = find_record(record)
-    data = read_record(path)
+    data = read_record(path, conversation=form != "md")
     with refuse_odd(path):
-        text = EXPORTERS[form](restored(data, blob_folder(path)) if whole else data, findings_of(path))
-    if output is None:
-        click.echo(text, nl=False)
-        return
+        parts = EXPORTERS[form](restored(data, blob_folder(path)) if whole else data, findings_of(path))
+        if output is None:
+            for part in parts:
+                click.echo(part, nl=False)
+        else:
+            _write(Path(output), parts)
+
+
+def _write(path: Path, parts: Iterator[str]) -> None:
     try:
-        Path(output).write_text(text, "utf-8")
+        with path.open("w", encoding="utf-8") as file:
+            file.writelines(parts)
     except OSError as error:
-        raise click.FileError(output, f"{error.strerror}; name another file with -o") from error
+        raise click.FileError(str(path), f"{error.strerror}; name another file with -o") from error

@@ -30,7 +30,7 @@ def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
     except re.error as error:
         raise usage_error(f"{pattern!r} is not a regular expression: {error}") from error
     found = False
-    for path, matches in each(lambda path: list(_matches(read_record(path), sought)), agent):
+    for path, matches in each(lambda path: list(_matches(read_record(path, conversation=False), sought)), agent):
         for place, line, match in matches:
             found = True
             start, end = max(0, match.start() - _AROUND), match.end() + _AROUND

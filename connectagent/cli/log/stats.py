@@ -82,7 +82,7 @@ def command(agent: str | None, as_json: bool) -> None:
 
 def _countable(path: Path) -> tuple[dict[str, Any], bool]:
     """A record, and whether its last turn is running; one that cannot be counted fails before any of it is."""
-    record = read_record(path)
+    record = read_record(path, conversation=False)
     running = bool(record["turns"]) and "status" not in record["turns"][-1] and summarise(path).status == "running"
     _count(record, running, {}, {}, {})
     return record, running

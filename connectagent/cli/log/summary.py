@@ -14,7 +14,7 @@ from connectagent.output.rows import Row
 from connectagent.output.text import visible
 from connectagent.records.find import find_record
 from connectagent.records.findings import findings_of
-from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.read import each_line, refuse_odd
 from connectagent.records.summary import summarise
 
 CRASHED = "unfinished", "crashed"
@@ -36,16 +36,24 @@ def command(record: str | None, most: int) -> None:
 
 
 def _summary(path: Path, most: int) -> Summary:
-    data, summary = read_record(path), Summary(most)
-    root = str(data.get("agent"))
-    for turn in data["turns"]:
-        for line in turn["lines"]:
-            if line.get("type") is not None:
-                summary.add(*_who(line, root), line)
-    if data["turns"] and summarise(path).status in CRASHED:
-        for line in _unended(data["turns"][-1]["lines"]):
+    summary, turns = Summary(most), 0
+    record: dict[str, Any] = {}
+    running: dict[Any, dict[str, Any]] = {}  # the tools that have begun in the newest turn, and have not ended
+    for record, line in each_line(path):
+        if len(record["turns"]) > turns:
+            turns = len(record["turns"])
+            running.clear()
+        if line.get("type") == "began":
+            if "tool_name" in line:
+                running[line["id"]] = line
+        else:
+            running.pop(line.get("id"), None)
+        if line.get("type") is not None:
+            summary.add(*_who(line, str(record.get("agent"))), line)
+    if running and summarise(path).status in CRASHED:
+        for line in running.values():
             error = {"status": "error", "error_type": "crashed", "error": "it was running when the process ended"}
-            summary.add(*_who(line, root), {**line, **error, "type": "tool_execution"})
+            summary.add(*_who(line, str(record.get("agent"))), {**line, **error, "type": "tool_execution"})
     return summary
 
 
@@ -54,9 +62,3 @@ def _who(line: dict[str, Any], root: str) -> tuple[str, str]:
     place = str(line.get("id") or line.get("at") or "").rpartition("/turn:")[2]
     name = line.get("author") or (place.partition("~")[0] if "~" in place else root)
     return str(line.get("branch") or name), str(name)
-
-
-def _unended(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The tools that were running at the end."""
-    ended = {line.get("id") for line in lines if line.get("type") != "began"}
-    return [line for line in lines if line.get("type") == "began" and "tool_name" in line and line["id"] not in ended]

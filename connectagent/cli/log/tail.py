@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def command(record: str | None, number: int, following: bool) -> None:
     if not following:
         assert fixed is not None
         follower = Follower(fixed)
-        for entry in list(follower.entries())[-number:]:
+        for entry in deque(follower.entries(), max(0, number) or None):
             _show(entry)
         return
 
