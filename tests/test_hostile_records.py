@@ -18,7 +18,9 @@ from hostile_records import __file__ as script
 
 from connectagent import Agent, after_llm
 from connectagent.cli import main
+from connectagent.errors import ConfigError
 from connectagent.testing import ScriptedLLM, call
+from connectagent.testing.replay.runs import repeated
 
 ROOT = Path(__file__).parents[1]
 COUNT = int(os.environ.get("CONNECTAGENT_HOSTILE", "60"))
@@ -84,3 +86,27 @@ def test_a_stopped_turn_with_a_maker_of_no_such_form_goes_on(tmp_path: Path, mon
     assert '"type": "user_input"' in text
     Path("odd.yaml").write_text(text.replace('"type": "user_input"', '"type": "user_input", "by": "x"'))
     assert Agent("odd", llm=ScriptedLLM("Done."), quiet=True).resume("odd.yaml") == "Done."
+
+
+def test_a_stopped_turn_says_that_its_answer_has_calls_that_no_record_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    stopped = Agent("odd", [worked], llm=ScriptedLLM(call("worked"), OSError("gone")), quiet=True)
+    with pytest.raises(OSError, match="gone"):
+        stopped.input("Go.")
+    text = Path(str(stopped.record)).read_text()
+    assert '"tool_calls": [{' in text
+    Path("odd.yaml").write_text(text.replace('"tool_calls": [{', '"tool_calls": [null, {'))
+    with pytest.raises(ConfigError, match="calls that no record has"):
+        Agent("odd", [worked], llm=ScriptedLLM("Done."), quiet=True).resume("odd.yaml")
+
+
+def worked() -> str:
+    """Work."""
+    return "worked"
+
+
+def test_attempts_with_places_of_any_form_are_told_apart() -> None:
+    entry = {"type": "llm_call", "id": {"a": 1}, "status": "error"}
+    assert repeated([entry, {**entry, "id": []}, {**entry, "status": "ok"}], "llm_call") == {0}

@@ -219,8 +219,8 @@ class KeyedSession:
             if opened is not None:
                 self._check_prompt(opened, content)
             if known is None:
-                result = self._load(held, Decision({}, None, form))
-            if opened is None:
+                result = self._load(held, Decision({}, None, form), opened)
+            if result is None:  # none was open, or it was cut off in its first lines
                 result = self.agent.answer(content, limit, form=form)
             self._ended = number
             return str(result)
@@ -271,10 +271,11 @@ class KeyedSession:
         opened = turns[-1] if turns and turns[-1].is_open else None
         return _Recorded([part for part in turns if part is not opened], opened)
 
-    def _load(self, held: Held, nothing: Decision) -> str | None:
-        """Give the agent the session of the record, or a new one; the result of a turn that went on."""
+    def _load(self, held: Held, nothing: Decision, opened: Part | None) -> str | None:
+        """Give the agent the session of the record, or a new one; the result of `opened`, if it went on."""
         if held.file.has_turns:
-            return reopen(self.agent, self.record, None, False, nothing, held)
+            result = reopen(self.agent, self.record, None, False, nothing, held)
+            return result if opened is not None else None
         self.agent.reset_conversation()
         self.agent.log.write_to(held.file, self.key)
         return None

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
+from connectagent.errors import ConfigError
 from connectagent.output.masking import current
 from connectagent.records.sent import difference, rebuilt
 from connectagent.session.journal import MASKED, digest_of, marks_in
@@ -36,9 +37,16 @@ def from_stored(data: Any) -> Any:
 
 
 def stored_response(data: dict[str, Any]) -> LLMResponse:
-    """A model's answer from data of `as_stored`, or from an `llm_call` entry."""
-    usage = data.get("usage")
-    calls = [ToolCall(**{**clone(call), "approved": False}) for call in data.get("tool_calls") or ()]
+    """A model's answer from data of `as_stored`, or from an `llm_call` entry.
+
+    Raises:
+        ConfigError: it has calls that no record has.
+    """
+    usage, called = data.get("usage"), data.get("tool_calls") or ()
+    try:
+        calls = [ToolCall(**{**clone(call), "approved": False}) for call in called]
+    except TypeError:
+        raise ConfigError(f"the record has a model's answer with calls that no record has: {called!r:.200}") from None
     return LLMResponse(
         data.get("content"),
         calls,

@@ -92,11 +92,11 @@ def _withoutrepeated(entries: list[TraceEntry]) -> list[TraceEntry]:
     return [entry for at, entry in enumerate(entries) if at not in again]
 
 
-def _attempt(entry: TraceEntry) -> tuple[Any, ...]:
+def _attempt(entry: TraceEntry) -> tuple[str, ...]:
     """Which attempt an entry is about; one of a tool that was stopped does not have its place."""
     if entry.get("type") == "llm_call" and entry.get("id"):
-        return (entry["id"],)
-    return entry.get("turn"), entry.get("iteration"), entry.get("call_id") or id(entry)
+        return (str(entry["id"]),)  # in the record of a stranger, anything
+    return str(entry.get("turn")), str(entry.get("iteration")), str(entry.get("call_id") or id(entry))
 
 
 def _paused_call(entry: TraceEntry) -> Any:

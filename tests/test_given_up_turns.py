@@ -1,0 +1,124 @@
+"""A turn that failed is given up for another prompt: with agents below, and where a kill comes at any line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, Parallel, Sequential, tool
+from connectagent.errors import ProviderError
+from connectagent.testing import ScriptedLLM, call, conversation_problems
+
+SESSION = "chat"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    return tmp_path
+
+
+@tool(idempotent=True)
+def note(text: str, agent: Any) -> str:
+    """Write a line, and remember it."""
+    with open("notes", "a", encoding="utf-8") as file:
+        file.write(text + "\n")
+    agent.state["noted"] = [*agent.state.get("noted", []), text]
+    return "noted"
+
+
+def noted() -> list[str]:
+    file = Path("notes")
+    return sorted(file.read_text("utf-8").split()) if file.exists() else []
+
+
+def down() -> ProviderError:
+    return ProviderError("down", kind="server", provider="x")
+
+
+class Model:
+    """Writes one line in each turn, named after the agent and the prompt, and fails behind it in a turn that is to."""
+
+    model = "noting"
+
+    def __init__(self, name: str, calls: Callable[[str], Any] | None = None) -> None:
+        self.name, self.calls, self.asked = name, calls, list[Any]()
+
+    def complete(self, messages: list[Any], tools: Any = None) -> Any:
+        self.asked.append(conversation_problems(messages))
+        last = max(at for at, message in enumerate(messages) if message["role"] == "user")
+        prompt = "failing" if "failing" in str(messages[last]["content"]) else "working"
+        if not any(message["role"] == "tool" for message in messages[last:]):
+            calls = self.calls(prompt) if self.calls else call("note", text=f"{self.name}:{prompt}")
+            return ScriptedLLM(calls).complete(messages, tools)
+        return ScriptedLLM(down() if prompt == "failing" else f"{self.name} is done").complete(messages, tools)
+
+
+def worker(name: str, **more: Any) -> Agent:
+    return Agent(name, [note], llm=Model(name), quiet=True, **more)
+
+
+def lone() -> Agent:
+    return worker("lone")
+
+
+def with_tool() -> Agent:
+    model = Model("top", lambda prompt: [call("below", prompt=prompt), call("note", text=f"top:{prompt}")])
+    return Agent("top", [worker("below"), note], llm=model, quiet=True)
+
+
+def with_two_at_once() -> Agent:
+    model = Model("top", lambda prompt: [call("one", prompt=prompt), call("two", prompt=prompt)])
+    return Agent("top", [worker("one"), worker("two")], llm=model, quiet=True, parallel_tools=2)
+
+
+def handed_over() -> Agent:
+    model = Model("top", lambda prompt: call("transfer_to_agent", agent_name="below"))
+    return Agent("top", llm=model, quiet=True, sub_agents=[worker("below", transfer_to=())])
+
+
+TREES: dict[str, Callable[[], Any]] = {
+    "lone": lone,
+    "agent as tool": with_tool,
+    "two at once": with_two_at_once,
+    "hand-over": handed_over,
+    "Sequential": lambda: Sequential("team", [worker("one"), worker("two")], quiet=True),
+    "Parallel": lambda: Parallel("team", [worker("one"), worker("two")], quiet=True),
+}
+
+
+def models_of(agent: Any) -> list[Any]:
+    return [one.llm for one in (agent, *agent.below) if isinstance(one.llm, Model)]
+
+
+@pytest.mark.parametrize("tree", TREES)
+def test_a_turn_behind_one_that_was_given_up_goes_on_wherever_it_is_killed(tree: str) -> None:
+    made = TREES[tree]
+    with pytest.raises(ProviderError):
+        made().for_session(SESSION).turn("failing")
+    failed = noted()
+    assert failed and all(line.endswith(":failing") for line in failed)
+    session = made().for_session(SESSION)
+    before = len(session.record.read_text("utf-8").splitlines())
+    result, state = session.turn("working"), session.agent.current_session["state"]
+    everything = noted()
+    lines = session.record.read_text("utf-8").splitlines(keepends=True)
+    ends = [at for at, line in enumerate(lines) if '"tool_execution"' in line and ":working" in line]
+    assert ends and before < len(lines)
+    for cut in range(before, len(lines)):
+        session.record.write_text("".join(lines[:cut]), "utf-8")
+        Path("notes").unlink(missing_ok=True)
+        other = made().for_session(SESSION)
+        assert other.turn("working") == result, cut
+        assert other.turns == 2, cut
+        assert other.turn("working", number=2) == result, cut
+        again = noted()
+        assert not set(again) & set(failed), cut
+        assert set(again) <= set(everything) and len(again) == len(set(again)), cut
+        assert other.agent.current_session["state"] == state, cut
+        taken = other.taken_by
+        assert [problem for llm in models_of(taken) for asked in llm.asked for problem in asked] == [], cut
