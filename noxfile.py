@@ -50,6 +50,7 @@ def work(session: nox.Session) -> Path:
 
 def run_tests(session: nox.Session, *arguments: str, folder: Path = ROOT) -> None:
     """Run tests: all of them in two processes, or as `nox -- ARGUMENTS` says."""
+    session.install("pip", "setuptools")  # tests build and install, and uv's environments have neither
     with session.chdir(folder):
         session.run("pytest", "-q", "-rs", "-p", "no:cacheprovider", *(session.posargs or arguments or ["-n", "2"]))
 
