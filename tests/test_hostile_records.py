@@ -20,7 +20,7 @@ from connectagent import Agent, after_llm
 from connectagent.cli import main
 from connectagent.errors import ConfigError
 from connectagent.testing import ScriptedLLM, call
-from connectagent.testing.replay.runs import repeated
+from connectagent.testing.replay.runs import repeated, runs_of
 
 ROOT = Path(__file__).parents[1]
 COUNT = int(os.environ.get("CONNECTAGENT_HOSTILE", "60"))
@@ -110,3 +110,14 @@ def worked() -> str:
 def test_attempts_with_places_of_any_form_are_told_apart() -> None:
     entry = {"type": "llm_call", "id": {"a": 1}, "status": "error"}
     assert repeated([entry, {**entry, "id": []}, {**entry, "status": "ok"}], "llm_call") == {0}
+
+
+def test_runs_of_a_tool_in_iterations_of_any_form_are_told_apart() -> None:
+    entry = {
+        "type": "tool_execution",
+        "call_id": "c1",
+        "tool_name": "worked",
+        "status": "success",
+        "iteration": {"a": 1},
+    }
+    assert [run.id for run in runs_of([entry], [entry, {**entry, "iteration": 2}])] == ["c1", "c1"]

@@ -35,10 +35,10 @@ def runs_of(entries: list[TraceEntry], bodies: Iterable[TraceEntry] = ()) -> lis
         bodies: what came of the tools of each round, as `ended_bodies` has it: a round that was stopped has no more.
     """
     runs = list(_counted(entries))
-    known = {(run.id, run.outcome.get("iteration")) for run in runs}
+    known = {(run.id, str(run.outcome.get("iteration"))) for run in runs}
     for entry in bodies:
         call, name = str(entry.get("call_id")), str(entry.get("tool_name"))
-        if (call, entry.get("iteration")) not in known:
+        if (call, str(entry.get("iteration"))) not in known:
             taken = {id(one) for run in runs for one in run.changes}
             own = (one for one in entries if one.get("type") in CHANGES and (one.get("by") or {}).get("tool") == name)
             changes = [one for one in own if id(one) not in taken]
