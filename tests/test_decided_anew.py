@@ -398,3 +398,15 @@ def test_an_edit_of_arguments_is_applied_once_over_a_resume_beside_a_handler_tha
         second = made(False, "Done.")
         assert second.resume(first.record) == "Done."
     assert paid == [2]
+
+
+def test_what_a_monitor_of_pluggy_changes_behind_the_handlers_is_decided_anew() -> None:
+    def change(outcome: Any, hook: str, implementations: Any, given: Any) -> None:
+        if hook == "before_each_tool":
+            given["tool_call"].arguments["n"] = 50
+
+    agent = agent_of(guard)
+    undo = agent.hooks.add_hookcall_monitoring(lambda *given: None, change)
+    agent.input("Go.")
+    undo()
+    assert ran == [] and entry_of(agent)["status"] == "rejected"

@@ -94,8 +94,10 @@ class HookRun:
 
     def _outdated(self, is_last: Callable[[By], bool]) -> list[list[Any]] | None:
         """The value of `again`."""
-        last = self._call  # the call as the last handler left it
-        outdated = [by for by, left, _ in self._left if left is not last and not is_call(self.given, left)]
+        if not self._left:
+            return None
+        last, kept = self._call, is_call(self.given, self._call)  # most handlers leave the call as the last one does
+        outdated = [by for by, left, _ in self._left if not (kept if left is last else is_call(self.given, left))]
         if not outdated:
             return None
         done = self.editors(is_last)
