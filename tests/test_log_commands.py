@@ -334,6 +334,20 @@ def test_the_stats_count_turns_calls_and_failures() -> None:
     )
 
 
+def test_an_odd_record_leaves_the_file_of_an_export_as_it_is(folder: Path) -> None:
+    stopped = searcher(OSError("gone"))
+    with pytest.raises(OSError, match="gone"):
+        stopped.input("Find it")
+    assert stopped.record is not None
+    searcher("Done.").resume(stopped.record)
+    stopped.record.write_text(stopped.record.read_text().replace("  cost: ", "  cost: [1]\n  was: "))
+    Path("out.md").write_text("from before")
+    for arguments in ([], ["-o", "out.md"]):
+        done = log("export", "--to", "md", *arguments)
+        assert (done.returncode, done.stdout) == (1, "") and "values that no record has" in done.stderr
+    assert Path("out.md").read_text() == "from before"
+
+
 def test_an_export_is_whole(folder: Path) -> None:
     searcher(call("search", query="a ```` b"), "It is done.").input("Find it")
     lines = [json.loads(line) for line in log("export", "--to", "jsonl").stdout.splitlines()]

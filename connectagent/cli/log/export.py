@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import click
@@ -96,6 +98,8 @@ def _page(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> It
     yield page_of(record, findings)
 
 
+_PIECE = 1 << 16  # characters of an export that are in memory at once
+
 Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Iterator[str]]
 EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": _page}
 """The forms of export by name: functions of a record, as `read_record` returns it, and its findings; in parts."""
@@ -110,18 +114,22 @@ def command(record: str | None, form: str, output: str | None, whole: bool) -> N
     """Print a record in another form, or write it to FILE."""
     path = find_record(record)
     data = read_record(path, conversation=form != "md")
-    with refuse_odd(path):
-        parts = EXPORTERS[form](restored(data, blob_folder(path)) if whole else data, findings_of(path))
+    with SpooledTemporaryFile(_PIECE, "w+", encoding="utf-8", errors="surrogatepass", newline="") as text:
+        with refuse_odd(path):  # before any of it is written
+            for part in EXPORTERS[form](restored(data, blob_folder(path)) if whole else data, findings_of(path)):
+                text.write(part)  # `writelines` would keep all of it in memory
+        text.seek(0)
+        pieces = iter(partial(text.read, _PIECE), "")
         if output is None:
-            for part in parts:
-                click.echo(part, nl=False)
+            for piece in pieces:
+                click.echo(piece, nl=False)
         else:
-            _write(Path(output), parts)
+            _write(Path(output), pieces)
 
 
-def _write(path: Path, parts: Iterator[str]) -> None:
+def _write(path: Path, pieces: Iterator[str]) -> None:
     try:
         with path.open("w", encoding="utf-8") as file:
-            file.writelines(parts)
+            file.writelines(pieces)
     except OSError as error:
         raise click.FileError(str(path), f"{error.strerror}; name another file with -o") from error
