@@ -16,8 +16,9 @@ import pytest
 from hostile_records import BAD
 from hostile_records import __file__ as script
 
-from connectagent import Agent, after_llm
+from connectagent import Agent, LLMResponse, after_llm
 from connectagent.cli import main
+from connectagent.data import TokenUsage
 from connectagent.errors import ConfigError
 from connectagent.testing import ScriptedLLM, call
 from connectagent.testing.replay.runs import repeated, runs_of
@@ -88,17 +89,21 @@ def test_a_stopped_turn_with_a_maker_of_no_such_form_goes_on(tmp_path: Path, mon
     assert Agent("odd", llm=ScriptedLLM("Done."), quiet=True).resume("odd.yaml") == "Done."
 
 
-def test_a_stopped_turn_says_that_its_answer_has_calls_that_no_record_has(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("old", "new"), [('"tool_calls": [{', '"tool_calls": [null, {'), ('"usage": {', '"usage": {"spent": 1, ')]
+)
+def test_a_stopped_turn_says_that_its_answer_has_values_that_no_record_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    stopped = Agent("odd", [worked], llm=ScriptedLLM(call("worked"), OSError("gone")), quiet=True)
+    answer = LLMResponse(None, [call("worked")], TokenUsage(1, 1))
+    stopped = Agent("odd", [worked], llm=ScriptedLLM(answer, OSError("gone")), quiet=True)
     with pytest.raises(OSError, match="gone"):
         stopped.input("Go.")
     text = Path(str(stopped.record)).read_text()
-    assert '"tool_calls": [{' in text
-    Path("odd.yaml").write_text(text.replace('"tool_calls": [{', '"tool_calls": [null, {'))
-    with pytest.raises(ConfigError, match="calls that no record has"):
+    assert old in text
+    Path("odd.yaml").write_text(text.replace(old, new))
+    with pytest.raises(ConfigError, match="values that no record has"):
         Agent("odd", [worked], llm=ScriptedLLM("Done."), quiet=True).resume("odd.yaml")
 
 

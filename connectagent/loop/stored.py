@@ -40,17 +40,18 @@ def stored_response(data: dict[str, Any]) -> LLMResponse:
     """A model's answer from data of `as_stored`, or from an `llm_call` entry.
 
     Raises:
-        ConfigError: it has calls that no record has.
+        ConfigError: its calls or its usage have a form that no record has.
     """
-    usage, called = data.get("usage"), data.get("tool_calls") or ()
+    usage = data.get("usage")
     try:
-        calls = [ToolCall(**{**clone(call), "approved": False}) for call in called]
-    except TypeError:
-        raise ConfigError(f"the record has a model's answer with calls that no record has: {called!r:.200}") from None
+        calls = [ToolCall(**{**clone(call), "approved": False}) for call in data.get("tool_calls") or ()]
+        usage = TokenUsage(**usage) if isinstance(usage, dict) else usage
+    except TypeError as error:
+        raise ConfigError(f"the record has a model's answer with values that no record has: {error}") from None
     return LLMResponse(
         data.get("content"),
         calls,
-        TokenUsage(**usage) if isinstance(usage, dict) else usage,
+        usage,
         data.get("finish_reason"),
         data.get("model"),
         clone(data.get("provider_data")),
