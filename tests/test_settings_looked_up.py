@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
+from test_turn_size import visited
 
 from connectagent import Agent
 from connectagent.settings import looking_once, project_file, setting, values
@@ -18,19 +17,7 @@ from connectagent.testing import ScriptedLLM
 
 def walks(work: Callable[[], Any]) -> int:
     """How often something walked up the folders."""
-    count = 0
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal count
-        count += event == "call" and frame.f_code is values._nearest_file.__code__
-
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
+    return visited(work).count(values._nearest_file.__code__)
 
 
 def test_neither_a_new_agent_nor_a_turn_looks_for_each_setting_anew() -> None:
@@ -47,11 +34,14 @@ def test_a_setting_is_seen_as_soon_as_it_is_written(tmp_path: Path, monkeypatch:
     file = tmp_path / "pyproject.toml"
     file.write_text('[tool.connectagent]\nmodel = "one"\n', encoding="utf-8")
     assert setting("model") == "one"
-    with looking_once:
+
+    def changed() -> None:
         assert setting("model") == "one"
         file.write_text('[tool.connectagent]\nmodel = "two"\n', encoding="utf-8")
         os.utime(file, ns=(1, 1))
         assert setting("model") == "two"
+
+    looking_once(changed)
     file.unlink()
     assert project_file(tmp_path) is None
     assert setting("model") is None
@@ -60,9 +50,13 @@ def test_a_setting_is_seen_as_soon_as_it_is_written(tmp_path: Path, monkeypatch:
 def test_what_was_found_is_forgotten_where_the_work_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[tool.connectagent]\n", encoding="utf-8")
-    with pytest.raises(RuntimeError), looking_once, looking_once:
+
+    def failing() -> None:
         assert project_file() == tmp_path / "pyproject.toml"
-        raise RuntimeError("it failed")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        looking_once(lambda: looking_once(failing))
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "pyproject.toml").write_text("[tool.connectagent]\n", encoding="utf-8")

@@ -136,9 +136,8 @@ def find_handlers(
         PluginError: a plugin cannot be found or loaded, is named twice, requires another that the agent does not
             have, or a `"no:name"` matches none.
     """
-    with looking_once:
-        everything = [*process_wide(), *((item, CODE) for item in _flat(sources))]
-        model = model or setting("model")
+    named, model = looking_once(lambda: (process_wide(), model or setting("model")))
+    everything = [*named, *((item, CODE) for item in _flat(sources))]
     out = LeftOut(everything, BUILT_IN)
     found = [
         (handler, CODE if name in in_code else BY_DEFAULT)

@@ -136,9 +136,7 @@ def check_limits() -> None:
     Raises:
         ConfigError: one is no whole number.
     """
-    with looking_once:
-        limit("max_records", MAX_RECORDS)
-        limit("max_record_bytes", MAX_RECORD_BYTES)
+    looking_once(lambda: (limit("max_records", MAX_RECORDS), limit("max_record_bytes", MAX_RECORD_BYTES)))
 
 
 def limit(name: str, default: int) -> int | None:

@@ -267,10 +267,7 @@ class RecordLog(MemoryLog):
             return
         try:
             if self._file is None:
-                with looking_once:
-                    self._file = self._new_file()
-                    self._encoder.record = self._file.path
-                    _make_room(self._file.path)
+                self._file = looking_once(self._begin_file)
             self._file.append(text.encode("utf-8", "replace"))
         except Exception as error:
             self._failed = True
@@ -281,6 +278,13 @@ class RecordLog(MemoryLog):
             warn(self._agent, "record", error)
             if self._file is not None and is_given_up(self._agent):
                 self._file.give_up()
+
+    def _begin_file(self) -> RecordFile:
+        """A new file, and room for it among the others."""
+        file = self._new_file()
+        self._encoder.record = file.path
+        _make_room(file.path)
+        return file
 
     def _new_file(self) -> RecordFile:
         """The file of a session that begins, or is forked."""

@@ -10,16 +10,17 @@ import contextlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from connectagent.errors import ConfigError, did_you_mean, nearest
 
 if TYPE_CHECKING:
     from connectagent.settings.allowed import Asked
 
+T = TypeVar("T")
 SETTINGS: dict[str, str] = {
     "model": "the model of agents that name none, for example `claude-sonnet-4-5`",
     "dir": "where records and logs are written, instead of `.co` in the current folder",
@@ -115,21 +116,28 @@ def _settings_in(path: Path | None) -> dict[str, Any]:
         return {}
 
 
-class _LookingOnce(threading.local):
+class _Look(threading.local):
+    """What `looking_once` has found in this thread."""
+
     depth = 0
     known = False
     file: Path | None = None
 
-    def __enter__(self) -> None:
-        self.depth += 1
 
-    def __exit__(self, *raised: object) -> None:
-        self.depth -= 1
-        self.known = self.known and self.depth > 0
+_look = _Look()
 
 
-looking_once = _LookingOnce()
-"""`with looking_once:` meanwhile looks for the project's file once in this thread, and reads it anew if it changes."""
+def looking_once(work: Callable[[], T]) -> T:
+    """Do something that needs several settings, and look for the project's file once meanwhile, in this thread.
+
+    A file that changes is read anew. This is no context manager: Ctrl-C may skip what an `__exit__` in Python does.
+    """
+    _look.depth += 1
+    try:
+        return work()
+    finally:
+        _look.depth -= 1
+        _look.known = _look.known and _look.depth > 0
 
 
 def project_file(start: Path | None = None) -> Path | None:
@@ -137,12 +145,11 @@ def project_file(start: Path | None = None) -> Path | None:
 
     A stranger's is not read: the file and its folder must belong to the user or root.
     """
-    once = looking_once
-    if start is not None or not once.depth:
+    if start is not None or not _look.depth:
         return _nearest_file(start)
-    if not once.known:
-        once.file, once.known = _nearest_file(), True
-    return once.file
+    if not _look.known:
+        _look.file, _look.known = _nearest_file(), True
+    return _look.file
 
 
 def _nearest_file(start: Path | None = None) -> Path | None:
