@@ -287,34 +287,28 @@ def peek(arguments: dict[str, Any]) -> dict[str, Any]:
 
 def is_as_before(then: Any, value: Any) -> bool:
     """Whether one such argument is what it was when `peek_one` copied it."""
-    return same(then, _now(value))
-
-
-def _now(value: Any) -> Any:
-    """What `peek_one` copies, not copied."""
-    if isinstance(value, ToolCall):
-        return value.id, value.name, value.arguments, value.approved, value
-    if isinstance(value, list):
-        return [_now(call) or (None, None, None, False, call) for call in value]
-    if isinstance(value, LLMResponse):
-        return value.content, _now(value.tool_calls), value.provider_data, value
-    if isinstance(value, LLMRequest):
-        return id(value.messages), value.model, value.tools, value.options, value.messages, value
-    return None
+    return same(then, _form(value))
 
 
 def peek_one(value: Any) -> Any:
     """A comparable copy of one such argument."""
+    if isinstance(value, LLMRequest) and not same(value._tools_seen, value.tools):  # comparing costs less than a copy
+        value._tools_seen = clone(value.tools)
+    return _form(value, clone)
+
+
+def _form(value: Any, copied: Callable[[Any], Any] | None = None) -> Any:
+    """What is compared of one such argument; `copied` copies what can be edited in place."""
     if isinstance(value, ToolCall):
-        return value.id, value.name, clone(value.arguments), value.approved, value
+        return value.id, value.name, copied(value.arguments) if copied else value.arguments, value.approved, value
     if isinstance(value, list):
-        return [peek_one(call) or (None, None, None, False, call) for call in value]
+        return [_form(call, copied) or (None, None, None, False, call) for call in value]
     if isinstance(value, LLMResponse):
-        return value.content, peek_one(value.tool_calls), clone(value.provider_data), value
+        data = copied(value.provider_data) if copied else value.provider_data
+        return value.content, _form(value.tool_calls, copied), data, value
     if isinstance(value, LLMRequest):
-        if value._tools_seen is None or not same(value._tools_seen, value.tools):  # comparing costs less than a copy
-            value._tools_seen = clone(value.tools)
-        return id(value.messages), value.model, value._tools_seen, clone(value.options), value.messages, value
+        tools, options = (value._tools_seen, copied(value.options)) if copied else (value.tools, value.options)
+        return id(value.messages), value.model, tools, options, value.messages, value
     return None
 
 
