@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from connectagent.agents.agent import Agent
+    from connectagent.agents.batch import BatchLimits
     from connectagent.agents.keyed import KeyedSession
     from connectagent.agents.workflows import Loop, Parallel, Sequential
     from connectagent.builtin.xray import xray
@@ -86,6 +87,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "agents.agent": "Agent",
+    "agents.batch": "BatchLimits",
     "agents.keyed": "KeyedSession",
     "builtin.xray": "xray",
     "errors": "BatchStopped ConfigError ConnectAgentDeprecationWarning ConnectAgentError DivergenceError HandlerError "
@@ -111,6 +113,7 @@ _MODULES = {name: module for module, names in _HOME.items() for name in names.sp
 
 __all__ = [
     "Agent",
+    "BatchLimits",
     "BatchStopped",
     "ConfigError",
     "ConnectAgentDeprecationWarning",

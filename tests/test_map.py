@@ -15,7 +15,16 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, BatchStopped, Pause, Sequential, ToolRejected, before_each_tool, on_agent_closed
+from connectagent import (
+    Agent,
+    BatchLimits,
+    BatchStopped,
+    Pause,
+    Sequential,
+    ToolRejected,
+    before_each_tool,
+    on_agent_closed,
+)
 from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
 from connectagent.errors import ConfigError
 from connectagent.testing import ScriptedLLM, call
@@ -187,6 +196,19 @@ def test_a_limit_ends_it_and_says_so(limits: dict[str, Any], words: str) -> None
         for item in agent_of().map(prompts, 1, **limits):
             found.append(item)
     assert len(found) == {"max_failures": 2, "budget_usd": 3, "timeout_s": 0}[next(iter(limits))]
+
+
+def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> None:
+    items = list(agent_of().map(["ok", "fail"], 1))
+    failures, money, time_s = BatchLimits(max_failures=0), BatchLimits(budget_usd=0.01), BatchLimits(timeout_s=60)
+    assert [one.reached() for one in (failures, money, time_s)] == [None] * 3
+    for item in items:
+        for limits in (failures, money, time_s):
+            limits.count(item)
+    assert failures.reached() == "1 prompts have failed" and "are spent" in str(money.reached())
+    assert time_s.reached() is None and time_s.failures == 1
+    with pytest.raises(ConfigError, match="max_failures is a number from 0 on"):
+        BatchLimits(max_failures=True)
 
 
 @pytest.mark.parametrize(

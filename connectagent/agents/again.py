@@ -108,9 +108,9 @@ class Repeatable(AsyncMethods):
             BatchStopped: a limit was reached, after the items that ran.
             ConfigError: an argument cannot be used.
         """
-        from connectagent.agents.batch import Batch, Limits, in_order  # loads the reader of records
+        from connectagent.agents.batch import Batch, BatchLimits, in_order  # loads the reader of records
 
-        limits = Limits(max_failures, budget_usd, timeout_s)
+        limits = BatchLimits(max_failures, budget_usd, timeout_s)
         options = {"max_iterations": max_iterations, "output": output}
         items = Batch(self, prompts, concurrency, run, limits, options).items()
         return in_order(items) if ordered else items

@@ -90,21 +90,24 @@ class Gate:
 
 
 @dataclass
-class Limits:
-    """When a batch begins no more prompts.
+class BatchLimits:
+    """When a batch of prompts begins no more of them: `reached()` says why. Each item that has ended is counted.
 
     Args:
         max_failures: how many prompts may fail; None for any number.
         budget_usd: what those that this call takes may cost; the ones that run are finished.
-        timeout_s: how long it may take.
+        timeout_s: how long it may take, from now on.
+
+    Raises:
+        ConfigError: a limit is no number from 0 on.
     """
 
     max_failures: int | None = None
     budget_usd: float | None = None
     timeout_s: float | None = None
-    failures: int = 0
-    cost: float = 0.0
-    began: float = field(default_factory=time.monotonic)
+    failures: int = field(default=0, init=False)
+    cost: float = field(default=0.0, init=False)
+    _began: float = field(default_factory=time.monotonic, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("max_failures", "budget_usd", "timeout_s"):
@@ -123,7 +126,7 @@ class Limits:
             return f"{self.failures} prompts have failed"
         if self.budget_usd is not None and self.cost >= self.budget_usd:
             return f"${self.cost:.4f} of ${self.budget_usd:g} are spent"
-        if self.timeout_s is not None and time.monotonic() - self.began >= self.timeout_s:
+        if self.timeout_s is not None and time.monotonic() - self._began >= self.timeout_s:
             return f"{self.timeout_s:g} s are over"
         return None
 
@@ -147,7 +150,7 @@ class Batch:
         prompts: Any,
         concurrency: int,
         run: str | None,
-        limits: Limits,
+        limits: BatchLimits,
         options: dict[str, Any],
         then: Callable[[Item], float] | None = None,
     ) -> None:

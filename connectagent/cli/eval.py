@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from connectagent.agents.batch import Limits
+from connectagent.agents.batch import BatchLimits
 from connectagent.cli import prompts, script
 from connectagent.cli.eval_table import show
 from connectagent.cli.eval_variants import CHECKS, Variant, state_name, variants_of
@@ -106,7 +106,7 @@ class Evaluation:
         for variant in self.variants:  # what is wrong with one is said before another one has cost something
             with variant.agent(agent):
                 pass
-        limits = Limits(options["max_failures"], options["max_usd"])
+        limits = BatchLimits(options["max_failures"], options["max_usd"])
         with self.progress.shown(options["quiet"]):
             for variant in self.variants:
                 found: list[evals.Trial] = []

@@ -7,7 +7,7 @@ from contextlib import closing
 from hashlib import sha256
 from typing import Any
 
-from connectagent.agents.batch import Batch, Item, Limits
+from connectagent.agents.batch import Batch, BatchLimits, Item
 from connectagent.testing.evals.scoring import Check, scored
 from connectagent.testing.evals.trial import Case, Trial
 
@@ -18,7 +18,7 @@ def trials(
     checks: Sequence[Check],
     *,
     run: str,
-    limits: Limits,
+    limits: BatchLimits,
     repeat: int = 1,
     concurrency: int = 16,
 ) -> Iterator[Trial]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-from connectagent import Agent, BatchStopped, ConfigError, before_each_tool, before_llm, on_trace
+from connectagent import Agent, BatchLimits, BatchStopped, before_each_tool, before_llm, on_trace
 
 STOP_S = 60.0  # for turns to end after Ctrl-C: they are within a model call, or a tool
 _CALL: ContextVar[str] = ContextVar("call", default="")  # of `map`, whose item a thread takes
@@ -138,12 +138,12 @@ class Cluster:
             BatchStopped: a limit was reached, after the items that ran.
             ConfigError: an argument cannot be used.
         """
-        limits = _Limits(max_failures, budget_usd, timeout_s)
+        limits = BatchLimits(max_failures, budget_usd, timeout_s)
         items = self._items(_named(prompts), run, limits, {"max_iterations": max_iterations, "output": output})
         return _in_order(items) if ordered else items
 
     def _items(
-        self, prompts: Iterator[tuple[str, Any]], run: str, limits: _Limits, options: dict[str, Any]
+        self, prompts: Iterator[tuple[str, Any]], run: str, limits: BatchLimits, options: dict[str, Any]
     ) -> Iterator[Any]:
         waiting: dict[Any, int] = {}
         call, why = uuid.uuid4().hex, None
@@ -190,32 +190,7 @@ class Cluster:
         self.close()
 
 
-class _Limits:
-    """When no more prompts begin, as for `agent.map()`."""
-
-    def __init__(self, max_failures: int | None, budget_usd: float | None, timeout_s: float | None) -> None:
-        for name, value in (("max_failures", max_failures), ("budget_usd", budget_usd), ("timeout_s", timeout_s)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-                raise ConfigError(f"{name} is a number from 0 on, or None for no limit, not {value!r:.80}")
-        self._most, self._budget, self._timeout_s = max_failures, budget_usd, timeout_s
-        self._failures, self._spent, self._began = 0, 0.0, time.monotonic()
-
-    def count(self, item: Any) -> None:
-        self._failures += item.status == "error"
-        self._spent += item.spent
-
-    def reached(self) -> str | None:
-        """Why no more prompts begin; None while they do."""
-        if self._most is not None and self._failures > self._most:
-            return f"{self._failures} prompts have failed"
-        if self._budget is not None and self._spent >= self._budget:
-            return f"${self._spent:.4f} of ${self._budget:g} are spent"
-        if self._timeout_s is not None and time.monotonic() - self._began >= self._timeout_s:
-            return f"{self._timeout_s:g} s are over"
-        return None
-
-
-def _one(waiting: dict[Any, int], limits: _Limits) -> Any:
+def _one(waiting: dict[Any, int], limits: BatchLimits) -> Any:
     """The next item that has ended."""
     (done, *_), _ = ray.wait(list(waiting), num_returns=1)
     item = ray.get(done)
