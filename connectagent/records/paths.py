@@ -148,8 +148,7 @@ def is_given_up(agent: Any) -> bool:
 
 def _warnings_of(agent: Any) -> set[Any]:
     """The warnings about the agent's session, as pairs of `what` and reason."""
-    session, warned = _warned.get(agent, (None, set()))
-    if session is not agent.current_session:
-        warned = set()
-    _warned[agent] = (agent.current_session, warned)
-    return warned
+    known = _warned.get(agent)
+    if known is None or known[0] is not agent.current_session:
+        known = _warned[agent] = (agent.current_session, set())
+    return known[1]
