@@ -35,8 +35,9 @@ def data_folder(name: str) -> Path:
         OSError: it cannot be made.
     """
     base = co_folder()
-    folder, ignore, made = base / name, base / ".gitignore", not os.path.isdir(base)
-    if made or not os.path.isdir(folder):
+    folder, ignore, made = base / name, base / ".gitignore", False
+    if not os.path.isdir(folder):
+        made = not os.path.isdir(base)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (made or base.name == ".co") and not os.path.lexists(ignore):  # a user's own folder must not vanish from git
         with contextlib.suppress(OSError):
