@@ -26,7 +26,7 @@ QUICK = [
     "tests/test_providers_names.py",
     "tests/test_tool_schemas.py",
 ]
-QUICK_TOOLS = ["pytest", "hypothesis"]
+QUICK_TOOLS = ["pytest", "pytest-xdist", "hypothesis"]
 HEAVY = ["dbos", "local", "ray"]
 """Plugins with a large library; the rest is in the extra `all`."""
 
@@ -51,8 +51,9 @@ def work(session: nox.Session) -> Path:
 def run_tests(session: nox.Session, *arguments: str, folder: Path = ROOT) -> None:
     """Run tests: all of them in two processes, or as `nox -- ARGUMENTS` says."""
     session.install("pip", "setuptools")  # tests build and install, and uv's environments have neither
+    command = ["pytest", "-q", "-rfEs", "-p", "no:cacheprovider", *(session.posargs or arguments or ["-n", "2"])]
     with session.chdir(folder):
-        session.run("pytest", "-q", "-rs", "-p", "no:cacheprovider", *(session.posargs or arguments or ["-n", "2"]))
+        session.run(*command, interrupt_timeout=60)  # Ctrl-C: time to name what has failed so far
 
 
 def install_lowest(session: nox.Session, *extras: str) -> None:
