@@ -131,6 +131,7 @@ def test_show_tells_who_did_what_where() -> None:
     searcher(calls, "It is done.", plugins=[guard]).input("Find it")
     shown = log("show").stdout
     line = guard.__code__.co_firstlineno
+    bare = "".join(shown.replace("│", " ").split())  # a line is broken inside of a path that is longer than it
     for text in (
         "seeker · test/scripted",
         "turn 1 Find it",
@@ -143,7 +144,7 @@ def test_show_tells_who_did_what_where() -> None:
         "answered",
         "It is done.",
     ):
-        assert text in " ".join(shown.replace("│", " ").split()), text
+        assert text.replace(" ", "") in bare, text
     assert log("show", "--turn", "1").stdout.splitlines()[-1] == shown.splitlines()[-1]
     assert "has no turn 7; it has 1" in log("show", "--turn", "7").stderr
     (turn,) = json.loads(log("show", "--json").stdout)["turns"]
