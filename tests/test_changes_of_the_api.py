@@ -67,7 +67,7 @@ def test_a_handler_of_a_retired_hook_warns_at_its_own_line(folder: Path, monkeyp
 
     gone = ConnectAgentDeprecationWarning("before_plan is removed in 0.4: use before_llm")
     contract.spec("observe", retired=gone)(before_plan)
-    assert before_plan.connectagent_spec["warn_on_impl"] is gone  # type: ignore[attr-defined]
+    assert before_plan.contract.retired is gone  # type: ignore[attr-defined]
     monkeypatch.setitem(specs.CONTRACTS, "before_plan", before_plan.contract)  # type: ignore[attr-defined]
     monkeypatch.setitem(specs.PARAMETERS, "before_plan", ("agent",))
     with pytest.warns(ConnectAgentDeprecationWarning, match=r"removed in 0\.4: use before_llm") as caught:
@@ -107,10 +107,13 @@ def test_a_plugins_own_hook_can_be_retired_as_in_pluggy(folder: Path) -> None:
         def on_own_old(agent): ...
     """
     defined = module(folder, "own_hook_plugin", text)
-    with pytest.warns(ConnectAgentDeprecationWarning, match=r"gone in 2\.0"):
+    with pytest.warns(ConnectAgentDeprecationWarning, match=r"gone in 2\.0") as caught:
 
         @defined.on_own_old
         def handler(agent: Any) -> None: ...
+
+        agent(plugins=[handler], log=False)
+    assert [warned.filename for warned in caught] == [__file__]  # once, where the handler stands
 
 
 @pytest.mark.parametrize("project", ["connectagent", "other"])
