@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import textwrap
 import warnings
@@ -15,7 +16,7 @@ import pytest
 import connectagent
 from connectagent import Agent, ConnectAgentDeprecationWarning, HandlerError, after_llm
 from connectagent.cli import main
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, PluginError
 from connectagent.hooks import contract, specs
 from connectagent.hooks.distributions import _fits
 from connectagent.records import read_record
@@ -148,6 +149,13 @@ def test_a_function_that_only_pluggys_marker_marks_is_refused(project: str, form
     with pytest.raises(HandlerError, match="would never run: mark it with @before_each_tool") as caught:
         agent(plugins=[plugin], log=False)
     assert f"pluggy.HookimplMarker('{project}')" in str(caught.value) and ".py:" in str(caught.value)
+
+
+def test_a_module_that_marks_no_function_is_named_with_its_file(folder: Path) -> None:
+    plugin = module(folder, "empty_plugin", "def note(agent): ...\n")
+    said = re.escape(f"module 'empty_plugin' ({folder / 'empty_plugin.py'}) is not marked for a hook")
+    with pytest.raises(PluginError, match=said):
+        agent(plugins=[plugin], log=False)
 
 
 # -- versions that plugins need --------------------------------------------------------------------
