@@ -45,10 +45,9 @@ from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.options import Configured, configured, made_with
 from connectagent.hooks.sources import all_options
 from connectagent.hooks.specs import HOOKS
-from connectagent.settings import check_file, looking_once, named_plugins, overrides, setting
+from connectagent.settings import SHADOW, check_file, looking_once, named_plugins, overrides, setting
 
 BUILT_IN = ("record", "textlog", "console", "xray", "trust")
-SHADOW = "shadow:"
 GUARDING = ("before_tools", "before_each_tool", "around_tool")  # the hooks that can keep a tool from running
 _used: list[Any] = []  # no context variable: it would not reach agents made in other threads
 _announced: set[str] = set()
