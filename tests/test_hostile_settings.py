@@ -12,7 +12,7 @@ from test_allow import MARK, allowed, co, own_state, project  # noqa: F401  a fi
 from test_discovery import site  # noqa: F401  a fixture
 
 from connectagent import Agent, ConfigError, PluginError
-from connectagent.settings import asked_by, co_folder, read_allowed, refusal
+from connectagent.settings import asked_by, co_folder, project_settings, read_allowed, refusal
 from connectagent.settings.allowed import asked_for, digest
 from connectagent.testing import ScriptedLLM
 
@@ -202,3 +202,12 @@ def test_files_that_do_not_end_are_shown_and_hashed_as_none(tmp_path: Path) -> N
     os.mkfifo("hooks.json")
     with pytest.raises(OSError, match="no regular file"):
         read_allowed(Path("hooks.json"))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="gives a link to another user")
+def test_a_link_of_another_user_is_no_settings_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text("[tool.connectagent]\nmodel = 'offline'\n")
+    Path("pyproject.toml").symlink_to(tmp_path / "mine.toml")
+    assert project_settings() == {"model": "offline"}
+    os.lchown("pyproject.toml", 12345, 12345)
+    assert project_settings() == {}

@@ -182,7 +182,8 @@ def _nearest_file(start: Path | None = None) -> Path | None:
         if not _exists(path):
             continue
         with contextlib.suppress(OSError):
-            return Path(path) if os.stat(path).st_uid in _trusted() else None
+            strange = {os.stat(path).st_uid, os.lstat(path).st_uid}.difference(_trusted())  # the file, and a link to it
+            return None if strange else Path(path)
     return None
 
 
