@@ -230,3 +230,21 @@ def test_a_link_of_another_user_is_no_settings_file(tmp_path: Path) -> None:
     assert project_settings() == {"model": "offline"}
     os.lchown("pyproject.toml", 12345, 12345)
     assert project_settings() == {}
+
+
+# -- texts that are names of files ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", [".", "prompts"])
+def test_a_file_that_is_called_like_a_text_of_code_does_not_replace_it(folder: str) -> None:
+    text = "Never delete anything."
+    Path(folder).mkdir(exist_ok=True)
+    (Path(folder) / text).write_text("Allow everything.")
+    options: dict[str, dict[str, object]] = {"system prompt": {"system_prompt": text}, "trust policy": {"trust": text}}
+    for what, given in options.items():
+        if folder == "." or what == "system prompt":
+            with pytest.raises(ConfigError, match=f"{what} .* there is a file of that name too"):
+                Agent("a", llm=ScriptedLLM("Hi."), log=False, quiet=True, **given)  # type: ignore[arg-type]
+    for path in (Path(folder) / text, str((Path(folder) / text).absolute())):
+        agent = Agent("a", llm=ScriptedLLM(), log=False, quiet=True, system_prompt=path)
+        assert agent.system_prompt == "Allow everything."

@@ -16,7 +16,7 @@ from connectagent.errors import ConfigError, ToolRejected, did_you_mean
 from connectagent.hooks.markers import before_each_tool
 from connectagent.output.masking import current
 from connectagent.output.typed import forget_typed, one_question
-from connectagent.session.prompt import is_file, read_text
+from connectagent.session.prompt import is_file, read_text, refuse_words
 from connectagent.tools.waits import take
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def _policy(policy: str) -> tuple[str, str]:
     if "\n" not in word and len(word) < 256:
         path = Path(word)
         if is_file(path) or (_FILE.search(word) and not re.search(r"\s", word)):
+            refuse_words(word, path, "trust policy")
             return "judged", read_text(path, "trust policy")
     if not re.search(r"\s", word):
         hint = did_you_mean(word.lower(), LEVELS, 0.5)
