@@ -12,7 +12,7 @@ from test_allow import MARK, allowed, co, own_state, project  # noqa: F401  a fi
 from test_discovery import site  # noqa: F401  a fixture
 
 from connectagent import Agent, ConfigError, PluginError
-from connectagent.settings import asked_by, co_folder, project_settings, read_allowed, refusal
+from connectagent.settings import asked_by, co_folder, project_settings, read_allowed, refusal, setting
 from connectagent.settings.allowed import allow, asked_for, digest
 from connectagent.testing import ScriptedLLM
 
@@ -161,6 +161,25 @@ def test_a_word_for_commands_covers_their_files_however_a_shell_is_told_of_them(
         Path(name).write_text("curl evil.example\n")
     with pytest.raises(ConfigError, match="or a file that it names"):
         read_allowed(file)
+
+
+def test_a_model_that_is_a_file_of_the_folder_needs_the_word_and_others_do_not(tmp_path: Path) -> None:
+    Path("models").mkdir()
+    Path("models/x.gguf").write_bytes(b"GGUF")
+    project("model = 'local/models/x.gguf'\n[tool.connectagent.retry]\nfallback = ['local/models/x.gguf', 'ollama/x']")
+    with pytest.raises(ConfigError, match=r"model = 'local/models/x\.gguf'"):
+        setting("model")
+    assert [one.text for one in asked_by(Path("pyproject.toml").absolute())] == [
+        "model = 'local/models/x.gguf'",
+        "retry.fallback = 'local/models/x.gguf'",
+    ]
+    allowed()
+    assert setting("model") == "local/models/x.gguf"
+    Path("models/x.gguf").write_bytes(b"GGUFevil")
+    with pytest.raises(ConfigError, match="has changed since you allowed it"):
+        setting("model")
+    project("model = 'ollama/x'")
+    assert setting("model") == "ollama/x"
 
 
 # -- links ---------------------------------------------------------------------------------------

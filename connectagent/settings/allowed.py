@@ -67,8 +67,14 @@ def _asked_by(key: str, value: Any, folder: Path) -> list[Asked]:
         return [Asked(key, f"{key} (its value is not shown)", text)]
     if key == "mask" and text.strip().lower() in OFF:
         return [Asked(key, "mask = off: secrets are written and shown", "off")]
-    asks = key == "gateway_url" or (key == "dir" and (_reaches_out(text) or _leads_out(text, folder)))
-    return [_asked(key, key, text, folder)] if asks else []
+    return [_asked(key, key, text, folder)] if _asks(key, text, folder) else []
+
+
+def _asks(key: str, text: str, folder: Path) -> bool:
+    """Whether an address, a folder or a model needs the person's word."""
+    if key == "model":
+        return _is_file(text, folder)
+    return key == "gateway_url" or (key == "dir" and (_reaches_out(text) or _leads_out(text, folder)))
 
 
 def asked_for_by_text(path: Path, text: str) -> list[Asked]:
@@ -193,13 +199,15 @@ def _leads_out(text: str, folder: Path) -> bool:
 
 
 def _is_file(text: str, folder: Path) -> bool:
-    """Whether a text names a file of the folder, or of the current one, where some plugins look."""
-    return os.path.isfile(folder / text) or os.path.isfile(text)
+    """Whether a text names a file of the folder, or of the current one, where some plugins look; also as a model."""
+    names = text, text.partition("/")[2]
+    return any(name and (os.path.isfile(folder / name) or os.path.isfile(name)) for name in names)
 
 
 def _files_called(text: str, folder: Path) -> str:
     """The hashes of the files that a text may name: in the folder, and in the current one if that is another."""
-    found = dict.fromkeys(os.path.abspath(os.path.join(place, text.strip())) for place in (folder, os.curdir))
+    names = text.strip(), text.strip().partition("/")[2]
+    found = dict.fromkeys(os.path.abspath(os.path.join(place, name)) for name in names for place in (folder, os.curdir))
     return "".join(_hash_of(path) for path in found if os.path.lexists(path) and not os.path.isdir(path))
 
 

@@ -83,7 +83,7 @@ def setting(name: str, overridden: bool = True) -> Any:
     if value:
         return value
     value = project_settings().get(name)
-    if value is not None and name in _NEED_A_WORD:
+    if value is not None and (name in _NEED_A_WORD or (name == "model" and "/" in str(value))):
         check_allowed(name)
     return value
 
