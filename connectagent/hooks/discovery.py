@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from connectagent.hooks.entry_points import (
     undeclared,
 )
 from connectagent.hooks.files import module_from_path
-from connectagent.hooks.handler import Handler, event_of, name_of, where
+from connectagent.hooks.handler import Handler, described, event_of, is_function, name_of
 from connectagent.hooks.left_out import (
     BY_DEFAULT,
     CODE,
@@ -343,7 +342,7 @@ def _handlers(thing: Any, plugin: str, version: str | None, builtin: bool = Fals
     functions: list[Any] = [thing] if marks_of(thing) else list(_members(thing))
     options = more.pop("options", None) or ({} if builtin else made_with(thing))
     for function in functions:
-        called = function if _is_function(function) else function.__call__
+        called = function if is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
             made = adapted(called, hook) if event_of(function) else called
             yield Handler(hook, made, opts, plugin, version, builtin, thing=thing, options=options, **more)
@@ -359,29 +358,24 @@ def _handlers_of_installed(plugin: Installed, options: Mapping[str, Any] | None 
     return guarded(plugin, listed)  # type: ignore[no-any-return]
 
 
-def _is_function(function: Any) -> bool:
-    return inspect.isroutine(function) or isinstance(function, functools.partial)
-
-
 def _members(thing: Any) -> Iterator[Callable[..., Any]]:
     if isinstance(thing, type):
         raise PluginError(f"{thing.__qualname__} is a class; a plugin is an object: write {thing.__qualname__}()")
-    members = [] if _is_function(thing) else list(marked_members(thing))
+    members = [] if is_function(thing) else list(marked_members(thing))
     if not members:
-        what = f"function {name_of(thing)!r}" if _is_function(thing) else f"{type(thing).__name__} {thing!r:.80}"
-        place = "{}:{}".format(*where(thing)) if callable(thing) else "?"
+        what = described(thing)
         if event := event_of(thing):
             known = ", ".join(CONNECTONION)
-            raise PluginError(f"{what} ({place}) is for ConnectOnion's event {event!r}; those with a hook are: {known}")
+            raise PluginError(f"{what} is for ConnectOnion's event {event!r}; those with a hook are: {known}")
         raise PluginError(
-            f"{what} ({place}) is not marked for a hook.{_meant(thing)}\n"
+            f"{what} is not marked for a hook.{_meant(thing)}\n"
             "A plugin is a marked function (@after_tools), a list of them, a module, an object or an installed name."
         )
     yield from members
 
 
 def _meant(thing: Any) -> str:
-    for name in [getattr(thing, "__name__", ""), *(() if _is_function(thing) else dir(thing))]:
+    for name in [getattr(thing, "__name__", ""), *(() if is_function(thing) else dir(thing))]:
         if near := nearest(str(name), HOOKS, 0.7):
             return f" Did you mean to decorate {name!r} with @{near}?"
     return ""
@@ -391,6 +385,6 @@ def plugin_name(thing: Any) -> str:
     """The name of a plugin that was not installed."""
     if isinstance(thing, ModuleType):
         return thing.__name__.rpartition(".")[2]
-    if _is_function(thing):
+    if is_function(thing):
         return name_of(thing)
     return str(getattr(thing, "name", None) or type(thing).__name__)
