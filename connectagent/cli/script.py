@@ -20,7 +20,7 @@ from connectagent.hooks.left_out import for_all
 from connectagent.hooks.options import from_text
 from connectagent.records.own import is_own
 from connectagent.records.read import refuse_odd
-from connectagent.settings import co_folder, overrides, project_folder
+from connectagent.settings import co_folder, overrides, plugin_file, project_folder
 
 NAME = "connectagent_script"  # no name that the script or its imports use
 
@@ -66,10 +66,8 @@ def apply(
 def placed(name: Any) -> Any:
     """A plugin of the command line, a file by its whole path."""
     name = from_text(name) if isinstance(name, str) else name
-    if not isinstance(name, str) or not name.endswith(".py"):
-        return name
-    mode = "shadow:" if name.startswith("shadow:") else ""
-    return mode + os.path.abspath(name.removeprefix(mode))
+    file = plugin_file(name) if isinstance(name, str) else None
+    return name if file is None else file[0] + os.path.abspath(file[1])
 
 
 def load(path: str, whole_traceback: bool = False) -> ModuleType:

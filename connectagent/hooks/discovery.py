@@ -23,9 +23,8 @@ from connectagent.hooks.entry_points import (
     load,
     named,
     normalized,
-    options_of,
-    options_place,
     own_name,
+    refuse_options_of_settings,
     undeclared,
 )
 from connectagent.hooks.files import module_from_path
@@ -44,11 +43,11 @@ from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.options import Configured, configured, made_with
 from connectagent.hooks.sources import all_options
 from connectagent.hooks.specs import HOOKS
-from connectagent.settings import check_file, looking_once, named_plugins, overrides, setting
+from connectagent.settings import SHADOW, check_file, looking_once, named_plugins, overrides, setting
 
 BUILT_IN = ("record", "textlog", "console", "xray", "trust")
-SHADOW = "shadow:"
-GUARDING = ("before_tools", "before_each_tool", "around_tool")  # the hooks that can keep a tool from running
+DECIDING = ("before_tools", "before_each_tool")  # the hooks that decide about a call
+GUARDING = (*DECIDING, "around_tool")  # the hooks that can keep a tool from running
 _used: list[Any] = []  # no context variable: it would not reach agents made in other threads
 _announced: set[str] = set()
 
@@ -209,7 +208,8 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
     """The handlers of a plugin that is named in a place.
 
     Raises:
-        PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard named in code.
+        PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard that code or the
+            command line names.
         ConfigError: the project's file names code that the person has not allowed.
     """
     bare, plugin = _bare(item), None
@@ -221,12 +221,10 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
     for handler in handlers:
         own = getattr(handler.thing, "inherited", True) is False
         handler.local = own or _key(item) in map(_key, _flat(on_events))
-    guards = any(handler.hook in GUARDING and not handler.shadowed for handler in handlers)
-    if plugin is not None and place in IN_CODE and guards and options_of(plugin):
-        raise PluginError(
-            f"{options_place(plugin)} gives options to plugin {plugin.name!r}, which code names and which may guard "
-            f"tools. Give them in code, plugins=[({plugin.name!r}, {{...}})], or name the plugin in settings only"
-        )
+    # What the person adds with `around_tool` only counts or measures, and most projects set its options.
+    guarding = GUARDING if place in IN_CODE else DECIDING if place == PERSON else ()
+    if plugin is not None and any(handler.hook in guarding and not handler.shadowed for handler in handlers):
+        refuse_options_of_settings(plugin, by_code=place in IN_CODE)
     return handlers
 
 

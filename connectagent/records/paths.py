@@ -15,7 +15,7 @@ from typing import Any
 from connectagent.output.masking import current
 from connectagent.output.text import clean
 from connectagent.records.disk import folder_to_disk
-from connectagent.settings import co_folder, enabled
+from connectagent.settings import co_folder, enabled, leads_out
 
 # What Windows takes for a device, whatever comes behind the dot.
 _DEVICE = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9¹²³])(\.|$)", re.IGNORECASE)
@@ -32,10 +32,12 @@ def data_folder(name: str) -> Path:
         name: the folder's name; a plugin takes its own.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or is a link that leads out of the project.
     """
     base = co_folder()
     folder, ignore, made = base / name, base / ".gitignore", False
+    if leads_out(folder):
+        raise OSError(errno.ELOOP, "it is a link that leads out of the project", str(folder))
     if not os.path.isdir(folder):
         made = not os.path.isdir(base)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
