@@ -38,6 +38,16 @@ def agent_of(rounds: int, **options: Any) -> Agent:
     return Agent("long", [look], "Be good.", llm=llm, quiet=True, max_iterations=rounds + 1, **options)
 
 
+def resume(path: Path, rounds: int) -> None:
+    """Go on with the one turn of a record, cut off before its last line."""
+    text = path.read_text("utf-8")
+    cut = path.with_name("cut.yaml")
+    cut.write_text(text[: text.rindex("  - ", 0, text.index("\n  model: "))], "utf-8")
+    agent = agent_of(rounds)
+    agent.llm = ScriptedLLM("Done.")
+    assert agent.resume(cut) == "Done."
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Records of sessions of different lengths."""
@@ -107,6 +117,7 @@ WAYS: dict[str, Callable[[Path, int], Any]] = {
     "replay without one": lambda path, rounds: replay(path),
     "log show": lambda path, rounds: command("log", "show", str(path)),
     "blame": lambda path, rounds: command("blame", str(path)),
+    "resume": resume,
     "log show --full": lambda path, rounds: command("log", "show", "--full", str(path)),
     "log request": lambda path, rounds: command("log", "request", str(path), "--json"),
     "log export --to html": lambda path, rounds: command("log", "export", "--to", "html", str(path)),
