@@ -103,21 +103,22 @@ def enabled(name: str) -> bool:
     return False
 
 
-def co_folder() -> Path:
-    """The folder of records and logs: `.co`, or the setting `dir`. It need not exist.
+def co_folder(inside: str = "") -> Path:
+    """The folder of records and logs, `.co` or the setting `dir`, or what is in it. It need not exist.
+
+    Args:
+        inside: the name of a file or folder in it.
 
     Raises:
-        ConfigError: `.co` is a link that leads out of the project, or `setting("dir")` raises.
+        ConfigError: it is a link that leads out of the project, or `setting("dir")` raises.
     """
     named = setting("dir")
     folder = Path(os.path.abspath(os.path.expanduser(str(named or ".co"))))
-    if not named and leads_out(folder):
-        target = os.path.realpath(folder)
-        raise ConfigError(
-            f"{folder} is a link that leads out of the project, to {target}, so that it is not used. "
-            f"If it is meant: CONNECTAGENT_DIR={target}"
-        )
-    return folder
+    for path in (*([] if named else [folder]), *([folder / inside] if inside else [])):
+        if leads_out(path):
+            problem = f"{path} is a link that leads out of the project, to {os.path.realpath(path)}: it is not used."
+            raise ConfigError(f"{problem} If it is meant: CONNECTAGENT_DIR={os.path.realpath(folder)}")
+    return folder / inside
 
 
 def leads_out(path: Path) -> bool:
