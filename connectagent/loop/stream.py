@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from connectagent.data import TraceEntry
 from connectagent.loop.ending import Ending
-from connectagent.session.conversation import PROGRAM
+from connectagent.session.observers import PROGRAM
 from connectagent.tools.waits import end_of, next_of
 
 Events = Generator[TraceEntry, None, None]

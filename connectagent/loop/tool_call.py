@@ -165,6 +165,7 @@ class ToolRun:
         turn, conversation = self.turn, self.turn.conversation
         if self._traced:
             conversation.answer(self.call, self.entry["result"])
+            turn.between.behind(f"{self.id}/tool1")
         else:
             self.entry["id"] = f"{self.id}/tool1"
             conversation.place(self.call, self.entry)
@@ -207,6 +208,7 @@ class ToolRun:
         line = turn.closing(id)
         if line is not None:
             turn.conversation.amend(self.call, self.entry, **line["value"])
+            turn.between.behind(id)
             self.error = self._raised(id, line["value"])
             self._end_again(line["value"])
             return
@@ -237,6 +239,8 @@ class ToolRun:
             change = {"type": "change", "by": by, "of": "tool_execution", "call_id": self.call.id, "value": value}
             ended = changed.get("status") != "interrupted"  # else a resumed turn looks whether it may run again
             turn.conversation.trace({**change, "id": id} if ended else change)
+        else:
+            turn.between.behind(id)
 
 
 def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
