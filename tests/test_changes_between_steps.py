@@ -174,3 +174,36 @@ def test_a_turn_that_waits_keeps_what_was_changed_between_its_steps(
     later = Case("nobody", what).agent()
     later.resume(record)
     assert later.session["messages"] == agent.session["messages"] and later.state == agent.state
+
+
+def boss() -> Agent:
+    child = Agent("child", [work], llm=Model(), quiet=True)
+
+    class Asking(Model):
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            self.problems += conversation_problems(messages)
+            asked = any(message.get("tool_calls") for message in messages)
+            return LLMResponse("Done." if asked else None, [] if asked else [call("child", prompt="Do it.")])
+
+    return Agent("boss", [child], llm=Asking(), quiet=True)
+
+
+def test_what_the_consumer_changes_while_an_inner_agent_works_is_the_programs_and_stays(folder: Path) -> None:
+    agent, told = boss(), list[str]()
+    for event in agent.stream("Go"):
+        if event.get("author") == "child" and event["type"] in TOLD:
+            told.append(f"{len(told)} {event['type']}")
+            CHANGES["state"](agent.session, told[-1])
+            CHANGES["messages"](agent.session, told[-1])
+    assert seen(agent.session) == [*told, *told] and len(told) >= 7
+    lines = Path(str(agent.record)).read_text("utf-8").splitlines(keepends=True)
+    end = max(number for number, line in enumerate(lines) if line.startswith("  - "))
+    changes = [json.loads(line[4:]) for line in lines[: end + 1] if '"index"' in line or '"state_delta"' in line]
+    assert {entry["by"].get("plugin") for entry in changes if entry.get("branch") == "boss"} == {"(program)"}
+    for cut in [number for number, line in enumerate(lines) if '"(program)"' in line and number <= end]:
+        path = folder / f"boss_{cut}.yaml"
+        path.write_text("".join(lines[: cut + 1]), "utf-8")
+        other = boss()
+        assert other.resume(path) == "Done." and other.llm.problems == []  # type: ignore[attr-defined]
+        assert sorted(seen(other.session)) == sorted(written(lines[: cut + 1])), cut
+        assert other.state["worked"] == [1, 2, 3]

@@ -138,18 +138,29 @@ class Lockstep:
         if entry.get("by") is not self._by:  # the consumer knows what it did itself
             self._hand_over(agent, entry)
 
+    def _changeable(self, agent: Any) -> list[Any]:
+        """The agents whose sessions the consumer may change now: of the item, and the one it streams, if that waits."""
+        own = self._agent
+        if own is agent or own.turn is None or own.turn.ident != threading.get_ident():
+            return [agent]
+        own.boundary.settle()
+        return [agent, own]
+
     def _hand_over(self, agent: Any, item: TraceEntry) -> None:
         """Hand an item to the consumer, and wait until it asks for the next. Ends the turn if the consumer has left."""
         if self.is_consumer():  # it uses the agent itself, between two items
             return
+        agents = self._changeable(agent)
         with self._handing_over:
             waited = not self._closing
             if waited:
-                agent.conversation.snapshot.sync()
+                for one in agents:
+                    one.conversation.snapshot.sync()
                 self._give(item)
                 self._wait()
         if waited:
-            agent.conversation.take_changes(self._by)
+            for one in agents:
+                one.conversation.take_changes(self._by)
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt
