@@ -95,7 +95,7 @@ class Beside:
             self._asked.add(job)
         self._jobs.put(job)
         try:
-            return waiting(job.result)
+            return waiting(job.result, self.turn.listeners)
         finally:
             self._asked.discard(job)
 
@@ -319,8 +319,8 @@ class Body:
 
     def bring_home(self) -> None:
         """Apply the changes to the session, on the turn's own thread."""
-        changes, self.changes = self.changes, []
-        self.turn.bring_home(changes, self.home)
+        while self.changes:  # one by one: Ctrl-C may come in between
+            self.turn.bring_home([self.changes.pop(0)], self.home)
 
     # -- agents inside -------------------------------------------------------------------------
 

@@ -258,12 +258,13 @@ class _Batch:
             run.keep([*changes, {"by": by, **left}] if left else changes)
 
     def _cut(self, runs: list[ToolRun]) -> None:
-        """After Ctrl-C: stop what can be stopped, and let the handlers around all bodies finish, in order."""
+        """After Ctrl-C: stop what can be stopped, and let the others come home with their handlers, in order."""
         for again in (False, True):
             self._beside.cut(again)
             try:
                 for run in runs:
-                    if (stack := self._stacks.get(id(run))) is not None and stack.is_running:
+                    stack = self._stacks.get(id(run))
+                    if stack is not None and (stack.is_running or stack.body.changes):
                         self._bring_home(run, stack)
                 return
             except KeyboardInterrupt:

@@ -70,7 +70,7 @@ class Lockstep:
 
     def __init__(self, agent: Any, turn: Callable[[], Any]) -> None:
         self._agent, self._turn = agent, turn
-        self._asked: SimpleQueue[None] = SimpleQueue()  # with these two the threads wait for each other; unlike locks
+        self._asked: SimpleQueue[Any] = SimpleQueue()  # with these two the threads wait for each other; unlike locks
         self._items: SimpleQueue[Any] = SimpleQueue()  # Ctrl-C cannot leave them half-way
         self._handing_over = threading.Lock()  # tools may cause entries from threads of their own
         self._thread: threading.Thread | None = None
@@ -125,6 +125,10 @@ class Lockstep:
         """Wait until the consumer asks for the next item."""
         self._asked.get()
 
+    def unread(self) -> contextlib.AbstractContextManager[None]:
+        """While code of the turn in the consumer's thread waits for the turn, that does not wait for the consumer."""
+        return contextlib.nullcontext()
+
     def is_own_thread(self) -> bool:
         """Whether this is the thread of the streamed turn."""
         return threading.current_thread() is self._thread
@@ -151,7 +155,7 @@ class Lockstep:
         if self.is_consumer():  # it uses the agent itself, between two items
             return
         agents = self._changeable(agent)
-        with self._handing_over:
+        with self.unread(), self._handing_over:
             waited = not self._closing
             if waited:
                 for one in agents:

@@ -66,7 +66,7 @@ class ToolRun:
         """Place the result of the body, if the round ends before it is settled."""
         if "status" in self.entry and not self._traced:
             self.turn.conversation.answer(self.call, self.entry["result"])
-            place = {} if self.entry["status"] == "interrupted" else {"id": f"{self.id}/tool1"}
+            place = {} if self.entry["status"] == "interrupted" else {"id": f"{self.id}/tool1", "unsettled": True}
             self.turn.conversation.trace_quietly({**self.entry, **place})
 
     def stopped(self, error: BaseException) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -48,11 +48,18 @@ HERE: list[Callable[[], AbstractContextManager[None]]] = []
 """`blocking` of `tools.loops`, when that has been loaded: before, no coroutine of a tool has run."""
 
 
-def waiting(work: Callable[[], Any]) -> Any:
-    """Do what may wait for coroutines; an event loop that runs in this thread stands still meanwhile."""
-    if not HERE:
-        return work()
-    with HERE[0]():
+def waiting(work: Callable[[], Any], streams: Iterable[Any] = ()) -> Any:
+    """Do what may wait for coroutines; an event loop that runs in this thread stands still meanwhile.
+
+    Args:
+        work: what to do.
+        streams: of the turn that it waits for: it does not wait for a consumer in this thread meanwhile.
+    """
+    with ExitStack() as waits:
+        for stream in streams:
+            waits.enter_context(stream.unread())
+        if HERE:
+            waits.enter_context(HERE[0]())
         return work()
 
 
