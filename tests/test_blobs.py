@@ -275,6 +275,18 @@ def test_a_count_of_sessions_that_was_spoilt_costs_no_session(state: str, monkey
     assert not old.exists()
 
 
+def test_the_count_of_sessions_goes_on_behind_older_counts_and_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = session(age_s=2 * DAY)
+    state = old.parent.parent / ".sessions"
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "1")
+    state.write_text("20\n....................\n2\n.")
+    session()
+    assert state.read_text().endswith("\n2\n..") and old.exists()
+    state.write_text("\n20\n" + "." * 5000 + "\n2\n..")
+    session()
+    assert not old.exists() and state.stat().st_size < 50
+
+
 def test_only_records_go_and_only_they_count(folder: Path) -> None:
     old = session(age_s=DAY)
     (folder / "elsewhere.yaml").write_bytes(old.read_bytes())

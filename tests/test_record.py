@@ -497,8 +497,10 @@ def test_a_folder_that_may_not_be_written_costs_one_warning() -> None:
             (folder / path).mkdir(parents=True)
             (folder / path).chmod(0o555)
         folder.chmod(0o755)
-        user = "import os; os.getuid() or os.setuid(65534)\n"  # root may write everywhere
-        code = "from record_agents import worker\nagent = worker()\n" + user
+        # A first turn imports what a turn needs: after the change of user Python's own modules may be unreadable.
+        code = "import os; from record_agents import worker; os.environ['CONNECTAGENT_DIR'] = 'first'\n"
+        code += "worker().input('None.'); del os.environ['CONNECTAGENT_DIR']\nagent = worker()\n"
+        code += "os.getuid() or os.setuid(65534)\n"  # root may write everywhere
         error = run(code + "assert agent.input('One.') == agent.input('Two.') == 'All of it is done.'", folder)
         assert error.count("\n") == 1
         assert "Permission denied" in error

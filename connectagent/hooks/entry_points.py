@@ -276,6 +276,21 @@ def table_names(plugin: Installed) -> tuple[str, str, str]:
     return normalized(plugin.name), own, own.removeprefix(PREFIX)
 
 
+def refuse_options_of_settings(plugin: Installed, by_code: bool) -> None:
+    """Refuse options of the project for a guard that code or the command line names: they could widen it.
+
+    Raises:
+        PluginError: there are some.
+    """
+    if options_of(plugin):
+        named = "code" if by_code else "the command line"
+        there = f"in code, plugins=[({plugin.name!r}, {{...}})]" if by_code else f"there, -p {plugin.name}:OPTION=VALUE"
+        raise PluginError(
+            f"{options_place(plugin)} gives options to plugin {plugin.name!r}, which {named} names and which may guard "
+            f"tools. Give them {there}, or name the plugin in settings only"
+        )
+
+
 def options_place(plugin: Installed) -> str:
     """The place of a plugin's options, for errors."""
     return f"{project_file() or 'pyproject.toml'}: [tool.connectagent.{plugin.name}]"

@@ -100,8 +100,9 @@ class Lockstep:
         """Let the turn end, without handing out more items."""
         self._closing = True
         self._asked.put(None)
-        if self._thread not in (None, threading.current_thread()) and self._thread.ident:
-            end_of(self._thread)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.ident:
+            end_of(thread)
 
     # -- in the turn's thread ------------------------------------------------------------------
 
