@@ -154,7 +154,7 @@ class Journal:
     def _begin_again(self, id: str, number: int) -> None:
         """Void what an operation changed, except what its finished handlers did, and the handling of its error."""
         for known in (self.closed, self.bodies, self.left):
-            known.pop(id, None)  # type: ignore[attr-defined]
+            known.pop(id, None)
         part = self.parts.get(id, -1)
         over = self.lines[part].get("over", []) if part >= 0 else []
         for at, line in enumerate(self.lines[:number]):
