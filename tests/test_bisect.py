@@ -627,10 +627,12 @@ def test_without_pip_the_command_that_brings_it_is_told(project: Path, tmp_path:
     with zipfile.ZipFile(wheel(tmp_path, "1.0", "Be kind.")) as archive:
         archive.extractall(environment.site)
     done = environment.co("bisect", "last", "--bad", "calls refund", "--versions", "tone=0.9..1.0")
-    assert done.returncode == 2 and done.stderr.startswith(
-        f"error: --versions tone=... asks pip for the releases, and {environment.python} has no pip. "
-        f"Run {environment.python} -m ensurepip, or uv pip install --python {environment.python} pip\n"
-    ), done.stderr
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[:3] == [
+        f"error: --versions tone=... asks pip for the releases, and {environment.python} has none. Run one of:",
+        f"{environment.python} -m ensurepip",
+        f"uv pip install --python {environment.python} pip",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,15 @@ from typing import Any
 
 import pytest
 
+import connectagent.cli.view.page as page
 import connectagent.records.parts as parts
 import connectagent.session.snapshot as snapshot
-from connectagent import Agent, LLMResponse, ToolCall
+from connectagent import Agent, LLMRequest, LLMResponse, ToolCall, before_llm
 from connectagent.cli import main
 from connectagent.records import sent
+from connectagent.records.read import read_lazily
+from connectagent.records.requests import Request
+from connectagent.records.watched import watched_agents
 from connectagent.testing import ScriptedLLM
 from connectagent.testing.replay.replay import replay
 
@@ -34,6 +38,16 @@ def agent_of(rounds: int, **options: Any) -> Agent:
     return Agent("long", [look], "Be good.", llm=llm, quiet=True, max_iterations=rounds + 1, **options)
 
 
+def resume(path: Path, rounds: int) -> None:
+    """Go on with the one turn of a record, cut off before its last line."""
+    text = path.read_text("utf-8")
+    cut = path.with_name("cut.yaml")
+    cut.write_text(text[: text.rindex("  - ", 0, text.index("\n  model: "))], "utf-8")
+    agent = agent_of(rounds)
+    agent.llm = ScriptedLLM("Done.")
+    assert agent.resume(cut) == "Done."
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Records of sessions of different lengths."""
@@ -46,6 +60,32 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
             assert agent.record is not None
             found[rounds] = agent.record
     return found
+
+
+@before_llm
+def surround(agent: Any, request: LLMRequest) -> None:
+    """Send each call another first and another last message."""
+    number = agent.current_session["iteration"]
+    first, last = ({"role": "user", "content": f"{number}: {word}"} for word in ("Mind the time.", "Go on."))
+    request.messages = [first, *request.messages, last]
+
+
+def requests_of(path: Path) -> list[Request]:
+    return [request for agent in watched_agents(read_lazily(path)) for request in agent.requests()]
+
+
+def test_a_request_that_handlers_edit_is_told_by_what_differs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / ".co"))
+    work, found = [], []
+    for rounds in (SHORT, MIDDLE, LONG):
+        agent = agent_of(rounds, plugins=[surround])
+        agent.input("Go.")
+        work.append(steps(lambda: found.append(requests_of(Path(str(agent.record))))))  # noqa: B023
+    assert work[2] - work[1] < 1.05 * (work[1] - work[0])
+    last = found[-1][-1]
+    assert [one.message for one in last.messages] == agent.llm.requests[-1].messages
+    assert [place for place, _ in last.news()] == [0, last.count - 3, last.count - 2, last.count - 1]
+    assert [str(one["content"]) for one in last.gone] == ["74: Mind the time.", "74: Go on."]
 
 
 def steps(work: Callable[[], Any]) -> int:
@@ -77,6 +117,10 @@ WAYS: dict[str, Callable[[Path, int], Any]] = {
     "replay without one": lambda path, rounds: replay(path),
     "log show": lambda path, rounds: command("log", "show", str(path)),
     "blame": lambda path, rounds: command("blame", str(path)),
+    "resume": resume,
+    "log show --full": lambda path, rounds: command("log", "show", "--full", str(path)),
+    "log request": lambda path, rounds: command("log", "request", str(path), "--json"),
+    "log export --to html": lambda path, rounds: command("log", "export", "--to", "html", str(path)),
 }
 
 
@@ -85,6 +129,7 @@ def test_the_work_per_call_does_not_grow_with_the_session(
     way: str, records: dict[int, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONNECTAGENT_DIR", str(records[SHORT].parents[1]))
+    monkeypatch.setattr(page, "_MOST_RAW", 0)  # requests as they were, up to 8 MB: each repeats the one before
     for rounds, path in records.items():
         WAYS[way](path, rounds)  # imports, and fills the caches of libraries, as rich's of the widths of texts
     short, middle, long = (steps(lambda: WAYS[way](path, rounds)) for rounds, path in records.items())  # noqa: B023

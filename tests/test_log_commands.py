@@ -355,6 +355,7 @@ def test_an_export_is_whole(folder: Path) -> None:
     lines = [json.loads(line) for line in log("export", "--to", "jsonl").stdout.splitlines()]
     kinds = ["session", "user_input", "llm_call", "began", "tool_execution", "llm_call", "turn_ended"]
     assert [line["type"] for line in lines] == kinds
+    assert {line["type"] for line in lines[-1]["lines"]} == {"began"}  # those that have no line of their own
     assert log("export", "--to", "md", "-o", "out.md").stdout == ""
     text = (folder / "out.md").read_text()
     assert "# seeker" in text

@@ -39,14 +39,17 @@ def long_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     ("command", "share"),
-    [("log summary", 0.3), ("log tail", 0.3), ("log export", 1.2), ("log stats", 1.2), ("log grep nothing", 1.2)],
+    [
+        *(("log summary", 0.3), ("log tail", 0.3), ("log stats", 1.2), ("log grep nothing", 1.2)),
+        *(("log export", 1.2), ("log export --to html", 2.0), ("log show --full", 1.2), ("log request", 1.6)),
+    ],
 )
 def test_a_command_takes_less_memory_than_the_record_is_long(command: str, share: float, long_record: Path) -> None:
     name, *more = command.split(" ", 1)[1].split()
     of_all = name in ("stats", "grep")
     arguments = ["log", name, *more, *([] if of_all else [str(long_record)])]
     if name == "export":
-        arguments += ["-o", str(long_record.with_suffix(".md"))]
+        arguments += ["-o", str(long_record.with_suffix(".out"))]
     main(["log", "list"])  # imports what commands need
     tracemalloc.start()
     code = main(arguments)

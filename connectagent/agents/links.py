@@ -108,6 +108,7 @@ class Links(Node):
         self.give_up_wait()
         self._session = cast(Session, session)
         self._take_session()
+        self.conversation.state_before = self.conversation.snapshot.copy["state"]  # observers are told of the resume
 
     def _take_session(self) -> None:
         """Go on with the session that the program left in `current_session`: the same, another one, or none."""

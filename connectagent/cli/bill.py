@@ -30,7 +30,7 @@ from connectagent.output.text import visible
 from connectagent.records.bill import Bill, Break, Item, bill_of, resized
 from connectagent.records.blobs import blob_folder
 from connectagent.records.find import find_record
-from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.read import read_lazily, refuse_odd
 from connectagent.records.summary import summarise
 
 DIVIDED = "tokens: the provider's own counts, divided in proportion to the size of the text"
@@ -71,7 +71,7 @@ def bill(records: tuple[str, ...], plugins: tuple[str, ...], most: int, as_json:
 
 
 def _bill(path: Path) -> Bill:
-    return bill_of(read_record(path), price_of, blob_folder(path), summarise(path).status == "running")
+    return bill_of(read_lazily(path), price_of, blob_folder(path), summarise(path).status == "running")
 
 
 def price_of(entry: dict[str, Any], usage: TokenUsage) -> float | None:

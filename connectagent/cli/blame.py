@@ -27,7 +27,7 @@ from connectagent.output.words import ADDED, REMOVED, SAME, Piece, word_diff
 from connectagent.records.blobs import blob_folder
 from connectagent.records.find import find_record
 from connectagent.records.history import history_of
-from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.read import read_lazily, refuse_odd
 from connectagent.records.watched import watched_agents
 from connectagent.session.history import Change, History, Line
 
@@ -71,7 +71,7 @@ def _print_blame(history: History, what: str | None, as_json: bool) -> None:
 
 def _plugin(path: Path, name: str, as_json: bool) -> None:
     """Print what a plugin changed."""
-    changes = changes_of(watched_agents(read_record(path), blob_folder(path)), links=False)
+    changes = changes_of(watched_agents(read_lazily(path), blob_folder(path)), links=False)
     mine = [change for change in changes if change["plugin"] == name]
     if not mine:
         known = sorted({change["plugin"] for change in changes})

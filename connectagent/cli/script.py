@@ -47,9 +47,13 @@ def agent_options(function: Command) -> Command:
     return function
 
 
-def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...]) -> None:
-    """Apply the options to every agent that is made from now on."""
+def apply(
+    model: str | None, quiet: bool, plugins: tuple[Any, ...], own_plugins: dict[str, Any] | None = None
+) -> None:
+    """Apply the options, and the command's own plugins, to every agent that is made from now on."""
     importlib.invalidate_caches()
+    if own_plugins:
+        overrides["own_plugins"] = own_plugins
     if model is not None:
         overrides["model"] = model
     if quiet:

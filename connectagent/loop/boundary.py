@@ -18,10 +18,10 @@ from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
 from connectagent.session.messages import value_problem
+from connectagent.session.observers import OUTSIDE
 from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.state import merge_change
-from connectagent.session.trace import OUTSIDE
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.tool import Tool
 

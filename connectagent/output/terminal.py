@@ -139,13 +139,16 @@ class Terminal:
 
     def drawn(self, things: Iterable[Any]) -> str:
         """Rows, other rich renderables or pieces of text as text for this terminal, each line with its end."""
-        width, shown = self.width, []
-        console = _rich(self.is_styled, self._encoding)
+        width, shown, styled = self.width, [], self.is_styled
+        console = _rich(styled, self._encoding)
         for thing in things:
             if isinstance(thing, str):
                 shown.append(thing)
                 continue
             lines = self._laid(thing, min(width, 100)) if isinstance(thing, Row) else [thing]
+            if isinstance(thing, Row) and not styled:  # what Rich would print, in a tenth of the time
+                shown += [f"{line.plain.rstrip(' ')}\n" for line in lines]
+                continue
             with console.capture() as capture:
                 for line in lines:
                     console.print(line, width=width, soft_wrap=isinstance(thing, Row))

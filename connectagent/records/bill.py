@@ -14,7 +14,7 @@ from typing import Any
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.records import parts as dividing
 from connectagent.records.parts import ANSWER, NOT_RECORDED, SCHEMA, UNKNOWN, Divided, Part, same_until, size_of, who_of
-from connectagent.records.sent import SentSoFar
+from connectagent.records.requests import Sending
 from connectagent.records.watched import request_of, watched_agents
 from connectagent.session.journal import is_aside
 from connectagent.session.usage import Spent, counts, spent_in, usage_of
@@ -155,8 +155,8 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
     known: dict[Any, list[Part]] = {}
     for watched in watched_agents(record, blobs):
         divided = Divided()
-        for entry, messages, given, makers in watched.sent():
-            known[entry.get("number")] = _parts_of(divided, entry, messages, given, makers)
+        for sending in watched.sendings():
+            known[sending.entry.get("number")] = _parts_of(divided, sending)
     root, place = str(record.get("agent")), 0
     for turn in record["turns"]:
         for entry in turn["lines"]:
@@ -168,9 +168,10 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
             yield Billed(place, entry, _number(turn.get("turn")), agent, parts or None)
 
 
-def _parts_of(divided: Divided, entry: TraceEntry, messages: Any, given: SentSoFar, makers: Any) -> list[Part]:
+def _parts_of(divided: Divided, sending: Sending) -> list[Part]:
     """The parts of a call; [] where the record does not say what was sent."""
-    return divided.parts(entry, messages, given.schemas(), given.output, makers) if messages else []
+    messages, known = sending.messages, sending.known
+    return divided.parts(sending.entry, messages, known.schemas(), known.output, sending.makers) if messages else []
 
 
 def _rewound(record: dict[str, Any], number: int, blobs: Path | None) -> list[Part]:

@@ -14,7 +14,8 @@ from connectagent.errors import ConfigError
 from connectagent.records.amended import amend
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE
-from connectagent.records.read import own_entries, read_record, require_agent
+from connectagent.records.messages import TurnMessages
+from connectagent.records.read import own_entries, read_lazily, require_agent
 from connectagent.session.history import History
 from connectagent.session.journal import WITHHELD, Journal, only_says_stopped, place_of, turns_in
 from connectagent.session.prompt import prompt_changes
@@ -157,8 +158,9 @@ def settle(history: History, part: Part, whole: Callable[[Any], Any]) -> None:
         part: the turn.
         whole: gives a value with its long texts.
     """
-    if isinstance(part.last.get("messages"), str) and len(part.items) == 1:
-        history.settle(whole(json.loads(part.last["messages"])))
+    given = part.last.get("messages")
+    if isinstance(given, str | TurnMessages) and len(part.items) == 1:
+        history.settle(map(whole, json.loads(given) if isinstance(given, str) else given))
     if isinstance(part.last.get("state"), dict):
         history.settle_state(whole(part.last["state"]))
 
@@ -211,7 +213,7 @@ def history_of(path: Path) -> History:
         OSError: the file cannot be read.
         ConfigError: it is not a record.
     """
-    return read_history(read_record(path), blob_folder(path))
+    return read_history(read_lazily(path), blob_folder(path))
 
 
 @dataclass
@@ -268,7 +270,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None, *, goes_on: bool
         OSError: the file cannot be read.
         ConfigError: it is not a record, or has no such place.
     """
-    record = read_record(path)
+    record = read_lazily(path)
     require_agent(record, path)
     whole = partial(restored, folder=blob_folder(path))
     for item in record["turns"]:

@@ -41,7 +41,15 @@ def text_of(line: bytes) -> str:
     data = line.removesuffix(b"\n")
     if data.isascii() and len(data.translate(None, _CONTROLS)) == len(data):  # fast, and nearly every line
         return data.decode("ascii")
-    text = data.decode("utf-8")
+    return checked(data.decode("utf-8"))
+
+
+def checked(text: str) -> str:
+    """A text that has no characters that YAML reads differently.
+
+    Raises:
+        ValueError: it has one.
+    """
     if not text.isprintable():
         found = _DOUBTFUL.search(text)
         if found is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from connectagent.data import Message, TraceEntry
-from connectagent.records.watched import Request, Sent
+from connectagent.records.requests import Request, Sent
 from connectagent.session.history import Line
 from connectagent.session.instruction import instruction
 from connectagent.session.journal import is_aside

@@ -12,6 +12,7 @@ from typing import Any
 from connectagent.errors import ConfigError, ConnectAgentError
 from connectagent.records.file import open_to_read, refuse_newer
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
+from connectagent.records.messages import KEY, TurnMessages
 from connectagent.session.journal import LINES
 
 _PIECE = 1 << 20  # bytes that are read of a line at once
@@ -50,6 +51,29 @@ def read_record(path: str | os.PathLike[str], most: int = MAX_VALUES, conversati
         ConfigError: it is not a record, or is too large to be read at once.
     """
     data = load_record(path, most, conversation)
+    with refuse_odd(path):
+        _tell_apart(data)
+    return data
+
+
+def read_lazily(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[str, Any]:
+    """A record as data, like `read_record`; `messages` of a turn are read from the file when they are gone through.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is not a record, or is too large to be read at once.
+    """
+    reader = _Reader(most)
+    with open_to_read(path) as file:
+        refuse_newer(file, path)
+        start = 0
+        for line, _ in _with_turns(file, None, (KEY,)):
+            _take(path, reader, line)
+            end = file.tell()
+            if line == b"\n" and end - start > len(line):
+                reader.put_messages(TurnMessages(path, start, end))
+            start = end
+    data = _checked(path, reader.data)
     with refuse_odd(path):
         _tell_apart(data)
     return data
@@ -136,16 +160,18 @@ def _ends(file: BufferedReader, turn: int | None, first: int, last: int) -> Iter
         yield line
 
 
-def _with_turns(file: BufferedReader, turn: int | None) -> Iterator[tuple[bytes, bool]]:
-    """The lines of a record, empty ones for messages and state, and whether each is of that turn."""
+def _with_turns(
+    file: BufferedReader, turn: int | None, without: tuple[bytes, ...] = (b"  messages: ", b"  state: ")
+) -> Iterator[tuple[bytes, bool]]:
+    """The lines of a record, empty ones for those that begin with some texts, and whether each is of that turn."""
     start, is_wanted = b"- turn: %d\n" % (turn or 0), turn is None
     while line := file.readline(_PIECE):
-        is_left_out = line.startswith((b"  messages: ", b"  state: "))
+        is_left_out = line.startswith(without)
         pieces = [line]
         while pieces[-1] and not pieces[-1].endswith(b"\n"):
             more = file.readline(_PIECE)
             pieces = [more] if is_left_out else [*pieces, more]
-        line = b"\n" if is_left_out else b"".join(pieces)
+        line = pieces[-1][-1:] if is_left_out else b"".join(pieces)
         if turn is not None and line.startswith(b"- "):
             is_wanted = line == start
         yield line, is_wanted
@@ -236,6 +262,12 @@ class _Reader:
         lines = [line for line in trace if isinstance(line, dict)]
         trace.clear()
         return lines
+
+    def put_messages(self, messages: TurnMessages) -> None:
+        """Put the messages of the newest turn, whose line was left out, where they belong."""
+        self._trace = None
+        if self._turns:
+            self._turns[-1]["messages"] = messages
 
     def _take_pair(self, text: str) -> None:
         self._trace = None

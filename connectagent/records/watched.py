@@ -8,81 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from connectagent.data import Message, ToolCall, TraceEntry
+from connectagent.data import ToolCall, TraceEntry
 from connectagent.records.blobs import restored
 from connectagent.records.history import history_begun, inside_begun, parts_of, settle, void_entries
 from connectagent.records.read import own_entries
+from connectagent.records.requests import Compared, Request, Sending, Unrolled, alone, pieces_of
 from connectagent.records.sent import SentSoFar
-from connectagent.session.history import History, Line
-from connectagent.session.instruction import with_instruction
+from connectagent.session.history import History
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
-
-NEW, CHANGED, SAME = "new", "changed", "same"
-
-
-@dataclass(slots=True)
-class SentMessage:
-    """One message of a request.
-
-    Args:
-        message: the message.
-        by: who made it, or changed it last; {} where it is not known.
-        state: since the call before: `new`, `changed` or `same`.
-        before: of a changed one: what it was.
-        line: its line in the conversation; None for a message of this request only.
-        changes: how many changes its line had then.
-    """
-
-    message: Message
-    by: By
-    state: str
-    before: Message | None = None
-    line: Line | None = None
-    changes: int = 0
-
-
-@dataclass(slots=True)
-class Request:
-    """What one model call was sent, in the form in which connectagent gives it to a model's adapter.
-
-    Args:
-        entry: the `llm_call` entry.
-        messages: the messages, each with what is new since the call before.
-        gone: the messages of the call before that were not sent again.
-        tools: the schemas of the tools; their names where the record has no schemas.
-        options: the parameters of the provider's API.
-        before: the `llm_call` entry of the call before; None for the first.
-        model: the model that was asked; of a record that does not tell, the one that answered.
-        output: how a structured answer was asked for: `name`, `schema`, and `in_words` if the last message asks.
-        tool_makers: by the name of a tool: who added or changed it for this request only.
-    """
-
-    entry: TraceEntry
-    messages: list[SentMessage]
-    gone: list[Message]
-    tools: list[Any]
-    options: dict[str, Any]
-    before: TraceEntry | None = None
-    model: Any = None
-    output: dict[str, Any] | None = None
-    tool_makers: dict[str, By] = field(default_factory=dict)
-
-    def data(self) -> dict[str, Any]:
-        """The whole request as data."""
-        messages = [sent.message for sent in self.messages]
-        asked = self.output or {}
-        if asked.get("in_words"):
-            messages = with_instruction(messages, asked["schema"])
-        more = {"tools": self.tools, "output": None if asked.get("in_words") else self.output}
-        given = {key: value for key, value in more.items() if value}
-        return {"model": self.model, "messages": messages, **given, **self.options}
-
-
-Sent = tuple[Message, By, Line | None, int]
-"""A message that was sent, by whom, its line, and how often that was changed then."""
 
 
 class Watched(History):
@@ -176,43 +112,45 @@ class WatchedAgent:
     entries: list[TraceEntry] = field(default_factory=list)
     marks: dict[int, int] = field(default_factory=dict)  # by the number of an `llm_call`: when it was sent
 
-    def requests(self) -> Iterator[Request]:
-        """The requests, in order."""
-        before: tuple[TraceEntry, list[Sent]] | None = None
-        for entry, sent, known, makers in self.sent():
-            if is_aside(entry):
-                yield _request(entry, sent, None, known)
-                continue
-            made = _request(entry, sent, before, known)
-            made.tool_makers = makers
-            yield made
-            before = entry, sent
+    def requests(self, only: int | None = None) -> Iterator[Request]:
+        """The requests, in order.
 
-    def sent(self) -> Iterator[tuple[TraceEntry, list[Sent], SentSoFar, dict[str, By]]]:
-        """For each model call: its entry, its messages, what else it was sent, and who changed tools in it by name.
-
-        A message that stayed the same is the same tuple in each of them.
+        Args:
+            only: the number of the one entry whose request is wanted.
         """
-        known = SentSoFar()
+        before: Sending | None = None
+        for sending in self.sendings():
+            entry = sending.entry
+            if only in (None, entry.get("number")):
+                yield _request(sending, None if is_aside(entry) else before)
+            if not is_aside(entry):
+                before = sending
+
+    def sendings(self) -> Iterator[Sending]:
+        """For each model call what it was sent, until the next one is asked for."""
+        known, conversation = SentSoFar(), Unrolled()
         for number, entry in enumerate(self.entries):
+            if number in self.marks:
+                conversation.go_to(self.history.moments.get(self.marks[number]) or Moment([]))
             if entry.get("type") != "llm_call" or entry.get("status") == "stand_in":
                 continue
             if is_aside(entry):
                 aside = SentSoFar()
                 aside.take(entry)
-                yield entry, _alone(aside.messages, {}), aside, {}
+                yield Sending(entry, [*alone(aside.messages, {})], Unrolled(), aside, {})
                 continue
             known.take(entry)
-            moment = self.history.moments.get(self.marks[number])
-            own: list[Sent] = moment.since() if moment is not None else []
             edits = self._edits(number)
-            others = known.own([one[0] for one in own]) if known.is_edited else None
-            yield entry, own if others is None else _edited(own, others, edits), known, _tool_makers(edits)
+            plugins = {(edit.get("by") or {}).get("plugin") for edit in edits}
+            by: By = (edits[0].get("by") or {}) if len(plugins) == 1 else {}  # of several, nobody can tell whose it is
+            yield Sending(entry, pieces_of(known, conversation, by), conversation, known, _tool_makers(edits))
+            conversation.mark()
 
     def _edits(self, number: int) -> list[TraceEntry]:
         """How handlers changed the request of a model call, the newest first."""
         edits: list[TraceEntry] = []
-        for entry in reversed(self.entries[:number]):
+        for at in range(number - 1, -1, -1):
+            entry = self.entries[at]
             if entry.get("type") in ("llm_call", "user_input"):
                 break
             edits += [entry] if (entry.get("type"), entry.get("of")) == ("change", "request") else []
@@ -240,7 +178,7 @@ def watched_agents(record: dict[str, Any], blobs: Path | None = None) -> list[Wa
         for part, gone in zip(parts, void, strict=True):
             own = [one for one in own_entries(part.lines, name, asked) if id(one) not in gone]
             entries = [whole(one) for one in own]
-            agent.marks |= dict(_sends(agent.entries, entries))
+            agent.marks |= dict(_sends(len(agent.entries), entries))
             agent.history.marks = set(agent.marks.values())
             agent.entries += entries
             agent.history.extend(entries, closed="status" in part.last or "messages" in part.last)
@@ -267,7 +205,7 @@ def request_of(record: dict[str, Any], number: int, blobs: Path | None = None) -
     then = {**record, "turns": turns[: last + 1]}  # what was rewound or done again later counted then
     for agent in watched_agents(then, blobs):
         if any(entry.get("number") == number for entry in agent.entries):
-            return next((made for made in agent.requests() if made.entry.get("number") == number), None)
+            return next(agent.requests(number), None)
     return None
 
 
@@ -275,24 +213,21 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _sends(before: list[TraceEntry], entries: list[TraceEntry]) -> Iterator[tuple[int, int]]:
-    """By the number of each model call of the conversation: the number of the entry before which it was sent."""
-    trace = [*before, *entries]
-    for number in range(len(before), len(trace)):
-        entry = trace[number]
+def _sends(before: int, entries: list[TraceEntry]) -> Iterator[tuple[int, int]]:
+    """By the number of each model call of the conversation: the number of the entry before which it was sent.
+
+    Args:
+        before: how many entries come before these.
+        entries: of one turn.
+    """
+    for number, entry in enumerate(entries):
         if entry.get("type") != "llm_call" or is_aside(entry):
             continue
         place, left = number, int(entry.get("entries_since_request") or 0)
-        while place > len(before) and left:
+        while place and left:
             place -= 1
-            left -= trace[place].get("type") not in LINES
-        yield number, place
-
-
-def _alone(messages: Any, by: By) -> list[Sent]:
-    """Messages of one request only."""
-    own: list[Any] = [message for message in messages or () if isinstance(message, dict)]
-    return [(message, by, None, 0) for message in own]
+            left -= entries[place].get("type") not in LINES
+        yield before + number, before + place
 
 
 def _tool_makers(edits: list[TraceEntry]) -> dict[str, By]:
@@ -305,46 +240,10 @@ def _tool_makers(edits: list[TraceEntry]) -> dict[str, By]:
     return makers
 
 
-def _edited(own: list[Sent], messages: Any, edits: list[TraceEntry]) -> list[Sent]:
-    """The messages of one edited request: those of the conversation with their lines, others by who edited it.
-
-    Where several plugins edited it, nobody can tell whose the others are.
-    """
-    plugins = {(entry.get("by") or {}).get("plugin") for entry in edits}
-    by: By = (edits[0].get("by") or {}) if len(plugins) == 1 else {}
-    made, free = _alone(messages, by), dict(enumerate(own))
-    for place, (message, *_) in enumerate(made):
-        at = next((at for at, one in free.items() if one[0] == message), None)
-        if at is not None:
-            made[place] = free.pop(at)
-    return made
-
-
-def _request(
-    entry: TraceEntry, now: list[Sent], before: tuple[TraceEntry, list[Sent]] | None, known: SentSoFar
-) -> Request:
-    then = before[1] if before is not None else []
-    lines = {id(one[2]): number for number, one in enumerate(then) if one[2] is not None}
-    kept: set[int] = set()
-    sent = []
-    for place, (message, by, line, changes) in enumerate(now):
-        at = _place_then(then, lines, now[place], place, kept)
-        if at is None:
-            sent.append(SentMessage(message, by, NEW, None, line, changes))
-            continue
-        kept.add(at)
-        same = then[at][2:] == (line, changes) or then[at][0] == message
-        state, was = (SAME, None) if same else (CHANGED, then[at][0])
-        sent.append(SentMessage(message, by, state, was, line, changes))
-    gone = [one[0] for place, one in enumerate(then) if place not in kept]
+def _request(sending: Sending, before: Sending | None) -> Request:
+    entry, known, conversation = sending.entry, sending.known, sending.conversation
+    found = Compared(sending.pieces, before.pieces if before is not None else [], conversation)
     model = entry.get("model") if known.model is None else known.model
-    options, then_entry = dict(known.options or {}), before[0] if before else None
-    return Request(entry, sent, gone, known.schemas(), options, then_entry, model, known.output)
-
-
-def _place_then(then: list[Sent], lines: dict[int, int], now: Sent, place: int, kept: set[int]) -> int | None:
-    """Where a message stood in the call before; None if it is new."""
-    if now[2] is not None and id(now[2]) in lines:
-        return lines[id(now[2])]
-    places = [place] if place < len(then) else []  # at the same place, or anywhere
-    return next((at for at in [*places, *range(len(then))] if at not in kept and then[at][0] == now[0]), None)
+    then = before.entry if before is not None else None
+    given = dict(known.options or {}), then, model, known.output, sending.makers
+    return Request(entry, found.pieces, conversation.moment, found.gone, known.schemas(), *given)

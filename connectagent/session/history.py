@@ -7,7 +7,7 @@ reads a record (blame, resume, replay) uses this module.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, dropwhile, islice
 from typing import Any
@@ -174,11 +174,12 @@ class History:
                 return entry.get("content", entry.get("prompt"))
         return ""
 
-    def settle(self, own: list[Message]) -> None:
+    def settle(self, messages: Iterable[Message]) -> None:
         """Take a turn's messages as they were written at its end, if the entries gave different ones.
 
         Messages may hold what the entries of a record cannot: objects, and half of a surrogate pair.
         """
+        own = list(self._known(messages))
         first = len(self.lines) - len(own)
         ends = self.lines[max(first, 0) :]
         if [line.message.get("role") for line in ends] != [message.get("role") for message in own]:
@@ -189,8 +190,15 @@ class History:
                 self._insert(len(self.lines), {"agent": "not in the trace"}, message)
             return
         for line, message in zip(ends, own, strict=True):
-            if line.message != message:
+            if line.message is not message and line.message != message:
                 line.message, self.touched = message, min(self.touched, max(first, 0))
+
+    def _known(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """A turn's messages; one that is as in the conversation is the same object, so that it is there once."""
+        begun = (at for at in range(len(self.lines) - 1, -1, -1) if self.lines[at] is self._begin)
+        for at, message in enumerate(messages, next(begun, len(self.lines))):
+            there = self.lines[at].message if at < len(self.lines) else None
+            yield there if there == message else message
 
     def settle_state(self, change: dict[str, Any]) -> None:
         """Take a turn's change of the state as it was written at its end.

@@ -12,9 +12,9 @@ from typing import Any
 
 from connectagent.data import CORE_TYPES, TraceEntry
 from connectagent.errors import HookResultError
+from connectagent.session.observers import OUTSIDE
 from connectagent.session.state import clone, same
 
-OUTSIDE: dict[str, Any] = {"plugin": "(outside)", "file": "?", "line": 0}  # by: outside of any handler and tool
 OWN: dict[str, Any] = {"plugin": "connectagent"}  # by: what the loop itself changes
 OLD_ENTRIES = 8  # how many entries of older rounds are compared when a round begins
 

@@ -38,8 +38,8 @@ SETTINGS: dict[str, str] = {
     "gateway_key": "the key for that gateway",
 }
 
-# From the command line, for every agent of this process: settings, and `trust`, `stream` and `max_iterations`. No
-# context variable: it would not reach agents that a script makes in threads of its own.
+# From the command line, for every agent of this process: settings, `trust`, `stream`, `max_iterations`, and by name the
+# command's `own_plugins`. No context variable: it would not reach agents that a script makes in threads of its own.
 overrides: dict[str, Any] = {}
 
 PROJECT_FILE = "pyproject.toml"

@@ -13,14 +13,14 @@ from typing import Any
 import click
 
 from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
-from connectagent.cli.view.page import page_of
+from connectagent.cli.view.page import page_parts
 from connectagent.output.text import actor_with_place, clean
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.findings import findings_of
 from connectagent.records.history import joined_turns
-from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.read import read_lazily, read_record, refuse_odd
 
 
 def markdown(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
@@ -81,7 +81,10 @@ def _fenced(value: Any) -> str:
 
 
 def json_lines(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
-    """A record as lines of JSON: its head, each trace entry with its turn, and each turn's summary; then findings."""
+    """A record as lines of JSON: its head, each trace entry with its turn, and each turn's summary; then findings.
+
+    `lines` of a summary are the turn's other lines: those of the agents inside, and of the log itself.
+    """
     for line in _json_values(record, findings):
         yield json.dumps(line, default=plain_value) + "\n"
 
@@ -90,17 +93,24 @@ def _json_values(record: dict[str, Any], findings: Sequence[dict[str, Any]]) -> 
     yield {"type": "session", **{key: value for key, value in record.items() if key != "turns"}}
     for turn in record["turns"]:
         yield from ({"turn": turn.get("turn"), **entry} for entry in turn["trace"] if isinstance(entry, dict))
-        yield {"type": "turn_ended", **{key: value for key, value in turn.items() if key != "trace"}}
+        shown = set(map(id, turn["trace"]))
+        others = [line for line in turn["lines"] if id(line) not in shown]
+        yield {"type": "turn_ended", **{key: value for key, value in turn.items() if key != "trace"}, "lines": others}
     yield from ({"type": "finding", **one} for one in findings)
 
 
 def _page(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
-    yield page_of(record, findings)
+    yield from page_parts(record, findings)
 
 
 _PIECE = 1 << 16  # characters of an export that are in memory at once
 
 Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Iterator[str]]
+_READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "md": partial(read_record, conversation=False),
+    "jsonl": read_record,
+    "html": read_lazily,
+}
 EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": _page}
 """The forms of export by name: functions of a record, as `read_record` returns it, and its findings; in parts."""
 
@@ -113,7 +123,7 @@ EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": _
 def command(record: str | None, form: str, output: str | None, whole: bool) -> None:
     """Print a record in another form, or write it to FILE."""
     path = find_record(record)
-    data = read_record(path, conversation=form != "md")
+    data = _READERS[form](path)
     with SpooledTemporaryFile(_PIECE, "w+", encoding="utf-8", errors="surrogatepass", newline="") as text:
         with refuse_odd(path):  # before any of it is written
             for part in EXPORTERS[form](restored(data, blob_folder(path)) if whole else data, findings_of(path)):

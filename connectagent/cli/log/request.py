@@ -15,8 +15,9 @@ from connectagent.output.rows import Row, many
 from connectagent.output.text import actor, visible
 from connectagent.records.blobs import blob_folder
 from connectagent.records.find import find_record
-from connectagent.records.read import read_record, refuse_odd
-from connectagent.records.watched import CHANGED, NEW, Request, SentMessage, request_of
+from connectagent.records.read import read_lazily, refuse_odd
+from connectagent.records.requests import CHANGED, NEW, Request, SentMessage
+from connectagent.records.watched import request_of
 from connectagent.session.messages import text_of
 
 _MARKS = {NEW: ("+", "green"), CHANGED: ("~", "yellow")}
@@ -35,7 +36,7 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
     """
     path = find_record(record)
     with refuse_odd(path):
-        data = read_record(path)
+        data = read_lazily(path)
         lines = [line for turn in data["turns"] for line in turn["lines"]]
         for at, line in enumerate(lines):
             line["number"] = at
@@ -55,10 +56,11 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
 
 def _rows(request: Request, place: str, full: bool) -> Iterator[Row]:
     dot = terminal().glyphs.dot
-    count = many(len(request.messages), "message")
+    messages = request.messages
+    count = many(len(messages), "message")
     head = f" {dot} {place} {dot} iteration {request.entry.get('iteration')} {dot} {count}"
     yield Row(0, ((str(request.entry.get("model")), "bold"), (head, "")))
-    for sent in request.messages:
+    for sent in messages:
         yield from _message(sent, full)
     for message in request.gone:
         yield Row(0, ((f"- {message.get('role')}: {_text(message, full)}", "red"),), wrap=True)

@@ -58,7 +58,7 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
 
 def _show(path: Path, number: int | None, full: bool, as_json: bool) -> None:
     is_long = path.stat().st_size > _LONG and not full and not as_json
-    data = read_ends(path, number) if is_long else read_record(path)
+    data = read_ends(path, number) if is_long else read_record(path, conversation=as_json)
     turns = [turn for turn in joined_turns(data) if number is None or turn.get("turn") == number]
     if number is not None and not turns:
         known = sorted({str(turn.get("turn")) for turn in data["turns"]})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -10,6 +12,8 @@ from connectagent.output.rows import ASCII
 from connectagent.output.terminal import Terminal
 from connectagent.output.text import clean, visible
 
+_LEAST = 8  # cells of a label's line
+_WORD = re.compile(r"\s*\S+\s*")
 _AT_ONCE = 500  # lines that are written at once
 _LONG = 20_000  # characters of a label that is not wrapped
 _PIECE = 200_000  # characters of a long label that are written at once
@@ -67,14 +71,46 @@ def _laid(node: Node, first: str, ahead: str, screen: Terminal) -> Iterator[Any]
         yield "\n"
         return
     parts = [(_harmless(text, node.is_whole), style) for text, style in node.parts]
-    if not screen.is_styled and _fits(parts, screen.width - len(first)):
-        yield f"{first}{''.join([text for text, _ in parts])}\n"
-    else:
+    label, room = "".join([text for text, _ in parts]), screen.width - len(first)
+    if screen.is_styled or room < _LEAST or not label.isascii() or not label.replace("\n", "").isprintable():
         yield _Label(parts, first, ahead)
+        return
+    if len(label) <= room and "\n" not in label:
+        yield f"{first}{label}\n"
+        return
+    for line in label.split("\n"):
+        for start, end in _lines(line, room):
+            yield f"{first}{line[start:end]}".rstrip() + "\n"
+            first = ahead
 
 
-def _fits(parts: list[tuple[str, str]], room: int) -> bool:
-    return sum(len(text) for text, _ in parts) <= room and all(t.isascii() and "\n" not in t for t, _ in parts)
+def _lines(text: str, width: int) -> Iterator[tuple[int, int]]:
+    """Where the lines of an ASCII text begin and end when it is wrapped as Rich wraps it, in a fraction of the time."""
+    line, start = _line_of(width), 0
+    while len(text) - start > width:
+        found = line.match(text, start)
+        if found is None:  # a word that is longer than a line
+            word = _WORD.match(text, start)
+            if word is None:  # nothing but space
+                break
+            word_end = word.end()
+            while word_end - start > width:
+                yield start, start + width
+                start += width
+            found = line.match(text, start)
+            stop = max(word_end, found.end() if found else 0)
+        else:
+            stop = found.end()
+        yield start, stop
+        start = stop
+    if start < len(text) or not text:
+        yield start, len(text)
+
+
+@cache
+def _line_of(width: int) -> re.Pattern[str]:
+    """The words that fit into a line, and the space behind them."""
+    return re.compile(rf".{{0,{width - 1}}}\S(?!\S)\s*")
 
 
 def _harmless(text: str, is_whole: bool) -> str:
@@ -92,6 +128,6 @@ class _Label(NamedTuple):
         from rich.text import Text
 
         before = self.first
-        for line in Text.assemble(*self.parts).wrap(console, max(8, options.max_width - len(before))):
+        for line in Text.assemble(*self.parts).wrap(console, max(_LEAST, options.max_width - len(before))):
             yield Text.assemble((before, "dim"), line)
             before = self.ahead

@@ -9,8 +9,8 @@ from connectagent.cli.view.conversation import content_text
 from connectagent.cli.view.editor import editor_link
 from connectagent.cli.view.rows import excerpt, row_of
 from connectagent.output.words import SAME, Piece, word_diff
-from connectagent.records.watched import SAME as AS_BEFORE
-from connectagent.records.watched import Request, SentMessage, WatchedAgent
+from connectagent.records.requests import Request, SentMessage
+from connectagent.records.watched import WatchedAgent
 
 MOST_CHANGES = 1_000
 _NEAR = 160  # characters that are shown around a change
@@ -109,16 +109,15 @@ def request_data(request: Request, most: int | None, all_messages: bool) -> dict
         most: characters of a text; None for all.
         all_messages: whether messages that are as in the call before are given too; otherwise they are only counted.
     """
-    messages = []
-    for number, sent in enumerate(request.messages):
-        if all_messages or sent.state != AS_BEFORE:
-            messages.append({"place": number, **_message_data(sent, most)})
+    news = list(request.news())
+    shown = enumerate(request.messages) if all_messages else news
+    messages = [{"place": place, **_message_data(sent, most)} for place, sent in shown]
     before = request.before.get("number") if request.before is not None else None
     gone = [excerpt(text_of_value(message), most) | {"role": str(message.get("role"))} for message in request.gone]
     return {
         "model": data_text(request.entry.get("model")),
-        "count": len(request.messages),
-        "same": sum(sent.state == AS_BEFORE for sent in request.messages),
+        "count": request.count,
+        "same": request.count - len(news),
         "before": before,
         "messages": messages,
         "gone": gone,

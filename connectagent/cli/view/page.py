@@ -7,7 +7,7 @@ import datetime
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -34,6 +34,7 @@ _WHOLE = ("result", "error", "input")  # the texts of a turn that the page shows
 _MOST_RAW, _MOST_IMAGES = 8_000_000, 32_000_000  # characters
 _SCRIPT = '<script src="{}" defer></script>'
 _LINKS = f'<link rel="stylesheet" href="page.css">{_SCRIPT.format("library.js")}{_SCRIPT.format("page.js")}'
+_encode = json.JSONEncoder(allow_nan=False).encode
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"[^\"]*\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
@@ -59,45 +60,54 @@ def library() -> str:
 
 
 def page_of(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> str:
-    """A record as a page in one file that loads nothing else.
+    """A record as a page in one file that loads nothing else; see `page_parts`."""
+    return "".join(page_parts(record, findings))
+
+
+def page_parts(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
+    """A record as a page in one file that loads nothing else, in parts.
 
     Args:
         record: as `read_record` returns it. Its long texts stay head and tail. Of very large ones the raw JSON of later
             requests and some images are left out, and the page says so.
         findings: what `connectagent bisect` found of it.
     """
+    allowed = f"style-src {_hash(style())}; script-src {_hash(library())} {_hash(script())}"
+    policy = f"default-src 'none'; img-src data:; {allowed}"
+    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style()}</style>'
+    before, end, after = _file("page.html").replace("<!-- head -->", head).partition("</body>")
+    yield before
+    for name, parts in _blocks(record, findings):
+        yield f'<script type="application/json" id="data-{name}">'
+        yield from parts
+        yield "</script>\n"
+    yield f"<script>{library()}</script>\n<script>{script()}</script>\n{end}{after}"
+
+
+def _blocks(record: dict[str, Any], findings: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Iterable[str]]]:
+    """The data of a page by name, as JSON in parts."""
     listing = listing_of(record)
     listing.show_findings(list(findings), links=False)
     number_lines(record)
     agents = watched_agents(record)
-    shown = {"rows": listing.rows, "items": listing.items, "agents": listing.agents(), "summary": _summary(record)}
-    blocks = {
-        "shown": shown,
-        "details": [fields_of(entry, most=None) for entry in listing.entries],
-        "conversation": {agent.branch or "": conversation_of(agent.history, most=None) for agent in agents},
-        "changes": changes_of(agents, links=False),
-        "requests": {
-            str(request.entry["number"]): request_data(request, None, all_messages=False)
-            for agent in agents
-            for request in agent.requests()
-        },
-        "raw": _raw_requests(agents),
-        "images": _images(agents),
-        "ends": [{key: data_text(item[key]) for key in _WHOLE if item.get(key)} for item in listing.ends],
-    }
-    form = '<script type="application/json" id="data-{}">{}</script>'
-    data = "\n".join(form.format(name, _json(value)) for name, value in blocks.items())
-    allowed = f"style-src {_hash(style())}; script-src {_hash(library())} {_hash(script())}"
-    policy = f"default-src 'none'; img-src data:; {allowed}"
-    head = f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<style>{style()}</style>'
-    whole = _file("page.html").replace("<!-- head -->", head)
-    scripts = f"<script>{library()}</script>\n<script>{script()}</script>"
-    return whole.replace("</body>", f"{data}\n{scripts}\n</body>")
+    shown = {"rows": listing.rows, "items": listing.items, "agents": listing.agents()}
+    yield (
+        "shown",
+        _object([*((key, _list(rows)) for key, rows in shown.items()), ("summary", [_json(_summary(record))])]),
+    )
+    yield "details", _list(fields_of(entry, most=None) for entry in listing.entries)
+    yield "conversation", _object((one.branch or "", _list(conversation_of(one.history, most=None))) for one in agents)
+    yield "changes", _list(changes_of(agents, links=False))
+    requests = (request for agent in agents for request in agent.requests())
+    data = ((str(one.entry["number"]), [_json(request_data(one, None, all_messages=False))]) for one in requests)
+    yield "requests", _object(data)
+    for name, texts in (("raw", _raw_requests(agents)), ("images", _images(agents))):
+        yield name, _object((key, [_json(text)]) for key, text in texts)
+    yield "ends", _list({key: data_text(item[key]) for key in _WHOLE if item.get(key)} for item in listing.ends)
 
 
-def _raw_requests(agents: list[WatchedAgent]) -> dict[str, str]:
+def _raw_requests(agents: list[WatchedAgent]) -> Iterator[tuple[str, str]]:
     """Requests as JSON, by the number of their entry; of each agent the first ones, as later ones repeat them."""
-    found: dict[str, str] = {}
     room = _MOST_RAW
     for agent in agents:
         for request in agent.requests():
@@ -105,13 +115,11 @@ def _raw_requests(agents: list[WatchedAgent]) -> dict[str, str]:
             if len(text) > room:
                 break
             room -= len(text)
-            found[str(request.entry["number"])] = text
-    return found
+            yield str(request.entry["number"]), text
 
 
-def _images(agents: list[WatchedAgent]) -> dict[str, str]:
+def _images(agents: list[WatchedAgent]) -> Iterator[tuple[str, str]]:
     """The images of messages, by the place that the page asks for."""
-    found: dict[str, str] = {}
     room = _MOST_IMAGES
     for agent in agents:
         for line, shown in enumerate([*agent.history.lines, *agent.history.removed]):
@@ -119,8 +127,7 @@ def _images(agents: list[WatchedAgent]) -> dict[str, str]:
                 for number, url in enumerate(images_of(one.message)):
                     if REFERENCE.search(url) is None and len(url) <= room:
                         room -= len(url)
-                        found[f"{agent.branch or ''}/{line}/{change}/{number}"] = url
-    return found
+                        yield f"{agent.branch or ''}/{line}/{change}/{number}", url
 
 
 def _summary(record: dict[str, Any]) -> dict[str, Any]:
@@ -137,7 +144,24 @@ def _summary(record: dict[str, Any]) -> dict[str, Any]:
 
 def _json(value: Any) -> str:
     """JSON in which no tag can begin or end."""
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
+    return _encode(value).replace("<", "\\u003c")
+
+
+def _list(values: Iterable[Any]) -> Iterator[str]:
+    """The JSON of a list in parts."""
+    yield "["
+    for number, value in enumerate(values):
+        yield f"{', ' if number else ''}{_json(value)}"
+    yield "]"
+
+
+def _object(pairs: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:
+    """The JSON of a dict in parts, from that of its values."""
+    yield "{"
+    for number, (key, parts) in enumerate(pairs):
+        yield f"{', ' if number else ''}{_json(key)}: "
+        yield from parts
+    yield "}"
 
 
 def _hash(text: str) -> str:

@@ -20,9 +20,10 @@ from connectagent.output.rows import call_text
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.findings import findings_file, findings_of
 from connectagent.records.follow import Follower
-from connectagent.records.read import read_record
+from connectagent.records.read import read_lazily
+from connectagent.records.requests import Request
 from connectagent.records.summary import summarise
-from connectagent.records.watched import Request, WatchedAgent, request_of, watched_agents
+from connectagent.records.watched import WatchedAgent, request_of, watched_agents
 
 _STOPPED = ("crashed", "interrupted", "unfinished")
 _AT_ONCE_S = 0.12  # how long a record is read before its first part is shown
@@ -248,7 +249,7 @@ class Reading:
         with self._lock:
             size = os.stat(self.path).st_size
             if self._watched is None or self._watched[0] != size:
-                record = read_record(self.path)
+                record = read_lazily(self.path)
                 number_lines(record)
                 self._watched = size, record, watched_agents(record)
             return self._watched[1:]
@@ -271,5 +272,3 @@ def _holds(value: Any, sought: str) -> bool:
     if isinstance(value, list):
         return any(_holds(item, sought) for item in value)
     return sought in (value if isinstance(value, str) else str(value)).lower()
-
-

@@ -12,9 +12,10 @@ from connectagent.agents.agent import Agent
 from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records.blobs import blob_folder
-from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.read import read_lazily, refuse_odd
+from connectagent.records.requests import Request
 from connectagent.records.sent import canonical, digest
-from connectagent.records.watched import Request, watched_agents
+from connectagent.records.watched import watched_agents
 from connectagent.session.messages import text_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.testing.network import no_network
@@ -141,7 +142,7 @@ class Case:
 
     def _read(self) -> dict[int, Request]:
         """The requests of the record, by the number of their line."""
-        data = read_record(self.path)
+        data = read_lazily(self.path)
         number = 0
         for item in data["turns"]:
             for line in item["lines"]:

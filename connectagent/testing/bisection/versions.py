@@ -111,9 +111,10 @@ class Versions:
     def _released(self) -> list[str]:
         if not find_spec("pip"):
             raise ConfigError(
-                f"--versions {self.what}=... asks pip for the releases, and {sys.executable} has no pip. "
-                f"Run {shlex.join([sys.executable, '-m', 'ensurepip'])}, or "
-                f"{shlex.join(['uv', 'pip', 'install', '--python', sys.executable, 'pip'])}"
+                f"--versions {self.what}=... asks pip for the releases, and {sys.executable} has none. Run one of:\n"
+                + shlex.join([sys.executable, "-m", "ensurepip"])
+                + "\n"
+                + shlex.join(["uv", "pip", "install", "--python", sys.executable, "pip"])
             )
         done = subprocess.run([*_PIP, "index", "versions", self._distribution], capture_output=True, text=True)
         listed = re.search(r"Available versions: (.*)", done.stdout)
