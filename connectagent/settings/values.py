@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from connectagent.errors import ConfigError, did_you_mean, nearest
+from connectagent.errors import ConfigError, cut, did_you_mean, nearest
 from connectagent.settings.names import plugin_file
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def refusal(key: str | None = None) -> str | None:
     asked.sort(key=lambda one: one.key != key)
     since = "has changed since you allowed it; it" if word else "is not allowed yet; it"
     more = [f"  and {len(asked) - 1} more: connectagent allow --show {path.parent}"] if len(asked) > 1 else []
-    lines = [f"{path} {since} asks for", f"  {asked[0].text}", *more]
+    lines = [f"{path} {since} asks for", f"  {cut(asked[0].text, 240)}", *more]
     return "\n".join([*lines, f"Look at it. If you trust it: connectagent allow {path.parent}"])
 
 
