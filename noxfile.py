@@ -26,14 +26,14 @@ QUICK = [
     "tests/test_providers_names.py",
     "tests/test_tool_schemas.py",
 ]
-QUICK_TOOLS = ["pytest", "hypothesis"]
+QUICK_TOOLS = ["pytest", "pytest-xdist", "hypothesis"]
 HEAVY = ["dbos", "local", "ray"]
 """Plugins with a large library; the rest is in the extra `all`."""
 
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.download_python = "never"
 nox.options.error_on_missing_interpreters = bool(os.environ.get("GITHUB_ACTIONS"))
-nox.options.sessions = ["lint", "tests", "lowest", "newest", "windows", "sdist", "wheels"]
+nox.options.sessions = ["lint", "tests", "lowest", "lowest_core", "newest", "windows", "sdist", "wheels"]
 
 # pyenv hides the versions that are not chosen.
 for _pyenv in sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob("3.*/bin")):
@@ -51,8 +51,9 @@ def work(session: nox.Session) -> Path:
 def run_tests(session: nox.Session, *arguments: str, folder: Path = ROOT) -> None:
     """Run tests: all of them in two processes, or as `nox -- ARGUMENTS` says."""
     session.install("pip", "setuptools")  # tests build and install, and uv's environments have neither
+    command = ["pytest", "-q", "-rfEs", "-p", "no:cacheprovider", *(session.posargs or arguments or ["-n", "2"])]
     with session.chdir(folder):
-        session.run("pytest", "-q", "-rs", "-p", "no:cacheprovider", *(session.posargs or arguments or ["-n", "2"]))
+        session.run(*command, interrupt_timeout=60)  # Ctrl-C: time to name what has failed so far
 
 
 def install_lowest(session: nox.Session, *extras: str) -> None:
@@ -95,6 +96,14 @@ def lowest(session: nox.Session) -> None:
     run_tests(session)
 
 
+@nox.session(python=LOWEST)
+def lowest_core(session: nox.Session) -> None:
+    """The core's tests with the lowest versions that it allows by itself: some plugins need later ones."""
+    install_lowest(session)
+    session.install(*QUICK_TOOLS)
+    run_tests(session, "-n", "2", "tests", "--ignore", "tests/test_all_plugins.py")  # which needs their libraries
+
+
 @nox.session(python=NEWEST)
 def newest(session: nox.Session) -> None:
     """The suite with the newest versions, and with all that is optional."""
@@ -112,7 +121,7 @@ def windows(session: nox.Session) -> None:
 
 @nox.session(python=LOWEST, tags=["quick"])
 def quick_lowest(session: nox.Session) -> None:
-    """A few telling tests with the lowest versions that the core alone allows: some plugins need later ones."""
+    """A few telling tests with the lowest versions that the core alone allows."""
     install_lowest(session)
     session.install(*QUICK_TOOLS)
     run_tests(session, *QUICK)

@@ -42,7 +42,7 @@ class Frame:
         place: the operation to which changes made here belong; by default `id`.
     """
 
-    __slots__ = ("_outer", "account", "body", "by", "call", "id", "place", "turn")
+    __slots__ = ("_around", "_outer", "account", "body", "by", "call", "id", "place", "turn")
 
     def __init__(
         self,
@@ -67,16 +67,16 @@ class Frame:
         return Frame(self.turn, self.id, self.by, self.account, body, self.call, self.place)
 
     def __enter__(self) -> Frame:  # not a generator: contextlib would set attributes of exceptions that pass
-        if self.turn.ident == get_ident():
-            self.turn.innermost = self
+        turn, self._around = self.turn, None
+        if turn.ident == get_ident():
+            self._around, turn.innermost = turn.innermost, self
         self._outer: Token[Frame | None] = CURRENT.set(self)
         return self
 
     def __exit__(self, *raised: object) -> None:
         CURRENT.reset(self._outer)
-        here = CURRENT.get()
-        if here is not None and here.turn.ident == get_ident():
-            here.turn.innermost = here
+        if self._around is not None and self.turn.ident == get_ident():  # Ctrl-C may have left this thread behind
+            self.turn.innermost = self._around
 
     def __repr__(self) -> str:
         return f"Frame({self.id!r})"

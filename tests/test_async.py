@@ -37,6 +37,7 @@ from connectagent import (
     before_each_tool,
     on_error,
     on_text,
+    on_trace,
     run_async,
     tool,
 )
@@ -700,12 +701,12 @@ async def async_brief() -> str:
     return "brief"
 
 
-def busy(number: int) -> Agent:
+def busy(number: int, *plugins: object) -> Agent:
     """An agent that does a bit of everything, in a turn of about 0.1 s."""
     pair = [call("brief"), call("async_brief")]
     child = agent(pair, "Child.", tools=[brief, async_brief], name="child")
     script = [pair, [call("child", prompt="x"), call("brief")], pair, "Done."]
-    parallel, handlers = 1 + number % 3, [around] if number % 2 else []
+    parallel, handlers = 1 + number % 3, [around, *plugins] if number % 2 else list(plugins)
     return agent(
         *script, tools=[brief, async_brief, child], plugins=handlers, parallel_tools=parallel, name="busy", log=None
     )
@@ -713,12 +714,25 @@ def busy(number: int) -> Agent:
 
 def test_a_turn_may_be_cancelled_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    chance, whole_s = random.Random(5), 0.0  # how long ten such turns take on this machine
+    chance, of_a_turn = random.Random(5), 0  # how many entries such a turn has
 
     async def one(number: int) -> str:
-        made = busy(number)
+        loop, here, left = asyncio.get_running_loop(), asyncio.Event(), chance.randint(0, of_a_turn)
+
+        @on_trace
+        def tells() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                loop.call_soon_threadsafe(here.set)
+
+        made = busy(number, tells)
         task = asyncio.create_task(made.ainput("Go"))
-        await asyncio.sleep(chance.random() * whole_s)
+        if left:
+            reached = asyncio.create_task(here.wait())
+            await asyncio.wait([task, reached], return_when=asyncio.FIRST_COMPLETED)
+            reached.cancel()
+        await asyncio.sleep(chance.random() * 0.01)  # as long as a tool takes
         task.cancel()
         await asyncio.wait([task])
         assert not made.in_turn
@@ -733,17 +747,19 @@ def test_a_turn_may_be_cancelled_at_any_moment(tmp_path: Path, monkeypatch: pyte
         return status
 
     async def main() -> list[str]:
-        nonlocal whole_s
+        nonlocal of_a_turn
         told: list[str] = []
-        started = time.perf_counter()
-        await asyncio.gather(*(busy(number).ainput("Go") for number in range(10)))
-        whole_s = time.perf_counter() - started
-        for batch in range(MOMENTS // 10):
-            told += await asyncio.gather(*(one(batch * 10 + number) for number in range(10)))
+        entries: list[object] = []
+        await busy(1, on_trace(lambda entry: entries.append(entry))).ainput("Go")
+        of_a_turn = len(entries)
+        for batch in range(0, MOMENTS, 10):
+            numbers = range(batch, min(batch + 10, MOMENTS))
+            told += await asyncio.gather(*(one(number) for number in numbers))
         assert asyncio.all_tasks() == {asyncio.current_task()}
         return told
 
-    assert asyncio.run(main()).count("cancelled") > MOMENTS / 4
+    statuses = asyncio.run(main())
+    assert len(statuses) == MOMENTS and statuses.count("cancelled") > MOMENTS / 4, statuses
     assert wait_until(lambda: not busy_threads()), busy_threads()
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 
 import forked
 import pytest
+from fresh_environment import Environment
 from pydantic import BaseModel
 
 from connectagent import (
@@ -616,6 +618,23 @@ def test_the_first_bad_release_of_an_installed_plugin_is_found(tmp_path: Path, m
     assert "last good: tone 1.1\n" in done.stdout and "first bad: tone 2.0  5 of 5, before it 0 of 5" in done.stdout
     unknown = forked.run("-m", "connectagent", "bisect", *asked[:4], "tone=1.0..3.0", cwd=tmp_path, env=environment)
     assert unknown.returncode == 2 and "has no version 3.0; the package index has: 1.0, 1.1, 2.0, 2.1" in unknown.stderr
+    environment["PIP_FIND_LINKS"] = str(tmp_path)
+    nothing = forked.run("-m", "connectagent", "bisect", *asked, cwd=tmp_path, env=environment)
+    assert nothing.returncode == 2
+    assert "pip finds no version of connectagent-tone: ERROR: No matching distribution" in nothing.stderr
+
+
+def test_without_pip_the_command_that_brings_it_is_told(project: Path, tmp_path: Path) -> None:
+    environment = Environment(shutil.copytree(project, tmp_path / "project"), pip=False)
+    with zipfile.ZipFile(wheel(tmp_path, "1.0", "Be kind.")) as archive:
+        archive.extractall(environment.site)
+    done = environment.co("bisect", "last", "--bad", "calls refund", "--versions", "tone=0.9..1.0")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[:3] == [
+        f"error: --versions tone=... asks pip for the releases, and {environment.python} has none. Run one of:",
+        f"{environment.python} -m ensurepip",
+        f"uv pip install --python {environment.python} pip",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import textwrap
 import warnings
@@ -15,7 +16,7 @@ import pytest
 import connectagent
 from connectagent import Agent, ConnectAgentDeprecationWarning, HandlerError, after_llm
 from connectagent.cli import main
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, PluginError
 from connectagent.hooks import contract, specs
 from connectagent.hooks.distributions import _fits
 from connectagent.records import read_record
@@ -67,7 +68,7 @@ def test_a_handler_of_a_retired_hook_warns_at_its_own_line(folder: Path, monkeyp
 
     gone = ConnectAgentDeprecationWarning("before_plan is removed in 0.4: use before_llm")
     contract.spec("observe", retired=gone)(before_plan)
-    assert before_plan.connectagent_spec["warn_on_impl"] is gone  # type: ignore[attr-defined]
+    assert before_plan.contract.retired is gone  # type: ignore[attr-defined]
     monkeypatch.setitem(specs.CONTRACTS, "before_plan", before_plan.contract)  # type: ignore[attr-defined]
     monkeypatch.setitem(specs.PARAMETERS, "before_plan", ("agent",))
     with pytest.warns(ConnectAgentDeprecationWarning, match=r"removed in 0\.4: use before_llm") as caught:
@@ -107,10 +108,13 @@ def test_a_plugins_own_hook_can_be_retired_as_in_pluggy(folder: Path) -> None:
         def on_own_old(agent): ...
     """
     defined = module(folder, "own_hook_plugin", text)
-    with pytest.warns(ConnectAgentDeprecationWarning, match=r"gone in 2\.0"):
+    with pytest.warns(ConnectAgentDeprecationWarning, match=r"gone in 2\.0") as caught:
 
         @defined.on_own_old
         def handler(agent: Any) -> None: ...
+
+        agent(plugins=[handler], log=False)
+    assert [warned.filename for warned in caught] == [__file__]  # once, where the handler stands
 
 
 @pytest.mark.parametrize("project", ["connectagent", "other"])
@@ -145,6 +149,13 @@ def test_a_function_that_only_pluggys_marker_marks_is_refused(project: str, form
     with pytest.raises(HandlerError, match="would never run: mark it with @before_each_tool") as caught:
         agent(plugins=[plugin], log=False)
     assert f"pluggy.HookimplMarker('{project}')" in str(caught.value) and ".py:" in str(caught.value)
+
+
+def test_a_module_that_marks_no_function_is_named_with_its_file(folder: Path) -> None:
+    plugin = module(folder, "empty_plugin", "def note(agent): ...\n")
+    said = re.escape(f"module 'empty_plugin' ({folder / 'empty_plugin.py'}) is not marked for a hook")
+    with pytest.raises(PluginError, match=said):
+        agent(plugins=[plugin], log=False)
 
 
 # -- versions that plugins need --------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_a_hostile_one_is_shown_as_text(record: Path, capsys: Any) -> None:
     assert "\x1b]" not in (out := capsys.readouterr().out) and "\x1b[2J" not in out
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+@pytest.mark.posix("has no pipes among its files")
 def test_a_pipe_is_not_waited_for(record: Path) -> None:
     findings_file(record).parent.mkdir()
     os.mkfifo(findings_file(record))

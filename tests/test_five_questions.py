@@ -5,6 +5,7 @@ The records have agents inside agents, a retried attempt, edits, a pause and a c
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from view_agents import company, killed
 from connectagent import Agent, LLMResponse, ProviderError, Retry, TokenUsage, on_error
 from connectagent.cli import main
 from connectagent.testing import ScriptedLLM
+
+HERE = f"{Path(__file__).parent}{os.sep}"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +42,8 @@ class Said:
         self._capsys.readouterr()
         assert main([*arguments]) == 0
         text = self._capsys.readouterr().out
-        assert max(map(len, text.splitlines())) <= 80
+        # A file's place is one word, which no line can break: the clone's folder may be as long as it likes.
+        assert max(map(len, text.replace(HERE, "").splitlines())) <= 80
         return text
 
 

@@ -147,7 +147,41 @@ def test_what_was_changed_in_older_rounds_is_put_back_when_a_round_begins() -> N
     assert told["entries"] == ["tool_execution"] and told["by"]["plugin"] == "(outside)"
 
 
-def test_what_a_thread_does_that_was_left_behind_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Lying(dict[str, Any]):
+    """An entry that says another type than it has."""
+
+    def __getitem__(self, key: str) -> Any:
+        return "mine" if key == "type" else super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return "mine" if key == "type" else super().get(key, default)
+
+
+class Unequal(str):
+    """A text that is equal to none."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("entry", [Lying(type="tool_execution"), {"type": Unequal("tool_execution")}])
+def test_a_class_of_its_own_hides_no_type_of_the_core(entry: dict[str, Any]) -> None:
+    @after_tools
+    def forge(agent: Agent) -> None:
+        session_of(agent)["trace"].append(entry)
+
+    with pytest.raises(HookResultError, match="as only connectagent does"):
+        agent_of(forge).input("Go.")
+
+
+@pytest.mark.parametrize("alive", [0, 1])
+def test_what_a_thread_does_that_was_left_behind_is_nobodys(
+    alive: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it has ended by the time that somebody looks, and there is no other thread."""
     monkeypatch.chdir(tmp_path)
     go, threads = threading.Event(), []
 
@@ -172,15 +206,17 @@ def test_what_a_thread_does_that_was_left_behind_is_nobodys(tmp_path: Path, monk
         return "Done."
 
     hold = threading.Event()
-    other = threading.Thread(target=hold.wait)
-    other.start()
+    others = [threading.Thread(target=hold.wait) for _ in range(alive)]
+    for other in others:
+        other.start()
     try:
         agent = agent_of(leave, innocent, log=None)
         script_of(agent)[1] = answer
         assert agent.input("Go.") == "Done."
     finally:
         hold.set()
-        other.join()
+        for other in others:
+            other.join()
     strayed = [*entries(agent, "message"), *entries(agent, "state_delta"), *entries(agent, "strayed")]
     assert [entry["by"]["plugin"] for entry in strayed] == ["(outside)"] * 3
     assert actor(strayed[0]["by"]) == "outside of any handler"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectagent import Agent, Parallel, Sequential, tool
-from connectagent.errors import ProviderError
+from connectagent import Agent, ConfigError, Parallel, Pause, Paused, Sequential, before_each_tool, on_trace, tool
+from connectagent.errors import DivergenceError, ProviderError
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 SESSION = "chat"
@@ -122,3 +123,108 @@ def test_a_turn_behind_one_that_was_given_up_goes_on_wherever_it_is_killed(tree:
         assert other.agent.current_session["state"] == state, cut
         taken = other.taken_by
         assert [problem for llm in models_of(taken) for asked in llm.asked for problem in asked] == [], cut
+
+
+# -- given up while calls of a parallel round wait ----------------------------------------------------------------
+
+
+class Shop:
+    """An agent whose parallel round has two calls that wait and one that runs.
+
+    Args:
+        fails: the call whose change of the state makes a handler raise.
+    """
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.ran = fails, list[str]()
+
+    def agent(self) -> Agent:
+        @tool(idempotent=True)
+        def pay(what: str, agent: Any) -> str:
+            """Pay."""
+            self.ran.append(what)
+            agent.state["paid"] = [*agent.state.get("paid", []), what]
+            return f"paid {what}"
+
+        @before_each_tool
+        def guard(tool_call: Any) -> None:
+            if tool_call.arguments["what"].startswith(("a", "b")):
+                raise Pause(f"pay {tool_call.arguments['what']}?")
+
+        @on_trace
+        def fail(entry: Any) -> None:
+            if self.fails and self.fails in str(entry.get("delta")):
+                raise OSError("the till is broken")
+
+        llm = Model("shop", lambda prompt: [call("pay", what=f"{one}:{prompt}") for one in "abc"])
+        return Agent("shop", [pay], llm=llm, quiet=True, parallel_tools=3, on_events=[guard, fail])
+
+
+def decided(session: Any) -> str:
+    """The result of a turn in which whatever waits is approved."""
+    for _ in range(9):
+        try:
+            return str(session.resume(approve=session.waiting[0].id))
+        except Paused:
+            pass
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("approved", [0, 1, 2])
+def test_a_turn_with_parallel_waits_is_given_up_only_where_it_failed(approved: int) -> None:
+    shop = Shop()
+    with pytest.raises(Paused) as paused:
+        shop.agent().for_session(SESSION).turn("failing")
+    assert len(paused.value.waiting) == 2 and shop.ran == ["c:failing"]
+    session = shop.agent().for_session(SESSION)
+    with pytest.raises(DivergenceError, match="decide it with resume"):
+        session.turn("working")
+    first, second = (wait.id for wait in session.waiting)
+    if approved:
+        with pytest.raises(Paused):
+            shop.agent().for_session(SESSION).resume(approve=first)
+    if approved == 2:  # the model fails, and with it the turn
+        with pytest.raises(ProviderError):
+            shop.agent().for_session(SESSION).resume(approve=second)
+        assert sorted(shop.ran) == ["a:failing", "b:failing", "c:failing"]
+    else:
+        with pytest.raises(DivergenceError, match="decide it with resume"):
+            shop.agent().for_session(SESSION).turn("working")
+        return
+    session = shop.agent().for_session(SESSION)
+    assert session.waiting == []
+    with pytest.raises(Paused):
+        session.turn("working")
+    assert [wait.id.split("/")[0] for wait in session.waiting] == ["T2", "T2"]
+    with pytest.raises(ConfigError, match="nothing waits with the id"):
+        shop.agent().for_session(SESSION).resume(approve=first)
+    assert decided(shop.agent().for_session(SESSION)) == "shop is done"
+    assert Counter(shop.ran) == Counter(f"{one}:{prompt}" for one in "abc" for prompt in ("failing", "working"))
+
+
+def test_a_turn_that_failed_while_others_of_its_calls_wait_is_given_up_with_them() -> None:
+    shop = Shop(fails="c:failing")
+    with pytest.raises(OSError, match="till"):
+        shop.agent().for_session(SESSION).turn("failing")
+    shop.fails = ""
+    session = shop.agent().for_session(SESSION)
+    assert session.waiting == [] and shop.ran == ["c:failing"]
+    with pytest.raises(ConfigError, match="nothing waits"):
+        session.resume(approve=True)
+    with pytest.raises(Paused):
+        session.turn("working")
+    before = session.record.read_text("utf-8").splitlines(keepends=True)
+    assert [wait.id.split("/")[0] for wait in session.waiting] == ["T2", "T2"]
+    assert decided(shop.agent().for_session(SESSION)) == "shop is done"
+    assert not [one for one in shop.ran if one in ("a:failing", "b:failing")]
+    start = next(at for at, line in enumerate(before) if line.startswith("- turn: 2"))
+    for cut in range(start, len(before)):
+        session.record.write_text("".join(before[:cut]), "utf-8")
+        other = shop.agent().for_session(SESSION)
+        shop.ran.clear()
+        try:
+            result = other.turn("working")
+        except Paused:
+            result = decided(shop.agent().for_session(SESSION))
+        assert result == "shop is done" and set(shop.ran) <= {"a:working", "b:working", "c:working"}, cut
+        assert len(shop.ran) == len(set(shop.ran)), cut

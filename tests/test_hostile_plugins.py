@@ -153,6 +153,7 @@ def test_the_doctor_tells_what_becomes_of_each(folder: Path) -> None:
     assert last.startswith(f"not well: {broken + 2} plugins, {broken} broken: ")
 
 
+@pytest.mark.posix("has no groups of processes: what a killed command has started goes on")
 def test_no_process_of_the_doctor_is_left(tmp_path: Path) -> None:
     child = "import os, time\nif os.fork() == 0:\n    open({!r}, 'w').write(str(os.getpid()))\n    time.sleep(99)\n"
     note = tmp_path / "child"

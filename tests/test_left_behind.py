@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
-from connectagent import Agent, hookspec, llm_do, tool
+from connectagent import Agent, hookspec, llm_do, run_async, tool
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -112,3 +115,115 @@ def test_the_error_names_what_was_called_and_the_tools_place(way: str) -> None:
     ready.set()
     assert done.wait(10)
     assert "a tool that" in errors[0] and "no longer waits for: T1/1/c1/tool1" in errors[0]
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_async_work_that_a_tool_begins_after_its_time_limit_is_not_done(parallel: int) -> None:
+    ready, threads, ran = threading.Event(), list[threading.Thread](), list[str]()
+
+    async def work() -> str:
+        ran.append("worked")
+        return "worked"
+
+    @tool(timeout_s=0.02)
+    def slow() -> Any:
+        """Take too long before the work begins."""
+        threads.append(threading.current_thread())
+        ready.wait(10)
+        return work()
+
+    def other() -> str:
+        """Do something else."""
+        return "ok"
+
+    llm = ScriptedLLM([call("slow"), *[call("other")] * (parallel > 1)], "One.")
+    agent = Agent("a", [slow, other], llm=llm, log=False, quiet=True, parallel_tools=parallel)
+    assert agent.input("First") == "One."
+    assert "it could not be stopped and runs on" in agent.session["messages"][2]["content"]
+    ready.set()
+    threads[0].join(10)
+    assert not threads[0].is_alive() and ran == []
+
+
+@pytest.fixture
+def late_threads() -> Iterator[None]:
+    """Threads that begin late, as on a busy machine."""
+
+    def wait(*event: Any) -> None:
+        sys.setprofile(None)
+        time.sleep(0.06)
+
+    threading.setprofile(wait)
+    yield
+    threading.setprofile(None)  # type: ignore[arg-type]
+
+
+async def soon() -> str:
+    """Answer."""
+    return "in time"
+
+
+def now() -> str:
+    """Answer."""
+    return "in time"
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("function", [soon, now])
+def test_the_time_until_a_thread_begins_is_not_the_tools(
+    function: Any, parallel: int, request: pytest.FixtureRequest
+) -> None:
+    run_async(soon())  # so that the loop's own thread runs
+    request.getfixturevalue("late_threads")
+    llm = ScriptedLLM([call(function.__name__)] * parallel, "Done.")
+    tools = [tool(timeout_s=0.03)(function)]
+    agent = Agent("a", tools, llm=llm, log=False, quiet=True, parallel_tools=parallel)
+    agent.input("Go")
+    assert [one["content"] for one in agent.session["messages"][2:-1]] == ["in time"] * parallel
+
+
+CANCELLED = """
+import asyncio, sys, threading
+from connectagent import Agent, before_llm, tool
+from connectagent.testing import ScriptedLLM
+
+asked, cancelled, threads = threading.Event(), threading.Event(), []
+
+def late(*event):
+    sys.setprofile(None)
+    threads.append(threading.current_thread())
+    asked.set()
+    assert cancelled.wait(10)
+
+@before_llm
+def stand_in(request):  # no thread is left that the tool could use
+    threading.setprofile(late)
+    return ScriptedLLM(("pay", {})).complete(request.messages)
+
+def pay() -> str:
+    "Pay."
+    print("paid")
+    return "paid"
+
+agent = Agent("a", [pay], llm=ScriptedLLM(), log=False, quiet=True, on_events=[stand_in])
+
+async def main():
+    turn = asyncio.create_task(agent.ainput("Go"))
+    while not asked.is_set():
+        await asyncio.sleep(0.005)
+    turn.cancel()
+    await asyncio.wait([turn])
+    cancelled.set()
+    threading.setprofile(None)
+    threads[0].join(0.2)
+    print([one["content"] for one in agent.session["messages"] if one["role"] == "tool"])
+
+asyncio.run(main())
+"""
+
+
+def test_a_tool_whose_thread_has_not_begun_when_its_turn_is_cancelled_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(CANCELLED, "utf-8")
+    done = forked.run("script.py", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["['interrupted before it finished: Cancelled']"]

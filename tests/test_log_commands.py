@@ -131,6 +131,7 @@ def test_show_tells_who_did_what_where() -> None:
     searcher(calls, "It is done.", plugins=[guard]).input("Find it")
     shown = log("show").stdout
     line = guard.__code__.co_firstlineno
+    bare = "".join(shown.replace("│", " ").split())  # a line is broken inside of a path that is longer than it
     for text in (
         "seeker · test/scripted",
         "turn 1 Find it",
@@ -143,7 +144,7 @@ def test_show_tells_who_did_what_where() -> None:
         "answered",
         "It is done.",
     ):
-        assert text in " ".join(shown.replace("│", " ").split()), text
+        assert text.replace(" ", "") in bare, text
     assert log("show", "--turn", "1").stdout.splitlines()[-1] == shown.splitlines()[-1]
     assert "has no turn 7; it has 1" in log("show", "--turn", "7").stderr
     (turn,) = json.loads(log("show", "--json").stdout)["turns"]
@@ -208,6 +209,7 @@ def test_tail_f_shows_what_another_process_does_as_it_does_it(folder: Path) -> N
     assert any("Hello second" in line for line in seen)
 
 
+@pytest.mark.posix("shows that a pipe has lost its reader only where something is written to it")
 def test_tail_f_ends_when_nobody_reads_any_more() -> None:
     searcher(call("search", query="retry"), "It is done.").input("Find it")
     command = f"{sys.executable} -m connectagent log tail -f | head -1"

@@ -150,6 +150,33 @@ def test_sessions_are_recorded_listed_shown_limited_and_removed(tmp_path: Path) 
     assert "cannot be written" not in done.stderr
 
 
+TALK = """
+import sys
+from connectagent import Agent
+from connectagent.testing import ScriptedLLM
+
+agent = Agent("talk", llm=ScriptedLLM("Hello.", "Hello."), quiet=True)
+agent.input("Hi.")
+sys.stdin.read()
+agent.input("Hi again.")
+"""
+
+
+def test_following_without_a_reader_ends_with_the_next_entry(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"cwd": tmp_path, "env": environment(windows=True), "stdin": subprocess.PIPE, "text": True}
+    talk = [sys.executable, "-c", TALK]
+    tail = [sys.executable, "-m", "connectagent", "log", "tail", "-f"]
+    with subprocess.Popen(talk, **given) as talking, subprocess.Popen(tail, stdout=-1, stderr=-1, **given) as following:
+        try:
+            assert following.stdout and following.stderr
+            assert any("Hi." in line for line in following.stdout)
+            following.stdout.close()
+            talking.communicate("", timeout=60)
+            assert following.wait(timeout=60) == 0 and following.stderr.read() == ""
+        finally:
+            following.kill()
+
+
 def test_a_slice_of_the_suite_passes(tmp_path: Path) -> None:
     left = ["-k", "not keeps_the_rules and not changes_nothing"]  # paths of plugins: nothing of them is Windows'
     done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", *left, *SLICE.split(), folder=TESTS)

@@ -51,6 +51,29 @@ def test_the_file_says_what_each_plugin_is_and_was_seen_to_change(capsys: Any) -
     }
 
 
+GUARD = """
+from connectagent import Agent, ToolRejected, before_each_tool
+from connectagent.testing import ScriptedLLM, call
+
+def pay() -> str:
+    return "paid"
+
+@before_each_tool
+def no_secrets(tool_call):
+    raise ToolRejected("No.")
+
+agent = Agent("shop", [pay], llm=ScriptedLLM(call("pay"), "Hello."), on_events=[no_secrets], quiet=True)
+"""
+
+
+def test_what_a_guard_rejected_is_seen_as_the_trace_has_it() -> None:
+    Path("shop.py").write_text(GUARD)
+    assert main(["run", "shop.py", "Hi", "--quiet"]) == 0
+    assert main(["plugins", "lock", "shop.py"]) == 0
+    (plugin,) = yaml.safe_load(Path("connectagent.lock").read_text())["shop"]
+    assert plugin["seen_to_change"] == ["tool_execution rejected"]
+
+
 def test_the_same_plugins_give_the_same_file(capsys: Any) -> None:
     assert main(["plugins", "lock", "shop.py", "-o", "a.lock"]) == 0
     first = Path("a.lock").read_bytes()

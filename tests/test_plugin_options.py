@@ -135,6 +135,20 @@ def test_the_project_does_not_set_options_of_a_guard_that_code_names(site: Calla
     assert "gives options to plugin 'guard'" in str(run("-p", "guard:allow=[]", plugins='["guard"]').exception)
 
 
+def test_the_project_does_not_set_options_of_a_guard_that_the_command_line_names(site: Callable[..., None]) -> None:
+    for name, hook, body in (("guard", "before_each_tool", "..."), ("meter", "around_tool", "yield")):
+        text = f"from connectagent import {hook}\nclass Plugin:\n    def __init__(self, allow=()): ...\n"
+        site(name, f"{text}    @{hook}\n    def each(self): {body}\n", ":Plugin")
+    options = "[tool.connectagent.guard]\nallow = ['rm']\n[tool.connectagent.meter]\nallow = [1]\n"
+    Path("pyproject.toml").write_text(options)
+    for given in ("guard", "guard:allow=[]"):
+        error = str(run("-p", given).exception)
+        assert "gives options to plugin 'guard', which the command line names" in error and "-p guard:OPTION=" in error
+    for given in ("shadow:guard", "meter"):
+        overrides.pop("plugins")
+        assert run("-p", given).exception is None
+
+
 # -- on the command line -------------------------------------------------------------------------
 
 

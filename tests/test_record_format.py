@@ -44,6 +44,7 @@ from connectagent import (
     on_complete,
     on_error,
     on_session,
+    on_trace,
     shadow,
     tool,
 )
@@ -409,6 +410,16 @@ def calls_at_once() -> None:
     agent("at_once", [note, slow], calls, "Done.", parallel_tools=3, state={"old": 1}).input("Go")
 
 
+def ctrl_c_while_results_are_placed() -> None:
+    @on_trace
+    def press(entry: Any) -> None:
+        if entry["type"] == "tool_execution":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        agent("pressed", [work], [CALL, CALL], parallel_tools=2, on_events=[press]).input("Go")
+
+
 def an_error_that_is_raised_again() -> None:
     @on_error
     def again(attempt: int) -> Any:
@@ -443,6 +454,7 @@ def plugins_that_add_to_system_prompts() -> None:
 SESSIONS: list[Callable[[], None]] = [
     plugins_that_add_to_system_prompts,
     calls_at_once,
+    ctrl_c_while_results_are_placed,
     a_session_that_begins_with_something,
     handlers_that_decide,
     handlers_about_tools,

@@ -191,7 +191,7 @@ def test_the_publishing_workflow_has_no_secret_and_only_the_rights_that_it_needs
 def test_the_legs_are_those_of_the_noxfile() -> None:
     nox = pytest.importorskip("nox", reason="nox is not installed: pip install -e '.[legs]'")
     legs = script("noxfile")
-    assert {"lint", "tests", "lowest", "newest", "sdist", "wheels"} <= set(nox.options.sessions)
+    assert {"lint", "tests", "lowest", "lowest_core", "newest", "sdist", "wheels"} <= set(nox.options.sessions)
     assert all((ROOT / name.partition("::")[0]).is_file() for name in legs.QUICK)
     heavy = [f"connectagent-{name}" for name in legs.HEAVY]
     plugins = {path.parent.name for path in ROOT.glob("plugins/connectagent-*/pyproject.toml")}

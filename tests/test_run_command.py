@@ -13,6 +13,7 @@ from typing import Any
 
 import forked
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 AGENT = '''
@@ -209,3 +210,31 @@ def test_a_mistake_in_a_script_is_shown_at_its_own_line(tmp_path: Path, code: st
     command = [sys.executable, "script.py"]
     said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stderr
     assert said.startswith("Traceback") and last in said and str(ROOT) not in said
+
+
+NAMES = """
+from connectagent import Agent, ToolCall, ToolRejected, before_each_tool
+from connectagent.testing import ScriptedLLM, call
+
+def search(query: str) -> str:
+    return "found"
+
+@before_each_tool
+def no_secrets(tool_call: ToolCall) -> None:
+    if "password" in str(tool_call.arguments):
+        raise ToolRejected("No.")
+
+agent = Agent("helper", [search], llm=ScriptedLLM(call("search", query="x"), "Done."), on_events=[no_secrets])
+"""
+
+
+def test_a_record_has_the_plugins_of_the_script_and_a_replay_finds_them_the_same(tmp_path: Path) -> None:
+    done = run(tmp_path, "agent.py", "Go", script=NAMES)
+    assert done.stdout == "Done.\n" and "look closer" in done.stderr, done
+    (record,) = (tmp_path / ".co" / "evals").iterdir()
+    head = yaml.safe_load(record.read_text())
+    assert head["plugins"] == {"no_secrets": None}
+    assert re.fullmatch("[0-9a-f]{16}", head["plugin_sources"]["no_secrets"]["sha256"])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    again = forked.run("-m", "connectagent", "replay", "last", cwd=tmp_path, env=environment)
+    assert again.returncode == 0 and again.stderr == "" and "the same requests" in again.stdout, again

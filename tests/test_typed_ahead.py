@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from connectagent.output.typed import _QUIET_S as QUIET_S
+from connectagent.output.typed import _forget_posix
 
 ROOT = Path(__file__).parents[1]
 PLUGIN = ROOT / "plugins" / "connectagent-approve"
@@ -141,6 +142,57 @@ def paste(dialogue: Dialogue, gaps: list[float]) -> None:
         now = time.monotonic()
         gaps.append(now - last)
         last = now
+
+
+def test_a_line_without_its_end_that_comes_while_a_paste_is_waited_for_answers_nothing() -> None:
+    """The person ends it with the Enter that was to mean no."""
+    for _ in range(20):
+        master, terminal = pty.openpty()
+        written: list[float] = []
+
+        def late(master: int = master, written: list[float] = written) -> None:
+            time.sleep(QUIET_S / 3)
+            os.write(master, b"y")
+            written.append(time.monotonic())
+
+        typing = threading.Thread(target=late)
+        typing.start()
+        _forget_posix(terminal)
+        over = time.monotonic()
+        typing.join()
+        os.write(master, b"\n")
+        line = os.read(terminal, 10)
+        os.close(master)
+        os.close(terminal)
+        if written[0] < over - 0.005:
+            assert line == b"\n"
+            return
+    pytest.skip("the machine is too busy to type at a moment")
+
+
+def test_questions_of_two_guards_in_two_threads_come_one_after_the_other(tmp_path: Path) -> None:
+    code = """
+import threading
+agents = [agent(trust="careful"), agent(plugins=["approve"])]
+found = {}
+threads = [threading.Thread(target=lambda one=one: found.update({one: outcome(one)})) for one in agents]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print([found[one] for one in agents])
+"""
+    dialogue = Dialogue(code, tmp_path)
+    ends = {"trust": "[a]lways in this session: ", "approve": "[n] no: "}
+    dialogue.wait_for(" in this session: ")  # of either question
+    first, then = ("approve", "trust") if "[a] always" in dialogue.seen else ("trust", "approve")
+    dialogue.wait_for(ends[first])
+    time.sleep(0.5)
+    while select.select([dialogue.master], [], [], 0)[0]:
+        dialogue.seen += os.read(dialogue.master, 65536).decode()
+    assert ends[then] not in dialogue.seen
+    dialogue.say(first, "y")
+    dialogue.wait_for(ends[then])
+    dialogue.say(then, "n")
+    assert dialogue.end() == ("[['success'], ['rejected']]" if first == "trust" else "[['rejected'], ['success']]")
 
 
 def test_without_a_terminal_nothing_is_forgotten(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from connectagent.agents.awaitable import AsyncMethods
 from connectagent.agents.tree import Node, settle_all
 from connectagent.hooks.handler import Handler, name_of
 from connectagent.session.usage import Account
+from connectagent.settings import looking_once
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
@@ -168,7 +169,7 @@ class Definition:
         """An agent of this definition."""
         agent = self.kind.__new__(self.kind, *self.args, **self.kwargs)
         agent.added = self.added
-        agent.__init__(*self.args, **self.kwargs)
+        looking_once(lambda: agent.__init__(*self.args, **self.kwargs))
         for tool in self.tools:
             agent.add_tool(tool)
         for name in self.dropped:

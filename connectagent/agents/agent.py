@@ -49,7 +49,7 @@ class Agent(Repeatable):
     Args:
         name: identifies the agent in records and logs.
         tools: functions, methods, objects, `Tool`s or agents; one, a list or a tuple.
-        system_prompt: text, a path to a text file, or the name of a file in `prompts/`.
+        system_prompt: text, a path to a text file, or the name of a file in `prompts/`; with spaces, a `Path`.
         model: `claude-...`, `gpt-...` or `provider/model`; see the page about models for the default.
         llm: anything with `model` and `complete(messages, tools)`, instead of `model`.
         api_key: the provider's key, instead of its environment variable.

@@ -8,7 +8,7 @@ import contextlib
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Self
@@ -185,6 +185,7 @@ class _Steps(Lockstep):
         self._bell = bell
         self._running = _Turn(agent, self._run, bell)
         self._begun = False
+        self._unread = self._blocked = 0  # items that were not asked on from; what waits in the consumer's thread
 
     async def item(self) -> Any:
         """Run the turn until its next item or its `End`."""
@@ -222,8 +223,26 @@ class _Steps(Lockstep):
             self._bell.ring()
 
     def _wait(self) -> None:
-        if threading.get_ident() != self._consumer:  # an async tool on the consumer's own loop cannot wait for it
-            self._running.caller.get(self._asked)
+        self._unread += 1
+        if threading.get_ident() == self._consumer:  # an async tool on the consumer's own loop cannot wait for it
+            return
+        while self._unread and not self._blocked:
+            asked = self._running.caller.get(self._asked)
+            if asked is not None and asked is not self:  # cancelled, which the next wait of the turn raises
+                return
+            self._unread -= asked is None
+
+    @contextlib.contextmanager
+    def unread(self) -> Iterator[None]:
+        if threading.get_ident() != self._consumer:
+            yield
+            return
+        self._blocked += 1
+        self._asked.put(self)  # not None: nobody has asked
+        try:
+            yield
+        finally:
+            self._blocked -= 1
 
     def is_consumer(self) -> bool:
         """Whether this is code of the consumer, and not an async tool of the turn, on the same thread."""

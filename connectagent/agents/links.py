@@ -108,6 +108,7 @@ class Links(Node):
         self.give_up_wait()
         self._session = cast(Session, session)
         self._take_session()
+        self.conversation.state_before = self.conversation.snapshot.copy["state"]  # observers are told of the resume
 
     def _take_session(self) -> None:
         """Go on with the session that the program left in `current_session`: the same, another one, or none."""
@@ -245,15 +246,16 @@ class Links(Node):
     def runs_again(self, call: ToolCall) -> bool:
         """Whether the person at the terminal wants a call in doubt to run again; False without a terminal."""
         from connectagent.output.rows import call_text
-        from connectagent.output.typed import forget_typed
+        from connectagent.output.typed import forget_typed, one_question
 
         files = (sys.stdin, sys.stderr)
         if not all(file is not None and not file.closed and file.isatty() for file in files):
             return False
-        print(f"{self.name}: the process ended while {call_text(call.name, call.arguments)} ran.", file=sys.stderr)
-        forget_typed()
-        print("It may have taken effect. Run it again? [y]es, [N]o: ", end="", file=sys.stderr, flush=True)
-        return sys.stdin.readline().strip().lower() in ("y", "yes")
+        with one_question():
+            print(f"{self.name}: the process ended while {call_text(call.name, call.arguments)} ran.", file=sys.stderr)
+            forget_typed()
+            print("It may have taken effect. Run it again? [y]es, [N]o: ", end="", file=sys.stderr, flush=True)
+            return sys.stdin.readline().strip().lower() in ("y", "yes")
 
     @property
     def body_parameters(self) -> list[str]:

@@ -39,4 +39,4 @@ def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[
         from connectagent.builtin.trust import Trust
 
         plugins["trust"] = Trust(trust)
-    return plugins
+    return {**plugins, **overrides.get("own_plugins", {})}

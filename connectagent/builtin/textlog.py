@@ -48,7 +48,8 @@ class TextLog:
         started = time.perf_counter()
         session: Any = agent.current_session
         head = f"turn {session['turn']}"
-        refresh()
+        if not agent.turn.log.recording:  # a record does so when it begins
+            refresh()
         self._turning = True
         self._log(agent, f"{head} > {shortened(prompt, PROMPT)}")
         try:
@@ -95,7 +96,8 @@ class TextLog:
         if self._fd is None:
             if self.path is None:  # it stays where it was when the program goes elsewhere
                 self.path = data_folder("logs") / f"{safe_name(agent.name)}.log"
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            else:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = open_to_append(self.path, os.O_WRONLY | os.O_CREAT)
         while data:
             data = data[os.write(self._fd, data) :]

@@ -15,7 +15,8 @@ from connectagent.data import AgentBase, ToolCall
 from connectagent.errors import ConfigError, ToolRejected, did_you_mean
 from connectagent.hooks.markers import before_each_tool
 from connectagent.output.masking import current
-from connectagent.session.prompt import is_file, read_text
+from connectagent.output.typed import forget_typed, one_question
+from connectagent.session.prompt import is_file, read_text, refuse_words
 from connectagent.tools.waits import take
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Trust:
             raise ToolRejected(f"the policy does not allow this call of {tool_call.name!r}: {reason}")
 
     def _careful(self, agent: Any, tool_call: ToolCall) -> None:
-        with _asking:  # nobody could tell two questions at once from each other
+        with one_question():
             session, names = self._always.get(agent, (None, set()))
             if session is not None and session is agent.current_session and tool_call.name in names:
                 return
@@ -141,6 +142,7 @@ def _policy(policy: str) -> tuple[str, str]:
     if "\n" not in word and len(word) < 256:
         path = Path(word)
         if is_file(path) or (_FILE.search(word) and not re.search(r"\s", word)):
+            refuse_words(word, path, "trust policy")
             return "judged", read_text(path, "trust policy")
     if not re.search(r"\s", word):
         hint = did_you_mean(word.lower(), LEVELS, 0.5)
@@ -156,9 +158,6 @@ def _strict(agent: Any, tool_call: ToolCall) -> str:
 
 # -- asking the user -----------------------------------------------------------------------------
 
-_asking = threading.RLock()
-
-
 def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     """The user's answer, `y`, `n` or `a`; None where nobody can be asked.
 
@@ -167,7 +166,6 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     from connectagent.output.live import live
     from connectagent.output.rows import Row, argument_rows
     from connectagent.output.terminal import Terminal
-    from connectagent.output.typed import forget_typed
 
     terminal = Terminal()
     if not terminal.interactive or not _interactive(sys.stdin):

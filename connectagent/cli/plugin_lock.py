@@ -15,6 +15,7 @@ from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.hooks import sources
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
+from connectagent.session.journal import LINES
 
 FILE = "connectagent.lock"
 _HEAD = "# The plugins of this agent, in order, written by `connectagent plugins lock`.\n"
@@ -151,7 +152,7 @@ def _seen(agent: Any) -> dict[str, list[str]]:
             continue
         try:
             turns = read_record(path, conversation=False)["turns"]
-            for entry in (line for turn in turns for line in turn["lines"]):
+            for entry in (line for turn in turns for line in turn["lines"] if line.get("type") not in LINES):
                 by = entry.get("by")
                 if isinstance(by, dict) and isinstance(by.get("plugin"), str) and by["plugin"] not in _OWN:
                     seen.setdefault(by["plugin"], set()).add(_did(entry))

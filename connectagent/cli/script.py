@@ -20,7 +20,7 @@ from connectagent.hooks.left_out import for_all
 from connectagent.hooks.options import from_text
 from connectagent.records.own import is_own
 from connectagent.records.read import refuse_odd
-from connectagent.settings import co_folder, overrides, project_folder
+from connectagent.settings import co_folder, overrides, plugin_file, project_folder
 
 NAME = "connectagent_script"  # no name that the script or its imports use
 
@@ -47,9 +47,13 @@ def agent_options(function: Command) -> Command:
     return function
 
 
-def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...]) -> None:
-    """Apply the options to every agent that is made from now on."""
+def apply(
+    model: str | None, quiet: bool, plugins: tuple[Any, ...], own_plugins: dict[str, Any] | None = None
+) -> None:
+    """Apply the options, and the command's own plugins, to every agent that is made from now on."""
     importlib.invalidate_caches()
+    if own_plugins:
+        overrides["own_plugins"] = own_plugins
     if model is not None:
         overrides["model"] = model
     if quiet:
@@ -62,10 +66,8 @@ def apply(model: str | None, quiet: bool, plugins: tuple[Any, ...]) -> None:
 def placed(name: Any) -> Any:
     """A plugin of the command line, a file by its whole path."""
     name = from_text(name) if isinstance(name, str) else name
-    if not isinstance(name, str) or not name.endswith(".py"):
-        return name
-    mode = "shadow:" if name.startswith("shadow:") else ""
-    return mode + os.path.abspath(name.removeprefix(mode))
+    file = plugin_file(name) if isinstance(name, str) else None
+    return name if file is None else file[0] + os.path.abspath(file[1])
 
 
 def load(path: str, whole_traceback: bool = False) -> ModuleType:

@@ -48,7 +48,7 @@ def spec(
     def mark(function: F) -> F:
         parameters = dict(retired_parameters or {})
         function.contract = Contract(kind, takes, chained, retired, parameters)  # type: ignore[attr-defined]
-        is_first = kind in ("first", "around")
-        return _marker(function, firstresult=is_first, warn_on_impl=retired, warn_on_impl_args=parameters or None)
+        # Not pluggy's `warn_on_impl`: it would warn at our own line, of what the handler's marker has warned of.
+        return _marker(function, firstresult=kind in ("first", "around"))
 
     return mark

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -24,16 +23,16 @@ from connectagent.hooks.entry_points import (
     load,
     named,
     normalized,
-    options_of,
-    options_place,
     own_name,
+    refuse_options_of_settings,
     undeclared,
 )
 from connectagent.hooks.files import module_from_path
-from connectagent.hooks.handler import Handler, event_of, name_of, where
+from connectagent.hooks.handler import Handler, described, event_of, is_function, name_of
 from connectagent.hooks.left_out import (
     BY_DEFAULT,
     CODE,
+    ENVIRONMENT,
     IN_CODE,
     PERSON,
     USE,
@@ -45,11 +44,11 @@ from connectagent.hooks.markers import marked_members, marks_of
 from connectagent.hooks.options import Configured, configured, made_with
 from connectagent.hooks.sources import all_options
 from connectagent.hooks.specs import HOOKS
-from connectagent.settings import check_file, looking_once, named_plugins, overrides, setting
+from connectagent.settings import SHADOW, check_file, looking_once, named_plugins, overrides, setting
 
 BUILT_IN = ("record", "textlog", "console", "xray", "trust")
-SHADOW = "shadow:"
-GUARDING = ("before_tools", "before_each_tool", "around_tool")  # the hooks that can keep a tool from running
+DECIDING = ("before_tools", "before_each_tool")  # the hooks that decide about a call
+GUARDING = (*DECIDING, "around_tool")  # the hooks that can keep a tool from running
 _used: list[Any] = []  # no context variable: it would not reach agents made in other threads
 _announced: set[str] = set()
 
@@ -210,7 +209,8 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
     """The handlers of a plugin that is named in a place.
 
     Raises:
-        PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard named in code.
+        PluginError: there is no such plugin, it cannot be loaded, or settings give options to a guard that code or the
+            command line names.
         ConfigError: the project's file names code that the person has not allowed.
     """
     bare, plugin = _bare(item), None
@@ -222,12 +222,10 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
     for handler in handlers:
         own = getattr(handler.thing, "inherited", True) is False
         handler.local = own or _key(item) in map(_key, _flat(on_events))
-    guards = any(handler.hook in GUARDING and not handler.shadowed for handler in handlers)
-    if plugin is not None and place in IN_CODE and guards and options_of(plugin):
-        raise PluginError(
-            f"{options_place(plugin)} gives options to plugin {plugin.name!r}, which code names and which may guard "
-            f"tools. Give them in code, plugins=[({plugin.name!r}, {{...}})], or name the plugin in settings only"
-        )
+    # What is added there with `around_tool` only counts or measures, and most projects set its options.
+    guarding = GUARDING if place in IN_CODE else DECIDING if place in (PERSON, ENVIRONMENT) else ()
+    if plugin is not None and any(handler.hook in guarding and not handler.shadowed for handler in handlers):
+        refuse_options_of_settings(plugin, place if place in (PERSON, ENVIRONMENT) else CODE)
     return handlers
 
 
@@ -345,7 +343,7 @@ def _handlers(thing: Any, plugin: str, version: str | None, builtin: bool = Fals
     functions: list[Any] = [thing] if marks_of(thing) else list(_members(thing))
     options = more.pop("options", None) or ({} if builtin else made_with(thing))
     for function in functions:
-        called = function if _is_function(function) else function.__call__
+        called = function if is_function(function) else function.__call__
         for hook, opts in marks_of(function).items():
             made = adapted(called, hook) if event_of(function) else called
             yield Handler(hook, made, opts, plugin, version, builtin, thing=thing, options=options, **more)
@@ -361,29 +359,24 @@ def _handlers_of_installed(plugin: Installed, options: Mapping[str, Any] | None 
     return guarded(plugin, listed)  # type: ignore[no-any-return]
 
 
-def _is_function(function: Any) -> bool:
-    return inspect.isroutine(function) or isinstance(function, functools.partial)
-
-
 def _members(thing: Any) -> Iterator[Callable[..., Any]]:
     if isinstance(thing, type):
         raise PluginError(f"{thing.__qualname__} is a class; a plugin is an object: write {thing.__qualname__}()")
-    members = [] if _is_function(thing) else list(marked_members(thing))
+    members = [] if is_function(thing) else list(marked_members(thing))
     if not members:
-        what = f"function {name_of(thing)!r}" if _is_function(thing) else f"{type(thing).__name__} {thing!r:.80}"
-        place = "{}:{}".format(*where(thing)) if callable(thing) else "?"
+        what = described(thing)
         if event := event_of(thing):
             known = ", ".join(CONNECTONION)
-            raise PluginError(f"{what} ({place}) is for ConnectOnion's event {event!r}; those with a hook are: {known}")
+            raise PluginError(f"{what} is for ConnectOnion's event {event!r}; those with a hook are: {known}")
         raise PluginError(
-            f"{what} ({place}) is not marked for a hook.{_meant(thing)}\n"
+            f"{what} is not marked for a hook.{_meant(thing)}\n"
             "A plugin is a marked function (@after_tools), a list of them, a module, an object or an installed name."
         )
     yield from members
 
 
 def _meant(thing: Any) -> str:
-    for name in [getattr(thing, "__name__", ""), *(() if _is_function(thing) else dir(thing))]:
+    for name in [getattr(thing, "__name__", ""), *(() if is_function(thing) else dir(thing))]:
         if near := nearest(str(name), HOOKS, 0.7):
             return f" Did you mean to decorate {name!r} with @{near}?"
     return ""
@@ -393,6 +386,6 @@ def plugin_name(thing: Any) -> str:
     """The name of a plugin that was not installed."""
     if isinstance(thing, ModuleType):
         return thing.__name__.rpartition(".")[2]
-    if _is_function(thing):
+    if is_function(thing):
         return name_of(thing)
     return str(getattr(thing, "name", None) or type(thing).__name__)

@@ -45,6 +45,7 @@ OFFICIAL = (
 )
 
 
+@lru_cache(maxsize=1024)
 def normalized(name: str) -> str:
     """A name in its normalized spelling (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -274,6 +275,27 @@ def table_names(plugin: Installed) -> tuple[str, str, str]:
     """The normalized names that a plugin's table of options may have."""
     own = normalized(plugin.distribution)
     return normalized(plugin.name), own, own.removeprefix(PREFIX)
+
+
+def refuse_options_of_settings(plugin: Installed, named: str) -> None:
+    """Refuse options of the project for a guard that code, the command line or the environment names.
+
+    They could widen it.
+
+    Args:
+        plugin: the guard.
+        named: where it is named.
+
+    Raises:
+        PluginError: there are some.
+    """
+    if options_of(plugin):
+        there = f"plugins=[({plugin.name!r}, {{...}})]" if named == "code" else f"-p {plugin.name}:OPTION=VALUE"
+        place = named if named == "code" else f"the {'' if named == 'command line' else 'variable '}{named}"
+        raise PluginError(
+            f"{options_place(plugin)} gives options to plugin {plugin.name!r}, which {place} names and which may guard "
+            f"tools. Give them in code or on the command line, {there}, or name the plugin in that file only"
+        )
 
 
 def options_place(plugin: Installed) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import os
 from contextvars import ContextVar
+from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from connectagent.errors import PluginError, did_you_mean
 
@@ -17,13 +19,26 @@ class _LoadsItself(PluginError):
     """A file's code makes an agent that loads the file."""
 
 
+class _Source(SourceFileLoader):
+    """Compiles the file itself. Bytecode that lies beside it may be anybody's, and say something else."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return _compiled(self.get_data(self.path), self.path)
+
+
+@lru_cache(maxsize=32)
+def _compiled(source: bytes, path: str) -> CodeType:
+    code: CodeType = compile(source, path, "exec", dont_inherit=True)
+    return code
+
+
 def module_from_path(path: str) -> ModuleType:
     """Load a one-file plugin.
 
     Raises:
         PluginError: the file cannot be loaded.
     """
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path, loader=_Source(Path(path).stem, path))
     if not Path(path).exists():
         near = did_you_mean(path, map(str, Path(path).parent.glob("*.py")))
         raise PluginError(f"there is no plugin file {path!r}.{near}")

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -213,6 +213,18 @@ def name_of(function: Any) -> str:
 def place_of(function: Any) -> str:
     file, line = where(function)
     return f"{file}:{line}"
+
+
+def is_function(thing: Any) -> bool:
+    return inspect.isroutine(thing) or isinstance(thing, functools.partial)
+
+
+def described(thing: Any) -> str:
+    """Something that was given as a plugin, for errors: its kind, its name and its place."""
+    if isinstance(thing, ModuleType):
+        return f"module {thing.__name__!r} ({getattr(thing, '__file__', None) or '?'})"
+    what = f"function {name_of(thing)!r}" if is_function(thing) else f"{type(thing).__name__} {thing!r:.80}"
+    return f"{what} ({place_of(thing)})" if callable(thing) else what
 
 
 def who(handler: Handler) -> str:

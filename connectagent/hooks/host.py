@@ -54,8 +54,7 @@ class Host(pluggy.PluginManager):
 
     def handlers(self, hook: str) -> tuple[Handler, ...]:
         """The handlers of a hook, in the order in which they run."""
-        caller = getattr(self.hook, hook, None)
-        found = caller.get_hookimpls() if caller is not None else ()
+        found = getattr(getattr(self.hook, hook, None), "_hookimpls", None)  # `get_hookimpls` would copy the list
         return tuple(reversed(dict.fromkeys(one.plugin.handler for one in found))) if found else ()
 
     @property

@@ -20,7 +20,7 @@ from connectagent.frame import Frame
 from connectagent.session.readonly import BodySession
 from connectagent.session.snapshot import By
 from connectagent.session.state import copy_of, lasting, merge_change, state_change
-from connectagent.tools.awaiting import CALLER, stops, waiting
+from connectagent.tools.awaiting import CALLER, STOPS, Stops, waiting
 from connectagent.tools.waits import hearing, next_of
 
 GRACE_S = 0.5  # the time in which cancelled async work has to end
@@ -95,7 +95,7 @@ class Beside:
             self._asked.add(job)
         self._jobs.put(job)
         try:
-            return waiting(job.result)
+            return waiting(job.result, self.turn.listeners)
         finally:
             self._asked.discard(job)
 
@@ -133,7 +133,7 @@ class Beside:
             body.cut = True
         self.turn.stop_inner()
         for body in self.bodies:
-            body.cancel()
+            body.stops.stop()
         deadline = time.monotonic() + GRACE_S
         for body in self.bodies:
             if again or not body.inside:
@@ -166,9 +166,10 @@ class Body:
         ending: how it ended the turn, with the scope.
         entered: set when its code runs, or will not run; if it asks an agent, when that agent's turn runs.
         done: set when it is over or left behind.
+        stops: cancels what it awaits, if it is async.
         is_back: set when only work that follows the order of the calls remains.
         go: set when it may return into the handlers around it.
-        over, left: whether it is over; whether it was left behind.
+        over, left: whether it is over; whether it was left behind, maybe before it began.
         inside: how many agents' turns run in it.
         asks: whether it asks an agent right away, and the beginning of that turn is waited for.
         waited_s: how long it waited for others after it was over.
@@ -184,12 +185,12 @@ class Body:
         self.ending: tuple[Any, str] | None = None
         self.entered, self.done = threading.Event(), threading.Event()
         self.is_back, self.go = threading.Event(), threading.Event()
-        self.started = self.over = self.left = self.cut = False
+        self.started = self.over = self.left = self.cut = self._begun = False
         self.inside, self.waited_s = 0, 0.0
         self.asks = False
         self._session: BodySession | None = None
         self.home = self.turn.id
-        self._stops: list[Callable[[], None]] = []
+        self.stops = Stops()
         self._thread: threading.Thread | None = None
         self._value: Any = None
         self._error: BaseException | None = None
@@ -206,12 +207,16 @@ class Body:
         run = self.context.copy().run
         self._thread = threading.Thread(target=run, args=(self._work, function, own), name=name, daemon=True)
         self._thread.start()
-        if not self.asks:
-            self._enter()
 
     def _work(self, function: Callable[[], Any], own: Frame) -> None:
         frame.CURRENT.set(own)
-        stops.set(self._stops)
+        STOPS.set(self.stops)
+        with self._lock:
+            if self.left:  # before it began
+                return
+            self._begun = True
+        if not self.asks:
+            self._enter()
         value, error = None, None
         try:
             value = function()
@@ -236,9 +241,9 @@ class Body:
             KeyboardInterrupt, Cancelled: it was left behind.
             BaseException: what it raised.
         """
-        if not self.over or (self.cut and self._stops and self._error is not None):
+        if not self.over or (self.cut and self.stops.awaits and self._error is not None):
             error = self.beside.interrupt()
-            error.left_behind = self.left
+            error.left_behind = self.runs_on
             raise error
         if self._error is not None:
             raise self._error
@@ -246,12 +251,12 @@ class Body:
 
     def timed_out(self, name: str, timeout_s: float) -> TimeoutError | None:
         """Cancel the body, or leave it behind, after its timeout; the error, or None if it is over after all."""
-        runs_on = self.leave(GRACE_S)
-        if not runs_on and (self._error is None or not self._stops):
+        self.leave(GRACE_S)
+        if self.over and (self._error is None or not self.stops.awaits):
             return None
-        note = f"; {RUNS_ON}" if runs_on else ""
+        note = f"; {RUNS_ON}" if self.runs_on else ""
         error = TimeoutError(f"{name} took longer than {timeout_s:g} s{note}")
-        error.left_behind = runs_on  # type: ignore[attr-defined]
+        error.left_behind = self.runs_on  # type: ignore[attr-defined]
         return error
 
     def join(self) -> None:
@@ -259,15 +264,10 @@ class Body:
         if self.over and self._thread is not None:
             self._thread.join(GRACE_S)
 
-    def cancel(self) -> None:
-        """Cancel what it awaits, if it is async."""
-        for stop in list(self._stops):
-            stop()
-
-    def leave(self, grace_s: float) -> bool:
-        """Leave the body behind unless it is over; async work is cancelled first. Whether it was left behind."""
-        self.cancel()
-        if self._stops:
+    def leave(self, grace_s: float) -> None:
+        """Leave the body behind unless it is over; async work is cancelled first."""
+        self.stops.stop()
+        if self.stops.awaits:
             self.done.wait(grace_s)
         with self._lock:
             if not self.over:
@@ -275,7 +275,11 @@ class Body:
                 self.changes = [one for one in self.changes if "turn" in one]  # agents' turns that ended in it
         self.done.set()
         self._enter()
-        return self.left
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether it was left behind while its function ran."""
+        return self.left and self._begun
 
     # -- what it changes -----------------------------------------------------------------------
 
@@ -315,8 +319,8 @@ class Body:
 
     def bring_home(self) -> None:
         """Apply the changes to the session, on the turn's own thread."""
-        changes, self.changes = self.changes, []
-        self.turn.bring_home(changes, self.home)
+        while self.changes:  # one by one: Ctrl-C may come in between
+            self.turn.bring_home([self.changes.pop(0)], self.home)
 
     # -- agents inside -------------------------------------------------------------------------
 
@@ -356,6 +360,8 @@ def run_apart(body: Body, by: By, tool: Any, arguments: dict[str, Any]) -> None:
     own = here.in_body(body)
     body.by = by
     body.start(lambda: tool.run(arguments), own)
+    if tool.timeout_s is not None:
+        beside.wait_for(body.entered)  # a busy machine starts threads late, which is not the tool's time
     if beside.wait_for(body.done, tool.timeout_s) or body.cut:
         return
     if (error := body.timed_out(tool.name, tool.timeout_s)) is not None:
@@ -377,7 +383,7 @@ def run_alone(turn: Any, by: By, tool: Any, arguments: dict[str, Any], context: 
         run_apart(body, by, tool, arguments)
     except INTERRUPTS as error:
         beside.cut()
-        error.left_behind = body.left  # type: ignore[union-attr]
+        error.left_behind = body.runs_on  # type: ignore[union-attr]
         raise
     finally:
         beside.close(abandon=True)

@@ -18,10 +18,10 @@ from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
 from connectagent.session.messages import value_problem
+from connectagent.session.observers import OUTSIDE
 from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.state import merge_change
-from connectagent.session.trace import OUTSIDE
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.tool import Tool
 
@@ -55,6 +55,7 @@ class Boundary:
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
         self._straying = False
+        self._alive = 0  # how many threads there were at the last look, and when the last handler or tool ended
         self.running: list[By | None] = []
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
@@ -166,6 +167,7 @@ class Boundary:
 
     def _leave(self, handler: Handler, here: frame.Frame | None, started: float) -> None:
         self.running.pop()
+        self._alive = threads()
         if here is not None and (run := here.turn.runs.get(here.place)) is not None:
             run.ran(handler.by, handler.builtin)
         seconds = time.perf_counter() - started
@@ -201,6 +203,7 @@ class Boundary:
             raise
         finally:
             self.running.pop()
+            self._alive = threads()
             if snapshot is not None:
                 self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
@@ -231,8 +234,10 @@ class Boundary:
         by = self.running[-1] if self.running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
             self._announce_changes(self.snapshot, by)
-        elif not self.running and threads() > 0:
-            self._take_strayed()
+        elif not self.running:
+            before, self._alive = self._alive, threads()
+            if before or self._alive:  # one that is gone may have changed something before
+                self._take_strayed()
 
     def _take_strayed(self) -> None:
         """Trace what a leftover thread of a handler or tool changed while none was running."""

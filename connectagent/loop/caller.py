@@ -19,7 +19,7 @@ from connectagent import frame
 from connectagent.errors import Abandoned, Cancelled
 from connectagent.loop import threads
 from connectagent.loop.beside import GRACE_S, Job
-from connectagent.tools.awaiting import CALLER, stops
+from connectagent.tools.awaiting import CALLER, STOPS, Stops
 
 Jobs = SimpleQueue[Any]
 
@@ -169,9 +169,9 @@ class Apart:
         self._turn = turn if turn is not None and turn.ident == threading.get_ident() else None
         self._jobs: Jobs = SimpleQueue()
         self._asked: list[Job] = []
-        self._stops: list[Callable[[], None]] = []
+        self._stops = Stops()
         self._inside = 0  # operations that it waits for
-        self._over = self._left = False
+        self._begun = self._over = self._left = False
         self._lock = threading.Lock()
         self._value: Any = None
         self._error: BaseException | None = None
@@ -195,9 +195,9 @@ class Apart:
                     job.run()
         except Cancelled as cancelled:
             if not self._end():
-                cancelled.left_behind = True  # type: ignore[attr-defined]
+                cancelled.left_behind = self._begun  # type: ignore[attr-defined]
                 raise
-            if self._stops and self._error is not None:
+            if self._stops.awaits and self._error is not None:
                 raise
         finally:
             if turn is not None:
@@ -212,10 +212,14 @@ class Apart:
     def _work(self, work: Callable[[], Any]) -> None:
         caller = self._caller
         CALLER.set(Caller(caller.loop, caller, caller.thread, self))
-        stops.set(self._stops)
+        STOPS.set(self._stops)
+        with self._lock:
+            if self._left:  # before it began
+                return
+            self._begun = True
+            if self._turn is not None:
+                self._turn.thread, self._turn.ident = threading.current_thread(), threading.get_ident()
         value, error = None, None
-        if self._turn is not None:
-            self._turn.thread, self._turn.ident = threading.current_thread(), threading.get_ident()
         try:
             value = work()
         except BaseException as raised:
@@ -226,15 +230,14 @@ class Apart:
 
     def _end(self) -> bool:
         """Cancel the work, and leave it behind unless it ends; whether it has ended."""
-        for stop in list(self._stops):
-            stop()
+        self._stops.stop()
         deadline = time.monotonic() + GRACE_S
         while True:
             left_s = max(deadline - time.monotonic(), 0)
             with self._lock:
                 if self._over:
                     return True
-                if not self._inside and not (self._stops and left_s):
+                if not self._inside and not (self._stops.awaits and left_s):
                     self._left = True
                     break
             try:

@@ -62,6 +62,8 @@ def call_model(turn: Turn) -> LLMResponse | None:
             calls = [shown_call(call) for call in response.tool_calls or ()]
             entry = {**model_entry(turn, id, request, response, "stand_in", calls), "usage": None, "by": answer.by}
             turn.conversation.trace({**entry, **turn.conversation.changed_by(answer.by)})
+        else:
+            turn.between.behind(id)
     if response is None:
         return None
     final, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
@@ -245,6 +247,7 @@ class Attempt:
         if self.conversation is not None:
             self.conversation.answered()
             self.before.update(sent_before(line, self.request))
+            self.turn.between.behind(self.id)
         if line.get("status") in ("error", "recovered"):
             self.error = self._raised(line)
             return None
@@ -373,6 +376,8 @@ class Attempt:
             self.conversation.answered()
         if self.turn.closing(id := f"{self.id}/recovered") is None:
             self.turn.conversation.trace({**change, "id": id})
+        elif self.conversation is not None:
+            self.turn.between.behind(id)
         return response
 
 

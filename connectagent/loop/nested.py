@@ -185,6 +185,7 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     related, labels = branch is None, agent.enter_session(turn, branch)
     state = copy_of(caller.state) if related else None
     caller.opens(turn.id)
+    caller.between.everything()
     if not turn.has_begun(turn.id):
         more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
         caller.began(turn.id, agent=agent.name, branch=labels.get("branch"), **more)

@@ -10,9 +10,10 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import Log, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
-from connectagent.frame import Frame, handler_in_id, in_id
+from connectagent.frame import Frame, in_id
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
+from connectagent.loop.between_steps import NOTHING, BetweenSteps, until_passed
 from connectagent.loop.divergence import expect, finish
 from connectagent.loop.ending import Ending
 from connectagent.loop.hook_run import HookRun
@@ -38,6 +39,7 @@ class Operations:
     touched: set[str]
     runs: dict[str, HookRun]
     conversation: Any
+    between: BetweenSteps = NOTHING
 
     @property
     def branch(self) -> str | None:
@@ -63,13 +65,17 @@ class Operations:
 
     def began(self, id: str, **more: Any) -> None:
         """Write that an operation begins, before anything of it happens."""
-        self.opens(id)
+        if self.past is not None:
+            self.opens(id)
+            self.between.everything()
         self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def closing(self, id: str) -> TraceEntry | None:
         """The line that ended an operation, whose changes are applied again; None if the operation must run."""
-        line = None if self.past is None else self.past.closing(id, self.id)
-        if line is not None:
+        if self.past is None:
+            return None
+        self.between.before(id)
+        if (line := self.past.closing(id, self.id)) is not None:
             self.reapply(id)
         return line
 
@@ -87,7 +93,7 @@ class Operations:
         assert self.past is not None
         changes = self.past.changes(id, self.id, self.branch)
         if passed is not None:  # the others begin again, and look up what they asked for
-            changes = [one for one in changes if _is_of(one, id, passed)]
+            changes = until_passed(self.past, id, passed, changes)
         self.conversation.reapply(changes)
         return changes
 
@@ -213,6 +219,7 @@ class Operations:
         if self.past is not None:
             if self._looked_up(run):
                 return run
+            self.between.everything()
             self._begin_again(run, self.past)
         self.runs[id] = run
         ended = self.ended
@@ -297,6 +304,7 @@ class Operations:
         """
         past, id = self.past, run.id
         assert past is not None
+        self.between.before(id)
         if (line := past.closing(id, self.id)) is not None:
             if self._is_lost(run, line):
                 return False
@@ -386,11 +394,3 @@ class Operations:
 
 
 id_of = id
-
-
-def _is_of(entry: TraceEntry, hook: str, handlers: list[list[Any]]) -> bool:
-    """Whether one of the handlers of a hook made a change, itself or in an operation that it asked for."""
-    place, by = str(entry.get("at") or entry.get("id")), entry.get("by") or {}
-    if place == hook:
-        return [by.get("plugin"), by.get("handler")] in handlers
-    return any(place.startswith(f"{hook}/{handler_in_id(*handler)}/") for handler in handlers)

@@ -17,6 +17,7 @@ from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.loop.beside import Beside, Body, end_with
+from connectagent.loop.between_steps import NOTHING
 from connectagent.loop.call_entry import ENDED
 from connectagent.loop.described import shown_call
 from connectagent.loop.remote import Stack
@@ -101,11 +102,13 @@ class Round:
 
     def _ahead(self, step: Callable[[], None]) -> None:
         """Run a step that looks up the result of a body, though calls before it are not settled."""
-        past, id = self._turn.past, self._turn.id
-        seen = -1 if past is None else past.seen.get(id, -1)
+        turn, past, id = self._turn, self._turn.past, self._turn.id
+        seen, between = -1 if past is None else past.seen.get(id, -1), turn.between
+        turn.between = NOTHING
         try:
             step()
         finally:
+            turn.between = between
             if past is not None:
                 past.seen[id] = seen
 
@@ -149,6 +152,7 @@ class Round:
     def _run_bodies(self, group: list[ToolRun]) -> None:
         """Run the bodies of a group: all that ask agents at once, and of the others as many as the limit allows."""
         ready = [run for run in group if id(run) not in self._waits]
+        self._turn.between.before_bodies([f"{run.id}/tool1" for run in ready])
         beside: list[ToolRun] = []
         for run in ready:
             if len(group) > 1 and (self._limit > 1 or self._asked(run) is not None):
@@ -254,12 +258,13 @@ class _Batch:
             run.keep([*changes, {"by": by, **left}] if left else changes)
 
     def _cut(self, runs: list[ToolRun]) -> None:
-        """After Ctrl-C: stop what can be stopped, and let the handlers around all bodies finish, in order."""
+        """After Ctrl-C: stop what can be stopped, and let the others come home with their handlers, in order."""
         for again in (False, True):
             self._beside.cut(again)
             try:
                 for run in runs:
-                    if (stack := self._stacks.get(id(run))) is not None and stack.is_running:
+                    stack = self._stacks.get(id(run))
+                    if stack is not None and (stack.is_running or stack.body.changes):
                         self._bring_home(run, stack)
                 return
             except KeyboardInterrupt:

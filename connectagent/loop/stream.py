@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from connectagent.data import TraceEntry
 from connectagent.loop.ending import Ending
-from connectagent.session.conversation import PROGRAM
+from connectagent.session.observers import PROGRAM
 from connectagent.tools.waits import end_of, next_of
 
 Events = Generator[TraceEntry, None, None]
@@ -70,7 +70,7 @@ class Lockstep:
 
     def __init__(self, agent: Any, turn: Callable[[], Any]) -> None:
         self._agent, self._turn = agent, turn
-        self._asked: SimpleQueue[None] = SimpleQueue()  # with these two the threads wait for each other; unlike locks
+        self._asked: SimpleQueue[Any] = SimpleQueue()  # with these two the threads wait for each other; unlike locks
         self._items: SimpleQueue[Any] = SimpleQueue()  # Ctrl-C cannot leave them half-way
         self._handing_over = threading.Lock()  # tools may cause entries from threads of their own
         self._thread: threading.Thread | None = None
@@ -100,8 +100,9 @@ class Lockstep:
         """Let the turn end, without handing out more items."""
         self._closing = True
         self._asked.put(None)
-        if self._thread not in (None, threading.current_thread()) and self._thread.ident:
-            end_of(self._thread)
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread() and thread.ident:
+            end_of(thread)
 
     # -- in the turn's thread ------------------------------------------------------------------
 
@@ -125,6 +126,10 @@ class Lockstep:
         """Wait until the consumer asks for the next item."""
         self._asked.get()
 
+    def unread(self) -> contextlib.AbstractContextManager[None]:
+        """While code of the turn in the consumer's thread waits for the turn, that does not wait for the consumer."""
+        return contextlib.nullcontext()
+
     def is_own_thread(self) -> bool:
         """Whether this is the thread of the streamed turn."""
         return threading.current_thread() is self._thread
@@ -138,18 +143,29 @@ class Lockstep:
         if entry.get("by") is not self._by:  # the consumer knows what it did itself
             self._hand_over(agent, entry)
 
+    def _changeable(self, agent: Any) -> list[Any]:
+        """The agents whose sessions the consumer may change now: of the item, and the one it streams, if that waits."""
+        own = self._agent
+        if own is agent or own.turn is None or own.turn.ident != threading.get_ident():
+            return [agent]
+        own.boundary.settle()
+        return [agent, own]
+
     def _hand_over(self, agent: Any, item: TraceEntry) -> None:
         """Hand an item to the consumer, and wait until it asks for the next. Ends the turn if the consumer has left."""
         if self.is_consumer():  # it uses the agent itself, between two items
             return
-        with self._handing_over:
+        agents = self._changeable(agent)
+        with self.unread(), self._handing_over:
             waited = not self._closing
             if waited:
-                agent.conversation.snapshot.sync()
+                for one in agents:
+                    one.conversation.snapshot.sync()
                 self._give(item)
                 self._wait()
         if waited:
-            agent.conversation.take_changes(self._by)
+            for one in agents:
+                one.conversation.take_changes(self._by)
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt

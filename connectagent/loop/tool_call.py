@@ -66,7 +66,7 @@ class ToolRun:
         """Place the result of the body, if the round ends before it is settled."""
         if "status" in self.entry and not self._traced:
             self.turn.conversation.answer(self.call, self.entry["result"])
-            place = {} if self.entry["status"] == "interrupted" else {"id": f"{self.id}/tool1"}
+            place = {} if self.entry["status"] == "interrupted" else {"id": f"{self.id}/tool1", "unsettled": True}
             self.turn.conversation.trace_quietly({**self.entry, **place})
 
     def stopped(self, error: BaseException) -> None:
@@ -165,6 +165,7 @@ class ToolRun:
         turn, conversation = self.turn, self.turn.conversation
         if self._traced:
             conversation.answer(self.call, self.entry["result"])
+            turn.between.behind(f"{self.id}/tool1")
         else:
             self.entry["id"] = f"{self.id}/tool1"
             conversation.place(self.call, self.entry)
@@ -207,6 +208,7 @@ class ToolRun:
         line = turn.closing(id)
         if line is not None:
             turn.conversation.amend(self.call, self.entry, **line["value"])
+            turn.between.behind(id)
             self.error = self._raised(id, line["value"])
             self._end_again(line["value"])
             return
@@ -237,6 +239,8 @@ class ToolRun:
             change = {"type": "change", "by": by, "of": "tool_execution", "call_id": self.call.id, "value": value}
             ended = changed.get("status") != "interrupted"  # else a resumed turn looks whether it may run again
             turn.conversation.trace({**change, "id": id} if ended else change)
+        else:
+            turn.between.behind(id)
 
 
 def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:

@@ -13,13 +13,14 @@ from connectagent.data import Log, TokenUsage, ToolCall, TraceEntry, Wait
 from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
+from connectagent.loop.between_steps import BetweenSteps
 from connectagent.loop.ending import Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
 from connectagent.output.text import describe
-from connectagent.session.conversation import PROGRAM
 from connectagent.session.journal import TURN_ENDED, Journal, is_inside, place_of
 from connectagent.session.messages import text_of, user_message
+from connectagent.session.observers import is_by_observer
 from connectagent.session.snapshot import as_data
 from connectagent.session.state import clone
 from connectagent.session.usage import Spent, spent_in, time_in
@@ -145,17 +146,17 @@ class Turn(Operations):
         """
         self.conversation = self.agent.conversation  # a new one, if the agent was reset
         if self.past is not None:
-            self._expect(self.past.own(self.id, self.branch))
+            self._expect(self.past)
         self.conversation.begin_turn(self.prompt)
 
-    def _expect(self, lines: list[TraceEntry]) -> None:
-        """Apply what the program changed before the turn, and expect its other changes again from the loop."""
-        makers = ((line, line.get("by")) for line in lines)  # in the record of a stranger, of any form
-        theirs = [line for line, by in makers if isinstance(by, dict) and by.get("plugin") == PROGRAM["plugin"]]
-        before = list(takewhile(lambda line: line["type"] != "user_input", lines))
+    def _expect(self, past: Journal) -> None:
+        """Apply what the program changed before the turn, and expect what the loop changes in it again."""
+        lines = past.own(self.id, self.branch)
+        before = takewhile(lambda line: line["type"] != "user_input", lines)
         # The session may have its first state already: so lists are set, not added to.
-        self.conversation.reapply({**line, "added": {}} for line in theirs if line in before)
-        self.conversation.repeat(line for line in lines if line not in theirs)
+        self.conversation.reapply({**line, "added": {}} for line in before if is_by_observer(line))
+        self.between = BetweenSteps(past, self.id, self.branch, self.conversation)
+        self.conversation.repeat((line for line in lines if not is_by_observer(line)), self.between.behind_line)
 
     def begin(self) -> None:
         """Take the user's message into the conversation."""
@@ -284,6 +285,7 @@ class Turn(Operations):
         self.conversation.merge(change)
         if not known:
             self.conversation.trace({**line, "type": "agent_turn"})
+        self.between.behind(line["id"])
         self._end_with(line)
 
     def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,14 @@ from importlib import import_module
 _QUIET_S = 0.05  # without a line for so long, a paste has arrived whole
 _state = {"hidden": False}  # whether what is typed is hidden while nothing is asked
 _LONGEST_S = 2.0  # how long a paste is waited for
+_asking = threading.RLock()
+
+
+@contextmanager
+def one_question() -> Iterator[None]:
+    """Ask one question at a time: agents in threads share the terminal, and an answer must be to what was shown."""
+    with _asking:
+        yield
 
 
 def forget_typed() -> None:
@@ -69,6 +78,7 @@ def _forget_posix(terminal: int) -> None:
     termios.tcflush(terminal, termios.TCIFLUSH)
     while time.monotonic() < until and select.select([terminal], [], [], _QUIET_S)[0]:
         termios.tcflush(terminal, termios.TCIFLUSH)
+    termios.tcflush(terminal, termios.TCIFLUSH)  # of a line without its end, `select` says nothing
 
 
 def _forget_windows() -> None:

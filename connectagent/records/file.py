@@ -122,17 +122,19 @@ class RecordFile:
             self.open()
         assert self._open_file is not None
         position, queued = self._pending
-        size = os.fstat(self._open_file.fileno()).st_size
+        fd = self._open_file.fileno()
+        status = os.fstat(fd)
+        size = status.st_size
         if size > position + len(queued):  # where locks are not shared, as between two mounts
             raise SessionBusy(f"{self.path}: another agent has gone on with this session, so this one stops")
         data = data if self.first is None else self.first() + data
         pending = (position if queued else size, queued + data)
         try:
             self._pending, self.first = pending, None  # no Ctrl-C comes between
-            self._flush(self._open_file.fileno())
+            self._flush(fd, status)
         except KeyboardInterrupt:
             self._pending, self.first = pending, None
-            self._flush(self._open_file.fileno())
+            self._flush(fd)
             raise
 
     def begin(self, head: bytes) -> None:
@@ -181,13 +183,14 @@ class RecordFile:
         if self.elsewhere is not None and not self.elsewhere.is_current(position):
             raise OSError(errno.ESTALE, "another machine has gone on with it", str(self.path))
 
-    def _flush(self, fd: int) -> None:
+    def _flush(self, fd: int, status: os.stat_result | None = None) -> None:
+        """Write what is pending; `status`: of the file now, if it is known. Each system call lets other threads in."""
         position, data = self._pending
         if self.elsewhere is not None and data:
             self.elsewhere.append(position, data)
         left = len(data) + 1
         while True:
-            status = os.fstat(fd)
+            status = status or os.fstat(fd)
             if not status.st_nlink and not self.path.exists():
                 raise FileNotFoundError(2, "it was removed", str(self.path))
             rest = memoryview(data)[max(0, status.st_size - position) :]
@@ -197,11 +200,13 @@ class RecordFile:
                 raise OSError(5, "something else changes it", str(self.path))
             left = len(rest)
             try:
-                os.write(fd, rest)
+                if os.write(fd, rest) == len(rest):
+                    break
             except OSError as error:
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, position)  # no torn line is left
                 raise OSError(error.errno, error.strerror, str(self.path)) from None
+            status = None
         if self._synced:
             to_disk(fd)
         self._pending = (position + len(data), b"")

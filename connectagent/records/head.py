@@ -30,14 +30,19 @@ def header(agent: Any, id: str, started: time.struct_time, encoder: Encoder, key
         + (f"key: {encoder.line(key)}\n" if key is not None else "")
         + (f"script: {encoder.line(script)}\n" if script else "")
         + f"mark: {json.dumps(record_mark(id, script))}\n"
-        + f"plugins: {encoder.line({handler.plugin: handler.version for handler in handlers})}\n"
-        + (f"plugin_sources: {encoder.line(sources)}\n" if (sources := sources_of(handlers)) else "")
+        + f"plugins: {_by_plugin({handler.plugin: handler.version for handler in handlers}, encoder)}\n"
+        + (f"plugin_sources: {_by_plugin(sources, encoder)}\n" if (sources := sources_of(handlers)) else "")
         + (f"switched_off: {encoder.line(agent.switched_off)}\n" if agent.switched_off else "")
         + (f"max_iterations: {agent.max_iterations}\n" if agent.max_iterations != 10 else "")
         + f"system_prompt: {encoder.line(agent.prompted.text)}\n"
         + (f"system_prompt_changes: {encoder.line(changes)}\n" if (changes := agent.prompted.changes) else "")
         + f"{_beginning(agent, encoder)}turns:\n"
     )
+
+
+def _by_plugin(values: dict[str, Any], encoder: Encoder) -> str:
+    """Values by plugin as one line. A plugin's name says nothing of its value, which may look like that of a secret."""
+    return "{" + ", ".join(f"{encoder.line(name)}: {encoder.line(value)}" for name, value in values.items()) + "}"
 
 
 def _version() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from connectagent.output.masking import current
 from connectagent.output.text import clean
 from connectagent.records.disk import folder_to_disk
-from connectagent.settings import co_folder, enabled
+from connectagent.settings import co_folder, enabled, leads_out
 
 # What Windows takes for a device, whatever comes behind the dot.
 _DEVICE = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9¹²³])(\.|$)", re.IGNORECASE)
@@ -32,11 +32,14 @@ def data_folder(name: str) -> Path:
         name: the folder's name; a plugin takes its own.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be made, or is a link that leads out of the project.
     """
     base = co_folder()
-    folder, ignore, made = base / name, base / ".gitignore", not os.path.isdir(base)
-    if made or not os.path.isdir(folder):
+    folder, ignore, made = base / name, base / ".gitignore", False
+    if leads_out(folder):
+        raise OSError(errno.ELOOP, "it is a link that leads out of the project", str(folder))
+    if not os.path.isdir(folder):
+        made = not os.path.isdir(base)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (made or base.name == ".co") and not os.path.lexists(ignore):  # a user's own folder must not vanish from git
         with contextlib.suppress(OSError):
@@ -148,8 +151,7 @@ def is_given_up(agent: Any) -> bool:
 
 def _warnings_of(agent: Any) -> set[Any]:
     """The warnings about the agent's session, as pairs of `what` and reason."""
-    session, warned = _warned.get(agent, (None, set()))
-    if session is not agent.current_session:
-        warned = set()
-    _warned[agent] = (agent.current_session, warned)
-    return warned
+    known = _warned.get(agent)
+    if known is None or known[0] is not agent.current_session:
+        known = _warned[agent] = (agent.current_session, set())
+    return known[1]

@@ -29,6 +29,7 @@ MAX_RECORD_BYTES = 1 << 30
 # many at most.
 _ROOM, _SELDOM = 0.02, 0.25
 _BEGUN = 20  # sessions until the next look, should this one not come to its end
+_MUCH = 4096  # bytes of the file that counts them
 _YOUNG_S = 86_400  # younger files are not removed unasked: a running batch may need them
 _MOST_TAIL = 1 << 23
 _HEAD = re.compile(rb"format: \d+\nagent: [^\n]+\nmodel: ")
@@ -63,7 +64,12 @@ class _Limits:
         return (self.files is not None and files > self.files) or (self.size is not None and size > self.size)
 
     def until_next_look(self, files: int, size: int) -> int:
-        """How many sessions begin before the next look: few near the limits, more where there is room for many."""
+        """How many sessions begin before the next look: few near the limits, more where there is room for many.
+
+        Above them, where no record may be removed yet, there is as much time.
+        """
+        if self.over(files, size):
+            return int(files * _SELDOM)
         left = math.inf if self.files is None else self.files - files
         if self.size is not None and size:
             left = min(left, (self.size - size) * files / size)  # if they are as large as these on average
@@ -106,26 +112,27 @@ def _amount(folder: Path) -> tuple[int, int]:
 
 
 def _is_due(sessions: Path) -> bool:
-    """Count a session; whether it is time to look. The file has how many sessions that takes, and a byte for each.
+    """Count a session; whether it is time to look. The file ends with how many sessions that takes, and a byte of each.
 
     Other sessions that begin during the look do not look too.
     """
     fd = os.open(sessions, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
     try:
-        number, _, begun = read_at(fd, 1 << 20, 0).partition(b"\n")
+        size = os.fstat(fd).st_size
+        number, begun = (b"\n" + read_at(fd, 1 << 20, max(0, size - (1 << 20)))).split(b"\n")[-2:]
         due = not re.fullmatch(rb"\d{1,6}", number) or len(begun) >= int(number)
-        if due:
+        if due and size > _MUCH:  # seldom, since file systems write a file that was truncated to the disk at once
             os.ftruncate(fd, 0)
-        os.write(fd, b"%d\n" % _BEGUN if due else b".")
+        os.write(fd, b"\n%d\n" % _BEGUN if due else b".")
         return due
     finally:
         os.close(fd)
 
 
 def _set_due(sessions: Path, count: int) -> None:
-    fd = os.open(sessions, os.O_WRONLY | os.O_TRUNC | _SAFELY)
+    fd = os.open(sessions, os.O_WRONLY | os.O_APPEND | _SAFELY)
     try:
-        os.write(fd, b"%d\n" % count)
+        os.write(fd, b"\n%d\n" % count)
     finally:
         os.close(fd)
 

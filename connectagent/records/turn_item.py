@@ -9,8 +9,8 @@ from connectagent.data import TraceEntry
 from connectagent.errors import Cancelled, Paused
 from connectagent.output.text import describe
 from connectagent.records.encode import Encoder
-from connectagent.session.conversation import PROGRAM
 from connectagent.session.journal import is_aside, only_says_stopped
+from connectagent.session.observers import PROGRAM
 from connectagent.session.state import lasting, state_change
 from connectagent.session.usage import Totals
 

@@ -142,6 +142,9 @@ class RecordLog(MemoryLog):
         return self._file.path if self._file is not None else None
 
     def begin(self, turn: Any) -> None:
+        looking_once(lambda: self._begin_turn(turn))
+
+    def _begin_turn(self, turn: Any) -> None:
         with self._lock:
             refresh()
             self.follow(turn.agent)
@@ -149,7 +152,7 @@ class RecordLog(MemoryLog):
                 for id in Journal(self._lines).open_turns():
                     self.append({"type": CLOSED, "id": id, "outcome": ABANDONED, "timestamp": time.time()})
             self._withheld.clear()
-            super().begin(turn)
+            MemoryLog.begin(self, turn)
             written = TurnItem(min(self._messages, len(self._session["messages"])))
             if turn.past is not None:
                 written.resume(self._agent, turn.past.lines)
@@ -267,7 +270,7 @@ class RecordLog(MemoryLog):
             return
         try:
             if self._file is None:
-                self._file = looking_once(self._begin_file)
+                self._file = looking_once(self._begin_file)  # between turns too
             self._file.append(text.encode("utf-8", "replace"))
         except Exception as error:
             self._failed = True

@@ -10,6 +10,7 @@ from typing import Any
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
 from connectagent.session.messages import LEFT_OUT, mend, place_of_result, says_nothing, sendable
+from connectagent.session.observers import PROGRAM
 from connectagent.session.prompt import Prompt, fresh_session, last_filled
 from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.state import (
@@ -25,7 +26,6 @@ from connectagent.session.state import (
 from connectagent.session.surroundings import Surroundings
 from connectagent.session.trace import OWN, EntryEnd, PendingEntries
 
-PROGRAM: By = {"plugin": "(program)", "file": "?", "line": 0}  # by: the code that uses the agent
 _REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
 
 
@@ -219,9 +219,9 @@ class Conversation:
             self._changed = self._changed or kind in BEFORE_ANSWER
             if kind in ("message", "assistant"):
                 snapshot.insert(clone(entry["message"]), index)
-            elif kind == "message_edited":
+            elif kind == "message_edited" and index < len(messages):  # it may have been of a step that is void
                 snapshot.replace(messages[index], entry["message"])
-            elif kind == "message_removed":
+            elif kind == "message_removed" and index < len(messages):
                 snapshot.remove(index)
             elif kind == "mended":
                 self.mend(silently=True)
@@ -235,8 +235,9 @@ class Conversation:
 
     # -- the trace -----------------------------------------------------------------------------
 
-    def repeat(self, entries: Iterable[TraceEntry]) -> None:
-        """Expect these entries of the trace again from the loop, since its turn is resumed."""
+    def repeat(self, entries: Iterable[TraceEntry], repeated: Callable[[TraceEntry], Any]) -> None:
+        """Expect these entries again from the loop, since its turn is resumed; `repeated` is given each that came."""
+        self._repeated = repeated
         for entry in entries:
             self._repeats.setdefault(entry["type"], []).append(entry)
 
@@ -244,7 +245,7 @@ class Conversation:
         waiting = self._repeats.get(entry["type"])
         if not waiting or "id" in entry or entry["type"] not in _REPEATED or self._around.place() != waiting[0]["at"]:
             return False
-        waiting.pop(0)
+        self._repeated(waiting.pop(0))
         return True
 
     def trace(self, entry: TraceEntry) -> None:

@@ -141,6 +141,7 @@ class ToolExecution(Entry, StateChange, _From, total=False):
     error_type: str
     raised_at: str
     left_behind: bool
+    unsettled: bool
     attempt: int
     attempts: list[dict[str, Any]]
     original: dict[str, Any]

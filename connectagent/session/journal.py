@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from connectagent.data import CORE_TYPES, TraceEntry, Wait
+from connectagent.session.observers import is_by_observer
 from connectagent.session.places import Places
 
 BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "left", "wait", "decided"
@@ -76,12 +77,6 @@ def only_says_stopped(line: TraceEntry) -> bool:
     if line.get("type") != "tool_execution":
         return False
     return line.get("status") == "interrupted" or (line.get("status") == "skipped" and "id" not in line)
-
-
-def wait_of(line: TraceEntry) -> Wait:
-    """A wait, from its line."""
-    values = [line.get(key) for key in ("id", "agent", "call", "reason", "digest", "by")]
-    return Wait(*values)  # type: ignore[arg-type]
 
 
 class Journal:
@@ -158,13 +153,12 @@ class Journal:
 
     def _begin_again(self, id: str, number: int) -> None:
         """Void what an operation changed, except what its finished handlers did, and the handling of its error."""
-        self.closed.pop(id, None)
-        self.bodies.pop(id, None)
-        self.left.pop(id, None)
-        over = self.lines[self.parts[id]].get("over", []) if id in self.parts else []
+        for known in (self.closed, self.bodies, self.left):
+            known.pop(id, None)
+        part = self.parts.get(id, -1)
+        over = self.lines[part].get("over", []) if part >= 0 else []
         for at, line in enumerate(self.lines[:number]):
-            by = line.get("by") or {}
-            if line.get("at") == id and [by.get("plugin"), by.get("handler")] not in over:
+            if line.get("at") == id and not (_is_by(line, over) or (at < part and is_by_observer(line))):
                 self.void.add(at)
         if found := _ATTEMPT.fullmatch(id):
             outer = f"{found[1]}/on_error{found[2]}"
@@ -221,7 +215,7 @@ class Journal:
             place = place_of(line)
             if place == turn or not is_inside(place, turn) or is_inside(place, hook) or line.get("type") == DECIDED:
                 continue
-            if place.startswith(resumed):
+            if place.startswith(resumed) or line.get("unsettled"):
                 continue
             if number not in self.void and not any(is_inside(place, one) for one in open_ones):
                 return True
@@ -321,7 +315,13 @@ class Journal:
 
     def pending(self) -> list[Wait]:
         """The undecided waits, in order."""
-        return [wait_of(self.lines[number]) for id, number in self.waits.items() if id not in self.decided]
+        lines = (self.lines[number] for id, number in self.waits.items() if id not in self.decided)
+        return [Wait(*map(line.get, ("id", "agent", "call", "reason", "digest", "by"))) for line in lines]  # type: ignore
+
+
+def _is_by(line: TraceEntry, handlers: list[list[Any]]) -> bool:
+    by = line.get("by") or {}
+    return [by.get("plugin"), by.get("handler")] in handlers
 
 
 def place_of(line: TraceEntry) -> str:

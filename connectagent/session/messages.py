@@ -130,6 +130,15 @@ def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | No
     return index, None
 
 
+def end_of_round(messages: Sequence[Message]) -> int:
+    """The index behind the results of the last round of calls; of a conversation without one, its end."""
+    rounds = (index for index in range(len(messages) - 1, -1, -1) if messages[index].get("tool_calls"))
+    index = next(rounds, len(messages) - 1) + 1
+    while index < len(messages) and messages[index]["role"] == "tool":
+        index += 1
+    return index
+
+
 def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
     """The conversation with every result in its place, or None if it is already valid.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ def read_prompt(source: str | Path | None) -> str:
             `Path` is always a file.
 
     Raises:
-        ConfigError: the file is missing, empty or not UTF-8. A missing `str` counts only if it looks like a file name.
+        ConfigError: the file is missing, empty or not UTF-8, or a text of several words is a file's name too. A
+            missing `str` counts only if it looks like a file name.
     """
     if source is None:
         return ""
@@ -36,6 +38,7 @@ def read_prompt(source: str | Path | None) -> str:
         return source
     for path in (Path(source), *(Path("prompts") / f"{source}{suffix}" for suffix in ("", *_SUFFIXES))):
         if is_file(path):
+            refuse_words(source, path, "system prompt")
             return read_text(path, "system prompt")
     if source.endswith(_SUFFIXES) and " " not in source:
         raise ConfigError(f"system prompt {source!r}: no such file in {Path.cwd()} or its folder prompts/")
@@ -48,6 +51,19 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):  # no possible file name
         return False
+
+
+def refuse_words(text: str, path: Path, what: str) -> None:
+    """Refuse a text of several words that is a file's name too: whose folder this is must not decide what it means.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if re.search(r"\s", text) and not os.path.isabs(text):
+        raise ConfigError(
+            f"{what} {text!r} is a text of several words, and there is a file of that name too: {str(path)!r}.\n"
+            f"Give it as Path({str(path)!r}) if the file is meant; otherwise rename the file"
+        )
 
 
 def read_text(path: Path, what: str) -> str:

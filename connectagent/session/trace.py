@@ -12,9 +12,9 @@ from typing import Any
 
 from connectagent.data import CORE_TYPES, TraceEntry
 from connectagent.errors import HookResultError
+from connectagent.session.observers import OUTSIDE
 from connectagent.session.state import clone, same
 
-OUTSIDE: dict[str, Any] = {"plugin": "(outside)", "file": "?", "line": 0}  # by: outside of any handler and tool
 OWN: dict[str, Any] = {"plugin": "connectagent"}  # by: what the loop itself changes
 OLD_ENTRIES = 8  # how many entries of older rounds are compared when a round begins
 
@@ -148,13 +148,18 @@ class FollowedTrace:
         return True
 
 
+def _type_of(entry: Any) -> str | None:
+    """The type of an entry; None of what is no entry. A class of its own may say otherwise than what is in it."""
+    kind = dict.get(entry, "type") if isinstance(entry, dict) else None
+    return str.__str__(kind) if isinstance(kind, str) else None
+
+
 def _is_of_core(entry: Any) -> bool:
-    kind = entry.get("type") if isinstance(entry, dict) else None
-    return isinstance(kind, str) and kind in CORE_TYPES
+    return _type_of(entry) in CORE_TYPES
 
 
 def _check(entry: Any, who: str) -> None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("type"), str):
+    if _type_of(entry) is None:
         raise HookResultError(f"{who} left a trace entry that is not a dict with a 'type': {entry!r:.200}")
     if _is_of_core(entry):
         raise HookResultError(

@@ -1,5 +1,6 @@
 """Settings of the process and the project, and the check of those that the person must allow."""
 
+from connectagent.settings.names import SHADOW, plugin_file
 from connectagent.settings.values import (
     SETTINGS,
     asked_by,
@@ -7,6 +8,7 @@ from connectagent.settings.values import (
     check_file,
     co_folder,
     enabled,
+    leads_out,
     looking_once,
     named_plugins,
     override,
@@ -21,15 +23,18 @@ from connectagent.settings.values import (
 
 __all__ = [
     "SETTINGS",
+    "SHADOW",
     "asked_by",
     "check_allowed",
     "check_file",
     "co_folder",
     "enabled",
+    "leads_out",
     "looking_once",
     "named_plugins",
     "override",
     "overrides",
+    "plugin_file",
     "project_file",
     "project_folder",
     "project_settings",

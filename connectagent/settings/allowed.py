@@ -7,22 +7,25 @@ one. The user's state folder has one file for each project, which nobody else ma
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from connectagent.settings.own import read_own, state_folder
+from connectagent.settings.names import plugin_file
+from connectagent.settings.own import read_own, read_regular, state_folder
 
 OFF = ("0", "off", "false", "no")
-_SHOWN = 200  # characters of a value
 _FILE = "(file)"  # the key of what a single file asks for
 _PATHS = re.compile(r"[\w@%+,.-][\w@%+,./-]*")  # what may be the path of a file
 _COMMANDS = {"command", "check"}  # options of plugins that are run
+_MOST_FILE = 1 << 26  # bytes of a file that are hashed
 
 
 class Asked(NamedTuple):
@@ -54,17 +57,23 @@ def asked_for(table: dict[str, Any], folder: Path) -> list[Asked]:
 def _asked_by(key: str, value: Any, folder: Path) -> list[Asked]:
     """What one setting, or one table of options, asks for."""
     if isinstance(value, dict):
-        out = [_asked(key, f"{key}.{name}", text, folder) for name, text in _texts(value) if _reaches_out(text)]
-        return [*_commands(key, value), *out]
+        return [Asked(key, text, content) for text, content in _of_options(key, value, folder)]
     if key == "plugins":
-        return [_asked(key, "the code of plugin", name, folder) for name in _files(value)]
+        files = [named for name in _strings(value) if (named := plugin_file(name)) is not None]
+        return [_asked(key, "the code of plugin", file, folder) for _, file in files]
     text = str(value)
     if key == "gateway_key":
         return [Asked(key, f"{key} (its value is not shown)", text)]
     if key == "mask" and text.strip().lower() in OFF:
         return [Asked(key, "mask = off: secrets are written and shown", "off")]
-    asks = key == "gateway_url" or (key == "dir" and _reaches_out(text))
-    return [_asked(key, key, text, folder)] if asks else []
+    return [_asked(key, key, text, folder)] if _asks(key, text, folder) else []
+
+
+def _asks(key: str, text: str, folder: Path) -> bool:
+    """Whether an address, a folder or a model needs the person's word."""
+    if key == "model":
+        return _is_file(text, folder)
+    return key == "gateway_url" or (key == "dir" and (_reaches_out(text) or _leads_out(text, folder)))
 
 
 def asked_for_by_text(path: Path, text: str) -> list[Asked]:
@@ -77,11 +86,30 @@ def asked_for_by_text(path: Path, text: str) -> list[Asked]:
     asked = [Asked(_FILE, f"what {path.name} says", hashlib.sha256(text.encode()).hexdigest())]
     root = root_of(path)
     folders = [folder for folder in path.parents if folder.is_relative_to(root)]
-    for name in sorted({end for found in _PATHS.findall(text) for end in _ends(found)}):
+    for name in sorted({end for found in _words(text) for end in _ends(found)}):
         found = next((folder / name for folder in folders if _is_inside(folder / name, root)), None)
         if found is not None:
             asked.append(Asked(_FILE, f"the file {str(found.relative_to(root))!r}", f"{name}{_hash_of(found)}"))
     return asked
+
+
+def _words(text: str) -> Iterator[str]:
+    """What may be a path in a file: as it stands there, and as a shell reads the strings of JSON."""
+    yield from _PATHS.findall(text)
+    with contextlib.suppress(ValueError, RecursionError):
+        for command in _texts(json.loads(text)):
+            yield from _PATHS.findall(command)
+            with contextlib.suppress(ValueError):  # a quote without its end
+                yield from shlex.split(command)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The strings in a value."""
+    for one in _flat(value):
+        if isinstance(one, dict):
+            yield from _texts([*one.values()])
+        elif isinstance(one, str):
+            yield one
 
 
 def _ends(name: str) -> list[str]:
@@ -101,25 +129,37 @@ def _is_inside(path: Path, root: Path) -> bool:
         return path.is_file() and path.resolve().is_relative_to(root.resolve())
     except (OSError, ValueError):
         return False
-def _commands(key: str, table: dict[str, Any]) -> Iterator[Asked]:
-    """The commands in a table of options: with what stands beside them, such as their arguments and environment."""
-    for name in _COMMANDS & set(table):
-        beside = table.get("args")
-        words = [table[name], *beside] if isinstance(beside, list) else [table[name]]
-        shown = " ".join(" ".join(map(str, word)) if isinstance(word, list) else str(word) for word in words)
-        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        content = json.dumps(table, sort_keys=True, default=str)
-        yield Asked(key.partition(".")[0], f"the command {key}.{name} = {shown!r}", content)
+def _of_options(
+    place: str, table: dict[str, Any], folder: Path, of_command: bool = False
+) -> Iterator[tuple[str, str]]:
+    """What a table of options asks for, each with what is allowed: the whole table, and the files that it names.
+
+    What stands beside a command or an address, such as arguments, environment and headers, is part of it. All that
+    stands beside a command is shown.
+    """
+    content = json.dumps(table, sort_keys=True, default=str)
+    commands = _COMMANDS & set(table)
+    for name in commands:
+        yield f"the command {place}.{name} = {_command(table[name], table.get('args'))!r}", content
     for name, value in table.items():
-        for inner in value if isinstance(value, list) else [value]:
+        for inner in _flat(value):
             if isinstance(inner, dict):
-                yield from _commands(f"{key}.{name}", inner)
+                yield from _of_options(f"{place}.{name}", inner, folder, of_command or bool(commands))
+        is_shown = name in commands or (name == "args" and isinstance(value, list))
+        beside = (of_command or bool(commands)) and not is_shown
+        for text in [*_strings(value), *([] if beside else [name])]:
+            if beside or _needs_word(text, folder):
+                yield f"{place}.{name} = {_shown(text, folder)}", content + _files_called(text, folder)
 
 
-def _files(names: Any) -> list[str]:
-    """The files of code among the named plugins."""
-    listed = [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-    return [name.removeprefix("shadow:").strip() for name in listed if _is_code(name) and not name.startswith("no:")]
+def _needs_word(text: str, folder: Path) -> bool:
+    """Whether a text in a table of options needs the person's word."""
+    return _reaches_out(text) or _is_file(text, folder) or _leads_out(text, folder)
+
+
+def _command(command: Any, arguments: Any) -> str:
+    words = [command, *arguments] if isinstance(arguments, list) else [command]
+    return " ".join(" ".join(map(str, word)) if isinstance(word, list) else str(word) for word in words)
 
 
 def digest(asked: list[Asked]) -> str:
@@ -128,38 +168,67 @@ def digest(asked: list[Asked]) -> str:
 
 
 def _asked(key: str, name: str, value: str, folder: Path) -> Asked:
-    shown = value if len(value) <= _SHOWN else f"{value[:_SHOWN]}..."
-    text = f"{name} {shown!r}" if name.startswith("the code") else f"{name} = {shown!r}"
-    return Asked(key, text, value + (_hash_of(folder / value.strip()) if _is_code(value) else ""))
+    text = f"{name} {'' if name.startswith('the code') else '= '}{_shown(value, folder)}"
+    return Asked(key, text, value + _files_called(value, folder))
 
 
-def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
-    """The strings in an option's value, each with its place."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _texts(inner, f"{name}.{key}" if name else str(key))
-    elif isinstance(value, list):
+def _shown(value: str, folder: Path) -> str:
+    """A value for the person, and where it leads by a link."""
+    leads = not _reaches_out(value) and _leads_out(value, folder)
+    return f"{value!r}, a link to {os.path.realpath(folder / value)!r}" if leads else repr(value)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    """A value, or what is in its lists."""
+    if isinstance(value, list):
         for inner in value:
-            yield from _texts(inner, name)
-    elif isinstance(value, str):
-        yield name, value
+            yield from _flat(inner)
+    else:
+        yield value
+
+
+def _strings(value: Any) -> list[str]:
+    return [one for one in _flat(value) if isinstance(one, str)]
 
 
 def _reaches_out(text: str) -> bool:
-    """Whether a text is an address, a file that is code or names commands, or a path that leads out of the folder."""
+    """Whether a text is an address, a file that is code or names commands, or a path that leads out of the folder.
+
+    A plugin may fill in `${VARIABLE}`: with a secret, or with a part of an address.
+    """
     parts = text.replace("\\", "/").split("/")
-    return "://" in text or _is_code(text) or text.startswith(("/", "~")) or os.path.isabs(text) or ".." in parts
+    away = text.startswith(("/", "~")) or os.path.isabs(text) or ".." in parts
+    return "://" in text or "${" in text or away or text.strip().endswith((".py", ".json"))
 
 
-def _is_code(text: str) -> bool:
-    return text.strip().endswith((".py", ".json"))
+def _leads_out(text: str, folder: Path) -> bool:
+    """Whether a path in the folder leads out of it by a link."""
+    with contextlib.suppress(ValueError):  # a null byte
+        real = os.path.realpath(folder)
+        return os.path.commonpath([real, os.path.realpath(folder / text)]) != real
+    return True
 
 
-def _hash_of(path: Path) -> str:
+def _is_file(text: str, folder: Path) -> bool:
+    """Whether a text names a file of the folder, or of the current one, where some plugins look; also as a model."""
+    names = text, text.partition("/")[2]
+    return any(name and (os.path.isfile(folder / name) or os.path.isfile(name)) for name in names)
+
+
+def _files_called(text: str, folder: Path) -> str:
+    """The hashes of the files that a text may name: in the folder, and in the current one if that is another."""
+    names = text.strip(), text.strip().partition("/")[2]
+    found = dict.fromkeys(os.path.abspath(os.path.join(place, name)) for name in names for place in (folder, os.curdir))
+    return "".join(_hash_of(path) for path in found if os.path.lexists(path) and not os.path.isdir(path))
+
+
+def _hash_of(path: str | Path) -> str:
     try:
-        return f" {hashlib.sha256(path.read_bytes()).hexdigest()}"
-    except (OSError, ValueError):
-        return " missing"
+        return f" {hashlib.sha256(read_regular(path, _MOST_FILE)).hexdigest()}"
+    except OSError as error:
+        if error.errno != errno.EFBIG:
+            return " no file"
+        return f" {os.path.getsize(path)} bytes, written {os.path.getmtime(path)}"
 
 
 # -- the person's word ---------------------------------------------------------------------------

@@ -6,11 +6,13 @@ A mark is a keyed hash. Its key is in the user's state folder, is made with the 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
 from functools import lru_cache
 from pathlib import Path
+from typing import BinaryIO
 
 try:  # `hashlib` loads OpenSSL, which takes 3 ms
     from _blake2 import blake2b
@@ -31,16 +33,45 @@ def state_folder() -> Path:
     return root / "connectagent"
 
 
+def read_regular(path: str | Path, most: int) -> bytes:
+    """The content of a file that may be a stranger's: a pipe would let its reader wait, and a device has no end.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or has more bytes than `most`.
+    """
+    with _opened(path) as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
+    return content
+
+
+def _opened(path: str | Path, flags: int = 0) -> BinaryIO:
+    """Open a regular file to read.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    safely = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, os.O_RDONLY | safely | flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return open(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 def read_own(path: Path, most: int) -> bytes | None:
     """The content of a file; None for one that is missing, or that somebody else, or git, may have written."""
     try:
         if not hasattr(os, "O_NOFOLLOW") and path.is_symlink():
             return None
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+        with _opened(path, getattr(os, "O_NOFOLLOW", 0)) as file:
+            status = os.fstat(file.fileno())
             strange = hasattr(os, "geteuid") and (status.st_uid != os.geteuid() or status.st_mode & 0o077)
-            return None if strange or not stat.S_ISREG(status.st_mode) else file.read(most)
+            return None if strange else file.read(most)
     except OSError:
         return None
 

@@ -15,7 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from connectagent.errors import ConfigError, did_you_mean, nearest
+from connectagent.errors import ConfigError, cut, did_you_mean, nearest
+from connectagent.settings.names import plugin_file
 
 if TYPE_CHECKING:
     from connectagent.settings.allowed import Asked
@@ -37,11 +38,13 @@ SETTINGS: dict[str, str] = {
     "gateway_key": "the key for that gateway",
 }
 
-# From the command line, for every agent of this process: settings, and `trust`, `stream` and `max_iterations`. No
-# context variable: it would not reach agents that a script makes in threads of its own.
+# From the command line, for every agent of this process: settings, `trust`, `stream`, `max_iterations`, and by name the
+# command's `own_plugins`. No context variable: it would not reach agents that a script makes in threads of its own.
 overrides: dict[str, Any] = {}
 
+PROJECT_FILE = "pyproject.toml"
 _PREFIX = "CONNECTAGENT_"
+_MOST_FILE = 1 << 24  # bytes of a settings file
 _OTHERS = (f"{_PREFIX}COMPLETE", f"{_PREFIX}LOCAL_MODEL")  # of shells, and of plugins
 
 # The settings in a project's file that the person must allow: `settings/allowed.py` has the rules.
@@ -80,7 +83,7 @@ def setting(name: str, overridden: bool = True) -> Any:
     if value:
         return value
     value = project_settings().get(name)
-    if value is not None and name in _NEED_A_WORD:
+    if value is not None and (name in _NEED_A_WORD or (name == "model" and "/" in str(value))):
         check_allowed(name)
     return value
 
@@ -99,9 +102,31 @@ def enabled(name: str) -> bool:
     return False
 
 
-def co_folder() -> Path:
-    """The folder of records and logs: `.co`, or the setting `dir`. It need not exist."""
-    return Path(os.path.abspath(os.path.expanduser(str(setting("dir") or ".co"))))
+def co_folder(inside: str = "") -> Path:
+    """The folder of records and logs, `.co` or the setting `dir`, or what is in it. It need not exist.
+
+    Args:
+        inside: the name of a file or folder in it.
+
+    Raises:
+        ConfigError: it is a link that leads out of the project, or `setting("dir")` raises.
+    """
+    named = setting("dir")
+    folder = Path(os.path.abspath(os.path.expanduser(str(named or ".co"))))
+    for path in (*([] if named else [folder]), *([folder / inside] if inside else [])):
+        if leads_out(path):
+            problem = f"{path} is a link that leads out of the project, to {os.path.realpath(path)}: it is not used."
+            raise ConfigError(f"{problem} If it is meant: CONNECTAGENT_DIR={os.path.realpath(folder)}")
+    return folder / inside
+
+
+def leads_out(path: Path) -> bool:
+    """Whether a file or folder of the project is a link that leads out of it."""
+    if not os.path.islink(path):
+        return False
+    project = os.path.realpath(project_folder())
+    inside = [Path(os.path.realpath(one)).is_relative_to(project) for one in (path.parent, path)]
+    return inside == [True, False]
 
 
 def project_settings() -> dict[str, Any]:
@@ -154,11 +179,12 @@ def project_file(start: Path | None = None) -> Path | None:
 
 def _nearest_file(start: Path | None = None) -> Path | None:
     for folder in _own_folders(start):
-        path = os.path.join(folder, "pyproject.toml")
+        path = os.path.join(folder, PROJECT_FILE)
         if not _exists(path):
             continue
         with contextlib.suppress(OSError):
-            return Path(path) if os.stat(path).st_uid in _trusted() else None
+            strange = {os.stat(path).st_uid, os.lstat(path).st_uid}.difference(_trusted())  # the file, and a link to it
+            return None if strange else Path(path)
     return None
 
 
@@ -216,7 +242,7 @@ def check_allowed(key: str) -> None:
 
 
 def check_file(file: str, place: str) -> None:
-    """Refuse a file of code that the project's file names.
+    """Refuse a file of code that a project's file names.
 
     A program inside the project may load it: whoever runs that program runs the folder's code anyway.
 
@@ -225,11 +251,21 @@ def check_file(file: str, place: str) -> None:
         place: where it is named.
 
     Raises:
-        ConfigError: the project's file names it, and the person has not allowed it.
+        ConfigError: a project's file names it, and the person has not allowed it, or it belongs to another user.
     """
-    path = project_file()
-    if path is not None and place == str(path) and not _runs_program_of(path.parent):
-        check_allowed("plugins")
+    path = Path(place)
+    if path.name != PROJECT_FILE or _runs_program_of(path.parent):
+        return
+    _refuse_of_others(Path(file))
+    if path != project_file():
+        raise ConfigError(f"{path} is no longer the settings of this project, so that {file} is not run")
+    check_allowed("plugins")
+
+
+def _refuse_of_others(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # which whoever loads it finds out
+        if path.stat().st_uid not in _trusted():
+            raise ConfigError(f"{path} belongs to another user, so that nothing in it is run")
 
 
 def read_allowed(path: Path) -> str:
@@ -245,9 +281,8 @@ def read_allowed(path: Path) -> str:
     from connectagent.settings.allowed import asked_for_by_text, digest, root_of, word_for
 
     path = path.absolute()
-    text = path.read_text("utf-8-sig")
-    if path.stat().st_uid not in _trusted():
-        raise ConfigError(f"{path} belongs to another user, so that nothing in it is run")
+    text = _text_of(path)
+    _refuse_of_others(path)
     if _runs_program_of(root_of(path)):
         return text
     asked, word = asked_for_by_text(path, text), word_for(path)
@@ -267,9 +302,9 @@ def asked_by(file: Path) -> list[Asked]:
     """
     from connectagent.settings.allowed import asked_for, asked_for_by_text
 
-    if file.name != "pyproject.toml":
+    if file.name != PROJECT_FILE:
         try:
-            return asked_for_by_text(file, file.read_text("utf-8-sig"))
+            return asked_for_by_text(file, _text_of(file))
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file}: cannot be read: {error}") from error
     return asked_for(_read(file, file.stat().st_mtime_ns), file.parent)
@@ -295,7 +330,7 @@ def refusal(key: str | None = None) -> str | None:
     asked.sort(key=lambda one: one.key != key)
     since = "has changed since you allowed it; it" if word else "is not allowed yet; it"
     more = [f"  and {len(asked) - 1} more: connectagent allow --show {path.parent}"] if len(asked) > 1 else []
-    lines = [f"{path} {since} asks for", f"  {asked[0].text}", *more]
+    lines = [f"{path} {since} asks for", f"  {cut(asked[0].text, 240)}", *more]
     return "\n".join([*lines, f"Look at it. If you trust it: connectagent allow {path.parent}"])
 
 
@@ -321,9 +356,8 @@ def named_plugins() -> list[tuple[str, str]]:
     found = []
     for name in map(str.strip, listed):
         # A file is found from the project's folder, wherever the program is started.
-        mode = "shadow:" if name.startswith("shadow:") else ""
-        bare = name.removeprefix(mode)
-        found.append((f"{mode}{path.parent / bare}" if path and bare.endswith(".py") else name, str(path)))
+        file = plugin_file(name)
+        found.append((f"{file[0]}{path.parent / file[1]}" if path and file else name, str(path)))
     variable = "CONNECTAGENT_PLUGINS"
     names = (name.strip() for name in os.environ.get(variable, "").split(","))
     return [*found, *((name, variable) for name in names if name)]
@@ -340,14 +374,21 @@ def _refuse_mistyped(variables: tuple[str, ...]) -> None:
             raise ConfigError(f"the environment variable {variable} is no setting. Did you mean {known[near]!r}?")
 
 
+def _text_of(path: Path) -> str:
+    """The text of a file that may be a stranger's."""
+    from connectagent.settings.own import read_regular
+
+    return read_regular(path, _MOST_FILE).decode("utf-8-sig").replace("\r\n", "\n")
+
+
 @lru_cache(maxsize=8)
 def _read(path: Path, modified: int) -> dict[str, Any]:
     """One pyproject.toml's table; `modified` makes a changed file a new entry of the cache."""
     import tomllib
 
     try:
-        table = tomllib.loads(path.read_text("utf-8-sig")).get("tool", {}).get("connectagent", {})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = tomllib.loads(_text_of(path)).get("tool", {}).get("connectagent", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: [tool.connectagent] must be a table, not {type(table).__name__}")

@@ -2,25 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-stops: ContextVar[list[Callable[[], None]] | None] = ContextVar("connectagent_stops", default=None)
-"""Takes what cancels a coroutine that runs here, for those who may not wait for its end."""
+
+class Stops:
+    """What cancels the coroutines of some code, for those who may not wait for its end.
+
+    Attributes:
+        awaits: whether the code waits for a coroutine, or is about to: then it ends soon after `stop()`.
+        stopped: whether `stop()` was called.
+    """
+
+    def __init__(self) -> None:
+        self.awaits = self.stopped = False
+        self._stops: list[Callable[[], None]] = []
+
+    def add(self, stop: Callable[[], None], own: bool) -> None:
+        """Take what cancels one more coroutine.
+
+        Args:
+            stop: cancels it.
+            own: whether it is what the code returned, which nobody wants after `stop()`.
+        """
+        self.awaits = True
+        self._stops.append(stop)
+        if own and self.stopped:  # checked now, since `stop` sets it before it reads the list
+            stop()
+
+    def stop(self) -> None:
+        """Cancel all coroutines; what the code returns later does not begin."""
+        self.stopped = True
+        for stop in list(self._stops):
+            stop()
+
+
+STOPS: ContextVar[Stops | None] = ContextVar("connectagent_stops", default=None)
+"""Those of the code that runs here; None where its end is waited for."""
 CALLER: ContextVar[Any] = ContextVar("connectagent_caller", default=None)
 """The `loop.caller.Caller` that awaits the turn in which this code runs; None for turns that nobody awaits."""
 HERE: list[Callable[[], AbstractContextManager[None]]] = []
 """`blocking` of `tools.loops`, when that has been loaded: before, no coroutine of a tool has run."""
 
 
-def waiting(work: Callable[[], Any]) -> Any:
-    """Do what may wait for coroutines; an event loop that runs in this thread stands still meanwhile."""
-    if not HERE:
-        return work()
-    with HERE[0]():
+def waiting(work: Callable[[], Any], streams: Iterable[Any] = ()) -> Any:
+    """Do what may wait for coroutines; an event loop that runs in this thread stands still meanwhile.
+
+    Args:
+        work: what to do.
+        streams: of the turn that it waits for: it does not wait for a consumer in this thread meanwhile.
+    """
+    with ExitStack() as waits:
+        for stream in streams:
+            waits.enter_context(stream.unread())
+        if HERE:
+            waits.enter_context(HERE[0]())
         return work()
 
 

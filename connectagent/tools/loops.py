@@ -18,7 +18,7 @@ from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from connectagent.tools.awaiting import CALLER, HERE, stops
+from connectagent.tools.awaiting import CALLER, HERE, STOPS
 from connectagent.tools.waits import next_of
 
 Result = TypeVar("Result")
@@ -175,8 +175,13 @@ class Running:
             self._error = None  # its traceback holds this frame
 
 
-def run_to_end(awaitable: Awaitable[Any], timeout_s: float | None = None) -> Any:
+def run_to_end(awaitable: Awaitable[Any], timeout_s: float | None = None, own: bool = False) -> Any:
     """Run a coroutine on the loop for it, and wait for its end.
+
+    Args:
+        awaitable: the coroutine.
+        timeout_s: how long it may take.
+        own: whether it is what a tool returned.
 
     Raises:
         TimeoutError: it took longer; it was cancelled.
@@ -184,8 +189,8 @@ def run_to_end(awaitable: Awaitable[Any], timeout_s: float | None = None) -> Any
     """
     with blocking():
         running = Running(awaitable, _background.choose())
-        if (taken := stops.get()) is not None:
-            taken.append(running.stop)
+        if (stops := STOPS.get()) is not None:
+            stops.add(running.stop, own)
         try:
             over = running.wait(timeout_s)
         except BaseException:

@@ -6,6 +6,8 @@ import types
 from collections.abc import Awaitable
 from typing import Any
 
+from connectagent.tools.awaiting import STOPS
+
 
 def settled(value: Any) -> Any:
     """A value in place of a coroutine or generator, which nobody could read twice."""
@@ -23,9 +25,15 @@ async def _collected(items: types.AsyncGeneratorType[Any, Any]) -> list[Any]:
 
 
 def _waited(awaitable: Awaitable[Any]) -> Any:
+    if (stops := STOPS.get()) is not None:
+        stops.awaits = True
+        if stops.stopped:
+            if isinstance(awaitable, types.CoroutineType):
+                awaitable.close()
+            raise RuntimeError("the tool was cancelled")
     from connectagent.tools.loops import cancelled, run_to_end  # loads asyncio
 
     try:
-        return run_to_end(awaitable)
+        return run_to_end(awaitable, own=True)
     except cancelled as error:  # not an Exception: it would pass through the agent and its caller
         raise RuntimeError("the tool was cancelled") from error

@@ -156,7 +156,7 @@ class Commands:
     def _plugins(self, rest: str) -> None:
         hooks: dict[str, list[str]] = {}
         for handler in self.chat.agent.hooks.loaded:
-            if not handler.builtin and handler.plugin != self.chat.view.name:
+            if not handler.builtin:
                 name = f"{handler.plugin} {handler.version or ''}".strip()
                 hooks.setdefault(f"{name}{' (shadowed)' if handler.shadowed else ''}", []).append(handler.hook)
         self._table((name, ", ".join(dict.fromkeys(found))) for name, found in hooks.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from connectagent.output.typed import forget_typed, shown
+from connectagent.output.typed import forget_typed, one_question, shown
 
 
 def is_terminal() -> bool:
@@ -50,10 +50,10 @@ class Lines:
             EOFError: Ctrl-D.
             KeyboardInterrupt: Ctrl-C.
         """
-        self.forget()
-        sys.stderr.write(question)
-        sys.stderr.flush()
-        with shown():
+        with one_question(), shown():
+            self.forget()
+            sys.stderr.write(question)
+            sys.stderr.flush()
             line = sys.stdin.readline()
         if not line:
             sys.stderr.write("\n")

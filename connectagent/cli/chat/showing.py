@@ -31,8 +31,6 @@ class View:
         quiet: whether only answers are shown.
     """
 
-    name = "chat"
-
     def __init__(self, quiet: bool = False) -> None:
         self.quiet = quiet
         self.agent: Any = None  # the agent of the chat: text of its sub-agents is not the answer

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_file_location
+from importlib.util import find_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -108,12 +109,21 @@ class Versions:
     # -- an installed plugin -------------------------------------------------------------------
 
     def _released(self) -> list[str]:
+        if not find_spec("pip"):
+            raise ConfigError(
+                f"--versions {self.what}=... asks pip for the releases, and {sys.executable} has none. Run one of:\n"
+                + shlex.join([sys.executable, "-m", "ensurepip"])
+                + "\n"
+                + shlex.join(["uv", "pip", "install", "--python", sys.executable, "pip"])
+            )
         done = subprocess.run([*_PIP, "index", "versions", self._distribution], capture_output=True, text=True)
         listed = re.search(r"Available versions: (.*)", done.stdout)
         names = listed[1].split(", ")[::-1] if listed else []
+        if not names:
+            raise ConfigError(f"pip finds no version of {self._distribution}: {_last_line(done)}")
         for one in (self.first, self.last):
             if one not in names:
-                known = cut(", ".join(names), 200) or done.stderr.strip()
+                known = cut(", ".join(names), 200)
                 raise ConfigError(f"{self._distribution} has no version {one}; the package index has: {known}")
         return names[names.index(self.first) : names.index(self.last) + 1]
 
@@ -192,6 +202,10 @@ class Search:
         return Rate()
 
 
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+
+
 def in_a_process(command: Sequence[str]) -> Callable[[Version, int, int], Rate | str]:
     """Looks at versions with a command that prints the rate as JSON; it gets `--rate FIRST,COUNT`."""
 
@@ -203,7 +217,7 @@ def in_a_process(command: Sequence[str]) -> Callable[[Version, int, int], Rate |
         try:
             data = json.loads(done.stdout)
         except ValueError:
-            return (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            return _last_line(done)
         return Rate(data["bad"], data["of"]) if data["of"] else str(data["why"])
 
     return look

@@ -12,13 +12,13 @@ from typing import Any
 
 from connectagent.agents.again import definition_of
 from connectagent.errors import PluginError, did_you_mean
-from connectagent.hooks.discovery import SHADOW, handlers_of, process_wide, shadow
+from connectagent.hooks.discovery import handlers_of, process_wide, shadow
 from connectagent.hooks.entry_points import named, normalized
 from connectagent.hooks.handler import Handler
 from connectagent.hooks.left_out import PERSON
 from connectagent.hooks.options import Configured, configured
 from connectagent.hooks.sources import all_options, source_hash
-from connectagent.settings import check_file, named_plugins
+from connectagent.settings import SHADOW, check_file, named_plugins
 
 
 @dataclass(slots=True)

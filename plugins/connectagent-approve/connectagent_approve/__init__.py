@@ -12,7 +12,6 @@ import re
 import shlex
 import shutil
 import sys
-import threading
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from connectagent import ConfigError, ToolCall, ToolRejected, after_each_tool, before_each_tool
-from connectagent.output.typed import forget_typed
+from connectagent.output.typed import forget_typed, one_question
 
 if TYPE_CHECKING:
     from connectagent import Agent, Tool
@@ -74,7 +73,6 @@ _SHELL_PARAMETERS = ("command", "cmd")
 # Arguments that cannot change what a line does; `cwd` and `env` can.
 _BESIDE: Mapping[str, type] = {"description": str, "timeout": int, "timeout_ms": int, "timeout_s": int}
 _SHOWN = 10_000  # characters of an argument that the user is shown
-_asking = threading.RLock()  # agents in threads share the terminal: two questions could not be told apart
 
 
 @dataclass(frozen=True)
@@ -122,7 +120,7 @@ class Approve:
         if line is not None and covering(line, self.allow):
             return
         memory = _memory(tool_call, line)
-        with _asking:
+        with one_question():
             if memory in _answers(agent, "always"):
                 return
             if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):

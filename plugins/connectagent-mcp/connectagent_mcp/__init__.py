@@ -153,7 +153,9 @@ class Mcp:
         name = tool_name(connection.server["name"], kind)
         required = [one for one in properties if one != "arguments"]
         schema = {"type": "object", "properties": properties, "required": required}
-        return Tool(name, description, schema, _Other(self, connection, kind), read_only=True, idempotent=True)
+        # What is asked with arguments tells the server something, and it may do anything with it.
+        believed = not properties or bool(connection.server.get("trusted"))
+        return Tool(name, description, schema, _Other(self, connection, kind), read_only=believed, idempotent=believed)
 
 
 _TEXT = {"type": "string"}

@@ -70,6 +70,17 @@ def check(read: list[Any]) -> None:
     assert read[6:8] == ["the note", "Greet Bo"]
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_strict_agent_asks_a_server_for_a_resource_or_prompt_only_if_the_person_trusts_it(trusted: bool) -> None:
+    calls = [call for call in CALLS if call[0] in ("p_list_resources", "p_read_resource", "p_get_prompt")]
+    llm = ScriptedLLM(*calls, "done")
+    plugin = Mcp({"p": {**STDIO["p"], "trusted": trusted}})
+    with Agent("a", llm=llm, plugins=[plugin], trust="strict", quiet=True, log=False) as agent:
+        agent.input("Go")
+        statuses = [entry["status"] for entry in agent.session["trace"] if entry["type"] == "tool_execution"]
+    assert statuses == ["success", *(["success"] * 2 if trusted else ["rejected"] * 2)]
+
+
 def test_a_server_over_stdio_gives_tools_resources_and_prompts_and_may_change_and_die() -> None:
     steps: list[float] = []
     plugin = Mcp(STDIO, timeout_s=1.5, on_progress=lambda server, tool, done, total, message: steps.append(done))

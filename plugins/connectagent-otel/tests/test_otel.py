@@ -111,11 +111,17 @@ def test_without_a_provider_nothing_is_changed(agenttester: AgentTester) -> None
     agenttester.check(Otel())
 
 
-def test_a_turn_is_spans_with_the_published_names() -> None:
+def looked() -> tuple[Collected, Agent]:
+    """A turn with one tool call."""
     collected = Collected()
     answer = LLMResponse("Empty.", usage=USAGE, finish_reason="stop", model="scripted-2")
     agent = agent_with(collected, call("look", place="shelf"), answer)
     agent.input("Look.")
+    return collected, agent
+
+
+def test_a_turn_is_spans_with_what_it_came_to() -> None:
+    collected, agent = looked()
     turn, _, ran, last = collected.spans
     assert [span.name for span in collected.spans] == [
         *("invoke_agent main", "chat scripted", "execute_tool look", "chat scripted")
@@ -129,6 +135,14 @@ def test_a_turn_is_spans_with_the_published_names() -> None:
     assert attributes(last)["gen_ai.usage.cache_read.input_tokens"] == 60
     assert attributes(last)["gen_ai.response.finish_reasons"] == ("stop",)
     assert attributes(last)["gen_ai.response.model"] == "scripted-2"
+
+
+@pytest.mark.skipif(
+    not hasattr(gen_ai_attributes, "GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS"),
+    reason="the installed opentelemetry-semantic-conventions are older than the names that are sent",
+)
+def test_spans_have_the_published_names() -> None:
+    collected, _ = looked()
     published = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
     keys = {key for span in collected.spans for key in attributes(span)}
     assert {key for key in keys if not key.startswith("connectagent.")} <= published

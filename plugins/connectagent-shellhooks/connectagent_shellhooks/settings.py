@@ -77,6 +77,8 @@ def read_hooks(folder: Path, user: bool = True, project: bool = True) -> list[Ho
     hooks: dict[bool, list[Hook]] = {True: [], False: []}  # by whether they are the user's own
     for path in dict.fromkeys(paths):
         try:
+            if path.exists() and not path.is_file():  # a pipe or a device, which need not end
+                raise ConfigError(f"shellhooks: {path} is no regular file")
             data = _parsed(path, path.read_text("utf-8-sig"))
             if path != own and data.get("hooks"):
                 data = _parsed(path, read_allowed(path))

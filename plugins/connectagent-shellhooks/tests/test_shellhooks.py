@@ -402,6 +402,12 @@ def test_settings_that_cannot_be_used_are_an_error_and_no_missing_guard(text: st
         agent_with(None, "Done.")
 
 
+def test_settings_that_do_not_end_are_an_error(project: Path) -> None:
+    (project / ".claude" / "settings.json").symlink_to("/dev/zero")
+    with pytest.raises(ConfigError, match=r"settings\.json is no regular file"):
+        agent_with(None, "Done.")
+
+
 # -- combinations ----------------------------------------------------------------------------------
 
 

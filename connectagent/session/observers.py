@@ -1,0 +1,18 @@
+"""Who changes a session between the steps of a turn, where no operation of the loop repeats it when it is resumed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectagent.data import TraceEntry
+
+PROGRAM: dict[str, Any] = {"plugin": "(program)", "file": "?", "line": 0}  # by: the code that uses the agent
+OUTSIDE: dict[str, Any] = {"plugin": "(outside)", "file": "?", "line": 0}  # by: outside of any handler and tool
+_NOBODY = (PROGRAM["plugin"], OUTSIDE["plugin"])
+_HOOKS = ("on_trace", "on_text")  # what their handlers are told of is not told again
+
+
+def is_by_observer(line: TraceEntry) -> bool:
+    """Whether a change was made by the program, a handler that is told what happens, or a thread that was left."""
+    by = line.get("by")  # in the record of a stranger, of any form
+    return isinstance(by, dict) and (by.get("plugin") in _NOBODY or by.get("hook") in _HOOKS)

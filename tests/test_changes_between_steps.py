@@ -1,0 +1,209 @@
+"""What is changed between the steps of a turn, by the consumer of its events or by handlers that are told, stays.
+
+No step repeats such a change when the turn is resumed. So it is applied when the turn has come to the same place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectagent import Agent, LLMResponse, Pause, Paused, before_each_tool, on_trace, tool
+from connectagent.records.history import read_session
+from connectagent.records.read import read_record
+from connectagent.session.history import as_session
+from connectagent.testing import call, conversation_problems
+
+TOLD = ("user_input", "llm_call", "tool_execution", "text", "paused")
+CHANGES: dict[str, Callable[[Any, str], Any]] = {
+    "state": lambda session, text: session["state"].setdefault("seen", []).append(text),
+    "messages": lambda session, text: session["messages"].append({"role": "user", "content": f"seen {text}"}),
+    "session": lambda session, text: session.update(seen=[*session.get("seen", ()), text]),
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
+    return tmp_path
+
+
+@tool(idempotent=True)
+def work(n: int, agent: Agent) -> str:
+    """Work."""
+    agent.state["worked"] = [*agent.state.get("worked", []), n]
+    return f"worked {n}"
+
+
+class Model:
+    """Two rounds of calls, then an answer, by what it reads."""
+
+    model = "rounds"
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        self.problems += conversation_problems(messages)
+        rounds = sum(bool(message.get("tool_calls")) for message in messages)
+        calls = [[call("work", n=1)], [call("work", n=2), call("work", n=3)], []][rounds]
+        return LLMResponse(None if calls else "Done.", calls)
+
+    def stream(self, messages: list[Any], tools: Any = None, *, on_text: Callable[[str], None]) -> LLMResponse:
+        response = self.complete(messages, tools)
+        if response.content:
+            on_text(response.content)
+        return response
+
+
+def seen(session: Any) -> list[str]:
+    """What the changes left, in order."""
+    texts = [str(message["content"]) for message in session["messages"]]
+    return [
+        *session["state"].get("seen", ()),
+        *session.get("seen", ()),
+        *[text.removeprefix("seen ") for text in texts if text.startswith("seen ")],
+    ]
+
+
+class Case:
+    """Agents whose session is changed whenever something is told, and the texts of all changes."""
+
+    def __init__(self, who: str, what: str, parallel: int = 1, waits: bool = False) -> None:
+        self.who, self.change, self.parallel, self.waits = who, CHANGES[what], parallel, waits
+        self.told: list[str] = []
+
+    def agent(self) -> Agent:
+        @on_trace
+        def watch(agent: Agent, entry: Any) -> None:
+            self.take(agent, entry)
+
+        @before_each_tool
+        def guard(tool_call: Any) -> None:
+            if tool_call.arguments["n"] == 2:
+                raise Pause("may it?")
+
+        handlers = [*[watch] * (self.who == "handler"), *[guard] * self.waits]
+        options: dict[str, Any] = {"parallel_tools": self.parallel, "on_events": handlers}
+        return Agent("worker", [work], llm=Model(), quiet=True, stream=True, output_key="out", **options)
+
+    def take(self, agent: Agent, event: Any) -> None:
+        # When `resumed` is told, the session is as it was before the turn.
+        if event["type"] in TOLD or (event["type"] == "resumed" and self.change is CHANGES["state"]):
+            self.told.append(f"{len(self.told)} {event['type']}")
+            self.change(agent.current_session, self.told[-1])
+
+    def run(self, agent: Agent, events: Iterator[Any]) -> None:
+        for event in events:
+            if self.who == "consumer":
+                self.take(agent, event)
+
+
+def written(lines: list[str]) -> list[str]:
+    """The changes that lines of a record have, but for those in a model call whose end they do not have."""
+    entries = [json.loads(line[4:]) for line in lines if line.startswith("  - ")]
+    ended = [entry.get("id") for entry in entries if entry["type"] == "llm_call"]
+    found: list[str] = []
+    for entry in entries:
+        by = entry.get("by") or {}
+        ours = by.get("plugin") == "(program)" or by.get("hook") == "on_trace"
+        if ours and ("/model" not in entry["at"] or entry["at"] in ended):
+            told = entry.get("delta", {}).get("seen") or [entry.get("message", {}).get("content", "")]
+            found.append(told[-1].removeprefix("seen "))
+    return found
+
+
+def states_in(path: Path) -> tuple[Any, Any]:
+    own = read_session(path).own
+    session = as_session(own.history, own.trace)
+    return session["messages"], session["state"]
+
+
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize(("who", "parallel"), [("consumer", 1), ("consumer", 3), ("handler", 1), ("handler", 3)])
+def test_a_turn_that_was_killed_anywhere_keeps_what_was_changed_between_its_steps(
+    who: str, parallel: int, what: str, folder: Path
+) -> None:
+    case = Case(who, what, parallel)
+    agent = case.agent()
+    case.run(agent, agent.stream("Go"))
+    everything = case.told[:]
+    assert seen(agent.session) == everything and len(everything) >= 7
+    lines = Path(str(agent.record)).read_text("utf-8").splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if '"user_input"' in line)
+    end = max(number for number, line in enumerate(lines) if line.startswith("  - "))
+    for cut in range(first + 1, end + 2):
+        path = folder / f"worker_{cut}.yaml"
+        path.write_text("".join(lines[:cut]), "utf-8")
+        other = Case("nobody", what, parallel).agent()
+        assert other.resume(path) == "Done." and other.llm.problems == []  # type: ignore[attr-defined]
+        assert seen(other.session) == written(lines[first:cut]), cut
+        assert other.state["worked"] == [1, 2, 3] and other.state["out"] == "Done."
+        again = Case("nobody", what).agent()
+        again.resume(path)
+        assert seen(again.session) == seen(other.session), cut
+    assert seen(other.session) == everything
+    assert other.session["messages"] == agent.session["messages"] and other.state == agent.state
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same process", "other process"])
+@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize(("who", "parallel"), [("consumer", 1), ("consumer", 3), ("handler", 1), ("handler", 3)])
+def test_a_turn_that_waits_keeps_what_was_changed_between_its_steps(
+    who: str, parallel: int, what: str, same: bool, folder: Path
+) -> None:
+    case = Case(who, what, parallel, waits=True)
+    agent = case.agent()
+    with pytest.raises(Paused) as paused:
+        case.run(agent, agent.stream("Go"))
+    before = case.told[:]
+    assert before[-1].endswith("paused")
+    agent = agent if same else case.agent()
+    case.run(agent, agent.resume_stream(paused.value.record, approve=True))
+    assert sorted(seen(agent.session)) == sorted(case.told) and len(case.told) > len(before) + 2
+    assert agent.state["worked"][0] == 1 and sorted(agent.state["worked"]) == [1, 2, 3]
+    record = Path(str(agent.record))
+    messages, state = states_in(record)
+    assert messages == agent.session["messages"] and state == agent.state
+    assert [turn["status"] for turn in read_record(record)["turns"]] == ["paused", "answered"]
+    later = Case("nobody", what).agent()
+    later.resume(record)
+    assert later.session["messages"] == agent.session["messages"] and later.state == agent.state
+
+
+def boss() -> Agent:
+    child = Agent("child", [work], llm=Model(), quiet=True)
+
+    class Asking(Model):
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            self.problems += conversation_problems(messages)
+            asked = any(message.get("tool_calls") for message in messages)
+            return LLMResponse("Done." if asked else None, [] if asked else [call("child", prompt="Do it.")])
+
+    return Agent("boss", [child], llm=Asking(), quiet=True)
+
+
+def test_what_the_consumer_changes_while_an_inner_agent_works_is_the_programs_and_stays(folder: Path) -> None:
+    agent, told = boss(), list[str]()
+    for event in agent.stream("Go"):
+        if event.get("author") == "child" and event["type"] in TOLD:
+            told.append(f"{len(told)} {event['type']}")
+            CHANGES["state"](agent.session, told[-1])
+            CHANGES["messages"](agent.session, told[-1])
+    assert seen(agent.session) == [*told, *told] and len(told) >= 7
+    lines = Path(str(agent.record)).read_text("utf-8").splitlines(keepends=True)
+    end = max(number for number, line in enumerate(lines) if line.startswith("  - "))
+    changes = [json.loads(line[4:]) for line in lines[: end + 1] if '"index"' in line or '"state_delta"' in line]
+    assert {entry["by"].get("plugin") for entry in changes if entry.get("branch") == "boss"} == {"(program)"}
+    for cut in [number for number, line in enumerate(lines) if '"(program)"' in line and number <= end]:
+        path = folder / f"boss_{cut}.yaml"
+        path.write_text("".join(lines[: cut + 1]), "utf-8")
+        other = boss()
+        assert other.resume(path) == "Done." and other.llm.problems == []  # type: ignore[attr-defined]
+        assert sorted(seen(other.session)) == sorted(written(lines[: cut + 1])), cut
+        assert other.state["worked"] == [1, 2, 3]
