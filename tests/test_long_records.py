@@ -42,6 +42,7 @@ def long_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         *(("log summary", 0.3), ("log tail", 0.3), ("log stats", 1.2), ("log grep nothing", 1.2)),
         *(("log export", 1.2), ("log export --to html", 2.0), ("log show --full", 1.2), ("log request", 1.6)),
+        ("log export --to jsonl", 1.4),
     ],
 )
 def test_a_command_takes_less_memory_than_the_record_is_long(command: str, share: float, long_record: Path) -> None:

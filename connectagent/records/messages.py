@@ -63,6 +63,14 @@ class TurnMessages:
         if behind.end() < len(known) or any(map(str.strip, texts)):
             raise ValueError("has more than a list of messages")
 
+    def text(self) -> str:
+        """Their JSON, as the record has it.
+
+        Raises:
+            OSError, ValueError: as for going through them.
+        """
+        return "".join(self._texts())
+
     def _texts(self) -> Iterator[str]:
         """The JSON of the list in pieces."""
         decoder, rest = codecs.getincrementaldecoder("utf-8")(), ""

@@ -106,11 +106,6 @@ def _page(record: dict[str, Any], findings: Sequence[dict[str, Any]] = ()) -> It
 _PIECE = 1 << 16  # characters of an export that are in memory at once
 
 Exporter = Callable[[dict[str, Any], Sequence[dict[str, Any]]], Iterator[str]]
-_READERS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "md": partial(read_record, conversation=False),
-    "jsonl": read_record,
-    "html": read_lazily,
-}
 EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": _page}
 """The forms of export by name: functions of a record, as `read_record` returns it, and its findings; in parts."""
 
@@ -123,7 +118,7 @@ EXPORTERS: dict[str, Exporter] = {"md": markdown, "jsonl": json_lines, "html": _
 def command(record: str | None, form: str, output: str | None, whole: bool) -> None:
     """Print a record in another form, or write it to FILE."""
     path = find_record(record)
-    data = _READERS[form](path)
+    data = read_record(path, conversation=False) if form == "md" else read_lazily(path)
     with SpooledTemporaryFile(_PIECE, "w+", encoding="utf-8", errors="surrogatepass", newline="") as text:
         with refuse_odd(path):  # before any of it is written
             for part in EXPORTERS[form](restored(data, blob_folder(path)) if whole else data, findings_of(path)):

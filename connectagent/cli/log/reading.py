@@ -17,6 +17,7 @@ from connectagent.output.rows import Row, price, rows_of, tokens
 from connectagent.output.terminal import Terminal
 from connectagent.output.text import clean, visible
 from connectagent.records.find import agent_in_name, all_records, records_folder
+from connectagent.records.messages import TurnMessages
 from connectagent.records.read import refuse_odd
 
 Read = TypeVar("Read")
@@ -66,7 +67,9 @@ def echo(text: object) -> None:
 
 
 def plain_value(value: Any) -> str:
-    """A value that JSON does not have, as text; a time as in the record."""
+    """A value that JSON does not have, as text; a time, and messages of a turn, as in the record."""
+    if isinstance(value, TurnMessages):
+        return value.text()
     if isinstance(value, datetime.datetime):
         return value.isoformat().replace("+00:00", "Z")
     return str(value)

@@ -29,7 +29,7 @@ from connectagent.records.amended import with_retries
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import own_entries, read_ends, read_record, refuse_odd
+from connectagent.records.read import own_entries, read_ends, read_lazily, refuse_odd
 from connectagent.records.summary import summarise
 from connectagent.session.usage import Spent, usage_of
 
@@ -58,7 +58,7 @@ def command(record: str | None, number: int | None, full: bool, as_json: bool) -
 
 def _show(path: Path, number: int | None, full: bool, as_json: bool) -> None:
     is_long = path.stat().st_size > _LONG and not full and not as_json
-    data = read_ends(path, number) if is_long else read_record(path, conversation=as_json)
+    data = read_ends(path, number) if is_long else read_lazily(path)
     turns = [turn for turn in joined_turns(data) if number is None or turn.get("turn") == number]
     if number is not None and not turns:
         known = sorted({str(turn.get("turn")) for turn in data["turns"]})
