@@ -19,7 +19,7 @@ from connectagent.errors import ConfigError
 from connectagent.hooks.specs import EVENTS, PARAMETERS
 from connectagent.records.history import history_of
 from connectagent.session.history import Change
-from connectagent.testing import ScriptedLLM
+from connectagent.testing import ScriptedLLM, call
 
 
 @pytest.fixture(autouse=True)
@@ -239,3 +239,18 @@ def test_an_answer_to_another_attempt_is_the_models_own() -> None:
     agent = Agent("a", llm=ScriptedLLM(OSError("lost"), "Done."), on_events=[again], quiet=True)
     agent.input("Go")
     assert history_of(Path(str(agent.record))).lines[-1].changes[0].by == {"model": "scripted"}
+
+
+def test_a_result_of_what_was_not_run_is_connectagents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
+
+    def work(agent: Agent) -> str:
+        """Work."""
+        agent.end_turn("enough")
+        return "worked"
+
+    agent = Agent("a", [work], llm=ScriptedLLM([call("nosuch"), call("work"), call("work")]), quiet=True)
+    agent.input("Go")
+    lines = history_of(agent.record).lines  # type: ignore[arg-type]
+    made = [line.changes[-1].by for line in lines if line.message["role"] == "tool"]
+    assert [by.get("tool") or by.get("plugin") for by in made] == ["connectagent", "work", "connectagent"]

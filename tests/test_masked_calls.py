@@ -87,6 +87,15 @@ def test_another_process_does_not_run_the_call_and_the_model_reads_that_it_is_to
     ]
 
 
+@pytest.mark.parametrize("prompt", ["Log in.", f"Log in with {KEY}."])
+def test_a_mark_that_the_model_wrote_itself_is_no_masked_value(prompt: str) -> None:
+    written, shops = "[masked: OTHER_KEY]", (Shop([call("login", user="ann", key="[masked: OTHER_KEY]")]), Shop("In."))
+    with pytest.raises(Paused) as caught:
+        shops[0].agent.input(prompt)
+    assert shops[1].agent.resume(caught.value.record, approve=True) == "In."
+    assert shops[1].logins == [written] and shops[1].results == ["ann is in"]
+
+
 def test_an_answer_stands_in_for_it_all_the_same() -> None:
     record = paused(Shop(ASK))
     other = Shop("Good.")

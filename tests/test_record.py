@@ -30,7 +30,7 @@ from record_agents import __file__ as helpers
 from record_agents import worker
 
 import connectagent
-from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm
+from connectagent import Agent, LLMResponse, TokenUsage, after_llm, after_tools, before_llm, on_session
 from connectagent.cli.view.listing import listing_of
 from connectagent.errors import ConfigError
 from connectagent.records.file import BETWEEN_TURNS
@@ -191,6 +191,40 @@ def test_a_reset_begins_another_record() -> None:
     agent.input("Two.")
     assert agent.record != first
     assert [turn["input"] for turn in record_of(agent)["turns"]] == ["Two."]
+
+
+def test_a_tool_that_runs_before_the_first_turn_is_in_the_record_before_it_does_anything() -> None:
+    found: list[Any] = []
+
+    def look(agent: Agent) -> str:
+        """Look into the record."""
+        found.append(Path(str(agent.record)).read_text("utf-8").splitlines()[-1])
+        return "ok"
+
+    agent = Agent("looking", [look], llm=ScriptedLLM("Hi."), quiet=True)
+    agent.execute_tool("look", {})
+    agent.input("Go.")
+    agent.execute_tool("look", {})
+    began = [json.loads(line.removeprefix("  - ")) for line in found]
+    assert [(line["type"], line["tool_name"]) for line in began] == [("began", "look")] * 2
+
+
+def test_what_a_resumed_turn_begins_before_its_item_is_in_that_item() -> None:
+    @on_session
+    def meet(agent: Agent, reason: str) -> None:
+        agent.state["met"] = reason
+
+    def agent() -> Agent:
+        return Agent("met", llm=ScriptedLLM("Hi."), quiet=True, on_events=[meet])
+
+    first = agent()
+    first.input("Go.")
+    path = Path(str(first.record))
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[: max(at for at, line in enumerate(lines) if '"user_input"' in line) + 1]), "utf-8")
+    assert agent().resume(path) == "Hi."
+    turns = read_record(path)["turns"]
+    assert [turn.get("status") for turn in turns] == [None, "answered"] and turns[1]["resumed"] is True
 
 
 def test_tools_that_run_between_turns_are_recorded_there() -> None:

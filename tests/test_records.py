@@ -416,6 +416,18 @@ def test_what_is_no_record_is_told(folder: Path) -> None:
             summarise(folder / "x.yaml")
 
 
+TURN = '- turn: 1\n  input: "x"\n  trace:\n  - {"type": "user_input", "turn": 1}\n'
+
+
+@pytest.mark.parametrize(
+    "more", ['  trace:\n  - {"type": "b"}\n', "turns:\n- turn: 2\n", 'other: 1\n- turn: 2\n  input: "y"\n']
+)
+def test_a_second_list_of_lines_or_turns_is_refused_and_takes_no_firsts_place(more: str, folder: Path) -> None:
+    (folder / "x.yaml").write_text(f"format: 1\nagent: a\nturns:\n{TURN}{more}")
+    with pytest.raises(ConfigError, match=r"x\.yaml: not a record: line \d is not a key with a value"):
+        read_record(folder / "x.yaml")
+
+
 # -- which one ---------------------------------------------------------------------------------------
 
 

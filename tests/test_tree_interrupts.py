@@ -109,3 +109,29 @@ def test_a_tree_that_is_interrupted_at_any_line_of_the_package_can_go_on() -> No
             broken.setdefault(ctrl_c.where, found)
     assert len(seen) > 300
     assert not broken, "\n".join(f"{where}: {found}" for where, found in broken.items())
+
+
+class Pressing(list[Any]):
+    """The turns inside a turn; Ctrl-C comes just before another one is added."""
+
+    def __init__(self, turn: Any) -> None:
+        self.turn = turn
+
+    def append(self, inner: Any) -> None:
+        self.turn.stop()
+        super().append(inner)
+
+
+@pytest.mark.parametrize("moment", ["before the tool asks", "while the turn begins"])
+def test_an_agent_that_is_asked_in_a_stopped_turn_asks_no_model(moment: str) -> None:
+    below = Agent("below", llm=ScriptedLLM("Well."), log=False, quiet=True)
+
+    def ask(agent: Agent) -> str:
+        """Ask another agent, though Ctrl-C has come."""
+        turn: Any = agent.turn
+        turn.stop() if moment == "before the tool asks" else setattr(turn, "inner", Pressing(turn))
+        return str(below.input("Go"))
+
+    above = Agent("above", [ask], llm=ScriptedLLM(call("ask"), "Done."), log=False, quiet=True, sub_agents=[below])
+    above.input("Go")
+    assert below.llm.requests == [] and above.turn is None  # type: ignore[attr-defined]

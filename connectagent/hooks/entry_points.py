@@ -45,6 +45,7 @@ OFFICIAL = (
 )
 
 
+@lru_cache(maxsize=1024)
 def normalized(name: str) -> str:
     """A name in its normalized spelling (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()

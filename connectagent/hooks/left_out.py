@@ -53,7 +53,8 @@ class LeftOut:
         by = [self.by_code, self.by_person]
         if place not in (*IN_CODE, PERSON):
             by += [self.by_environment] if place == ENVIRONMENT else [self.by_environment, self.by_project]
-        return any(normalized(name) in names for names in by)
+        known_as = normalized(name)
+        return any(known_as in names for names in by)
 
     def _by(self, place: str) -> set[str]:
         known = {CODE: self.by_code, USE: self.by_code, PERSON: self.by_person, ENVIRONMENT: self.by_environment}

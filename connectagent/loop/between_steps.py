@@ -6,6 +6,7 @@ changed inside a step is a change of that step, as those of its handlers and too
 
 from __future__ import annotations
 
+from threading import get_ident
 from typing import Any
 
 from connectagent.data import TraceEntry
@@ -27,7 +28,7 @@ class BetweenSteps:
     """
 
     def __init__(self, past: Journal, turn: str, branch: str | None, conversation: Any) -> None:
-        self._past, self._branch, self._conversation = past, branch, conversation
+        self._past, self._branch, self._conversation, self._thread = past, branch, conversation, get_ident()
         self._waiting: list[tuple[int, int, TraceEntry]] = []  # behind which line, and with how many results as below
         self._find(turn)
         if conversation is not None and "/" not in turn:
@@ -61,8 +62,8 @@ class BetweenSteps:
             self._waiting += [(len(self._past.lines), 0, entry) for entry in reversed(changes)]
 
     def everything(self) -> None:
-        """Apply all of it: code of others runs now, which is to see it."""
-        if self._waiting:
+        """Apply all of it, as code of others runs now; not in the thread of a parallel body."""
+        if self._waiting and get_ident() == self._thread:
             self._up_to(len(self._past.lines))
 
     def before(self, id: str) -> None:

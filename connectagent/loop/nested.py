@@ -152,7 +152,7 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     turn = Turn(agent, given, id, caller.log, asked, caller.past)
     turn.handoff = handoff
     with agent.turning:
-        state = _begin(caller, turn, asked)
+        state = _begin(caller, turn)
         ending: TraceEntry = {"outcome": "interrupted", "open": True}
         base: dict[str, Any] | None = None
         try:
@@ -178,15 +178,14 @@ def _inner_turn(agent: Any, given: Given, asked: Frame, id: str, handoff: Any) -
     return turn.line
 
 
-def _begin(caller: Turn, turn: Turn, asked: Frame) -> dict[str, Any] | None:
+def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     """Begin an inner turn; a copy of the caller's state, which is the tree's, or None outside of the caller's tree."""
     agent, handoff = turn.agent, turn.handoff
     branch = _branch_outside(agent, caller)
     related, labels = branch is None, agent.enter_session(turn, branch)
     state = copy_of(caller.state) if related else None
     caller.opens(turn.id)
-    if asked.body is None:  # else another thread has the conversation
-        caller.between.everything()
+    caller.between.everything()
     if not turn.has_begun(turn.id):
         more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
         caller.began(turn.id, agent=agent.name, branch=labels.get("branch"), **more)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain, dropwhile, islice
 from typing import Any
 
@@ -32,15 +32,9 @@ _WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a 
 
 @dataclass
 class Round:
-    """The newest tool round, as far as it got.
-
-    Args:
-        calls: the model's calls, with the arguments as handlers changed them.
-        done: the trace entries of the finished calls, by call id.
-    """
+    """The calls of the newest tool round, with the arguments as handlers changed them."""
 
     calls: list[ToolCall]
-    done: dict[str, TraceEntry] = field(default_factory=dict)
 
     def change(self, changed: list[dict[str, Any]]) -> None:
         """Apply the names and arguments that handlers gave to calls."""
@@ -261,7 +255,7 @@ class History:
         elif of == "result" and by.get("hook") == "after_each_tool":
             self._result(entry["call_id"], value, by)
         elif of == "tool_execution":
-            self._end_call(entry["call_id"], value, by)
+            self._result(entry["call_id"], value.get("result"), by)
         elif of == "llm_call":
             self._answer(value, by)
             self.round = None
@@ -274,8 +268,6 @@ class History:
             not_run = entry.get("status") in ("skipped", "not_found", "rejected")
             by = {"plugin": "connectagent"} if not_run else {"tool": entry.get("tool_name")}
         self._result(entry["call_id"], entry.get("result"), by)
-        if self.round is not None and any(call.id == entry["call_id"] for call in self.round.calls):
-            self.round.done[entry["call_id"]] = entry
 
     def _on_message(self, entry: TraceEntry) -> None:
         self._insert(entry["index"], entry.get("by") or {}, entry["message"])
@@ -324,12 +316,6 @@ class History:
 
     def _answer(self, value: dict[str, Any], by: By) -> None:
         self.answer, self.answered_by = _response(value, value.get("provider_data")), by
-
-    def _end_call(self, call_id: str, value: dict[str, Any], by: By) -> None:
-        """Apply a change of a call that was made after its entry."""
-        self._result(call_id, value.get("result"), by)
-        if self.round is not None and call_id in self.round.done:
-            self.round.done[call_id] = {**self.round.done[call_id], **value}
 
     def _result(self, call_id: str, content: Any, by: By) -> None:
         index, there = place_of_result(Messages(self.lines), call_id)
