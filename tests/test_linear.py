@@ -22,6 +22,7 @@ from connectagent.records.read import read_lazily
 from connectagent.records.requests import Request
 from connectagent.records.watched import watched_agents
 from connectagent.testing import ScriptedLLM
+from connectagent.testing.bisection.keys import RecordedKeys
 from connectagent.testing.replay.replay import replay
 
 SHORT, MIDDLE, LONG = 15, 45, 75
@@ -86,6 +87,18 @@ def test_a_request_that_handlers_edit_is_told_by_what_differs(monkeypatch: pytes
     assert [one.message for one in last.messages] == agent.llm.requests[-1].messages
     assert [place for place, _ in last.news()] == [0, last.count - 3, last.count - 2, last.count - 1]
     assert [str(one["content"]) for one in last.gone] == ["74: Mind the time.", "74: Go on."]
+
+
+def test_keys_of_recorded_requests_are_their_digests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / ".co"))
+    for plugins in ([], [surround]):
+        agent = agent_of(SHORT, plugins=plugins)
+        agent.input("Go.")
+        (watched,) = watched_agents(read_lazily(str(agent.record)))
+        keys = RecordedKeys()
+        found = [keys.of(sending) for sending in watched.sendings()]
+        wanted = [sent.digest(None, *request, {}) for request in agent.llm.requests]
+        assert found == wanted and len(set(found)) == SHORT
 
 
 def steps(work: Callable[[], Any]) -> int:

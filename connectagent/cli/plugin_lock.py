@@ -151,7 +151,7 @@ def _seen(agent: Any) -> dict[str, list[str]]:
         if agent_in_name(path) != safe_name(agent.name):
             continue
         try:
-            turns = read_record(path)["turns"]
+            turns = read_record(path, conversation=False)["turns"]
             for entry in (line for turn in turns for line in turn["lines"] if line.get("type") not in LINES):
                 by = entry.get("by")
                 if isinstance(by, dict) and isinstance(by.get("plugin"), str) and by["plugin"] not in _OWN:
