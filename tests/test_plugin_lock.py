@@ -129,3 +129,12 @@ def test_wrong_usage_exits_with_2(arguments: list[str], says: str, capsys: Any) 
     Path("bad.lock").write_text("a: 1\n")
     assert main(["plugins", "lock", *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_link_of_the_folder_leads_the_file_nowhere_else(folder: Path, monkeypatch: Any, capsys: Any) -> None:
+    (folder / "clone").mkdir()
+    monkeypatch.chdir(folder / "clone")
+    Path("connectagent.lock").symlink_to("../mine")
+    assert main(["plugins", "lock"]) == 2
+    assert "leads out of the project" in capsys.readouterr().err
+    assert not (folder / "mine").exists()

@@ -16,6 +16,7 @@ from connectagent.hooks import sources
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
 from connectagent.session.journal import LINES
+from connectagent.settings import leads_out
 
 FILE = "connectagent.lock"
 _HEAD = "# The plugins of this agent, in order, written by `connectagent plugins lock`.\n"
@@ -86,6 +87,8 @@ def _agent(path: str | None, traceback: bool) -> Any:
 
 
 def _write(file: str, text: str, agent: Any) -> None:
+    if leads_out(Path(file)):
+        raise usage_error(f"{file!r} is a link that leads out of the project; name the file itself: -o FILE")
     try:
         Path(file).write_text(text, "utf-8")
     except OSError as error:

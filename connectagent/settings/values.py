@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from connectagent.errors import ConfigError, cut, did_you_mean, nearest
 from connectagent.settings.names import plugin_file
+from connectagent.settings.project import PROJECT_FILE, leads_out, project_file, trusted
 
 if TYPE_CHECKING:
     from connectagent.settings.allowed import Asked
 
-T = TypeVar("T")
 SETTINGS: dict[str, str] = {
     "model": "the model of agents that name none, for example `claude-sonnet-4-5`",
     "dir": "where records and logs are written, instead of `.co` in the current folder",
@@ -42,7 +41,6 @@ SETTINGS: dict[str, str] = {
 # command's `own_plugins`. No context variable: it would not reach agents that a script makes in threads of its own.
 overrides: dict[str, Any] = {}
 
-PROJECT_FILE = "pyproject.toml"
 _PREFIX = "CONNECTAGENT_"
 _MOST_FILE = 1 << 24  # bytes of a settings file
 _OTHERS = (f"{_PREFIX}COMPLETE", f"{_PREFIX}LOCAL_MODEL")  # of shells, and of plugins
@@ -120,15 +118,6 @@ def co_folder(inside: str = "") -> Path:
     return folder / inside
 
 
-def leads_out(path: Path) -> bool:
-    """Whether a file or folder of the project is a link that leads out of it."""
-    if not os.path.islink(path):
-        return False
-    project = os.path.realpath(project_folder())
-    inside = [Path(os.path.realpath(one)).is_relative_to(project) for one in (path.parent, path)]
-    return inside == [True, False]
-
-
 def project_settings() -> dict[str, Any]:
     """`[tool.connectagent]` of `project_file()`; {} without one."""
     return _settings_in(project_file())
@@ -139,89 +128,6 @@ def _settings_in(path: Path | None) -> dict[str, Any]:
         return _read(path, path.stat().st_mtime_ns) if path else {}
     except FileNotFoundError:  # removed just now
         return {}
-
-
-class _Look(threading.local):
-    """What `looking_once` has found in this thread."""
-
-    depth = 0
-    known = False
-    file: Path | None = None
-
-
-_look = _Look()
-
-
-def looking_once(work: Callable[[], T]) -> T:
-    """Do something that needs several settings, and look for the project's file once meanwhile, in this thread.
-
-    A file that changes is read anew. This is no context manager: Ctrl-C may skip what an `__exit__` in Python does.
-    """
-    _look.depth += 1
-    try:
-        return work()
-    finally:
-        _look.depth -= 1
-        _look.known = _look.known and _look.depth > 0
-
-
-def project_file(start: Path | None = None) -> Path | None:
-    """The nearest pyproject.toml, from `start` or the current folder up to the repository's root.
-
-    A stranger's is not read: the file and its folder must belong to the user or root.
-    """
-    if start is not None or not _look.depth:
-        return _nearest_file(start)
-    if not _look.known:
-        _look.file, _look.known = _nearest_file(), True
-    return _look.file
-
-
-def _nearest_file(start: Path | None = None) -> Path | None:
-    for folder in _own_folders(start):
-        path = os.path.join(folder, PROJECT_FILE)
-        if not _exists(path):
-            continue
-        with contextlib.suppress(OSError):
-            strange = {os.stat(path).st_uid, os.lstat(path).st_uid}.difference(_trusted())  # the file, and a link to it
-            return None if strange else Path(path)
-    return None
-
-
-def project_folder() -> Path:
-    """The folder of the project: the repository's root, else the folder of `project_file()`, else the current one."""
-    folders, file = list(_own_folders()), project_file()
-    if folders and os.path.exists(os.path.join(folders[-1], ".git")):
-        return Path(folders[-1])
-    return file.parent if file else Path.cwd()
-
-
-def _own_folders(start: Path | None = None) -> Iterator[str]:
-    """`start`, or the current folder, and those above up to the repository's root, as long as the owner is the same.
-
-    No folder where that owner is neither the user nor root.
-    """
-    with contextlib.suppress(OSError):  # the current folder was removed, or one above is not readable
-        folder = os.path.abspath(start or os.getcwd())  # texts: this is done for each setting that is read
-        owner = found = os.stat(folder).st_uid
-        if owner not in _trusted():
-            return
-        while found == owner:
-            yield folder
-            above = os.path.dirname(folder)
-            if above == folder or _exists(os.path.join(folder, ".git")):
-                return
-            folder, found = above, os.stat(above).st_uid
-
-
-def _exists(path: str) -> bool:
-    """Whether there is such a file or folder; `os.path.exists` would make an exception of each that is not there."""
-    return os.access(path, os.F_OK)
-
-
-def _trusted() -> tuple[int, int]:
-    """The trusted owners: the user and root; on Windows each owner is 0."""
-    return getattr(os, "geteuid", lambda: 0)(), 0
 
 
 # -- what needs the person's word ------------------------------------------------------------------
@@ -264,7 +170,7 @@ def check_file(file: str, place: str) -> None:
 
 def _refuse_of_others(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # which whoever loads it finds out
-        if path.stat().st_uid not in _trusted():
+        if path.stat().st_uid not in trusted():
             raise ConfigError(f"{path} belongs to another user, so that nothing in it is run")
 
 
