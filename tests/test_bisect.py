@@ -670,7 +670,7 @@ def test_a_long_record_is_refused_before_anything_is_read_or_run(
     monkeypatch.setattr(case, "MOST_CALLS", 1)
     monkeypatch.setattr(case, "Recording", None)
     path = find_record("last")
-    for arguments in (["bisect", "last"], ["compare", "last", "-p", "no:x"]):
+    for arguments in (["bisect", "last"], ["compare", "last", "-p", "no:x"], ["report", "last"]):
         assert main([*arguments, "--bad", "calls refund"]) == 2
         said = " ".join(capsys.readouterr().err.split())
         assert f"{path.name} has {count_calls(path)} model calls in 0 MB" in said and "take up to 1 calls" in said

@@ -150,9 +150,11 @@ def _made(recording: Any, agent: Any, bad: str | None, also: Sequence[str], plug
 
 
 def _read(record: Path) -> Any:
+    from connectagent.testing.bisection.case import refuse_long
     from connectagent.testing.reports import session
 
     try:
+        refuse_long(record)
         return session.read(record)
     except OSError as error:
         raise usage_error(f"{record} cannot be read: {error.strerror}") from error

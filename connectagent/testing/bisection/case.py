@@ -42,8 +42,8 @@ def refuse_long(path: Path) -> None:
     if (count := count_calls(path)) > MOST_CALLS:
         megabytes = f"{path.stat().st_size / 1e6:.0f} MB"
         raise ConfigError(
-            f"{path.name} has {count:,} model calls in {megabytes}: bisect and compare play a session dozens of times, "
-            f"and take up to {MOST_CALLS:,} calls; connectagent replay plays it once"
+            f"{path.name} has {count:,} model calls in {megabytes}: bisect, compare and report play a session dozens "
+            f"of times, and take up to {MOST_CALLS:,} calls; connectagent replay plays it once"
         )
 
 
