@@ -215,7 +215,7 @@ class Journal:
             place = place_of(line)
             if place == turn or not is_inside(place, turn) or is_inside(place, hook) or line.get("type") == DECIDED:
                 continue
-            if place.startswith(resumed) or line.get("unsettled"):
+            if place.startswith(resumed):
                 continue
             if number not in self.void and not any(is_inside(place, one) for one in open_ones):
                 return True
