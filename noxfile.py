@@ -106,7 +106,7 @@ def lowest_core(session: nox.Session) -> None:
 
 @nox.session(python=NEWEST)
 def newest(session: nox.Session) -> None:
-    """The suite with the newest versions, and with all that is optional."""
+    """The suite with the newest versions, and with the tests of the site and of pyright."""
     session.install("--upgrade", "-e", ".[test,types,docs]")
     run_tests(session)
 

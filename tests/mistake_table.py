@@ -91,6 +91,8 @@ ELSEWHERE = "CONNECTAGENT_DIR can name another folder"
 MISTAKES = [
     # -- typed wrongly
     typed("a mistyped command", "rnu agent.py hi", "no command 'rnu'", "Did you mean 'run'?"),
+    typed("a command of log without it", "show last", "no command 'show'", "Did you mean 'connectagent log show'?"),
+    typed("a command of plugins without it", "doctor", "no command", "Did you mean 'connectagent plugins doctor'?"),
     typed("a script in place of a command", "agent.py hi", "no command", "Did you mean 'connectagent run agent.py'?"),
     typed("a command of a plugin that is not installed", "serve x.py", "The plugin 'serve' is not installed",
           "pip install ./plugins/connectagent-serve"),

@@ -19,7 +19,7 @@ from connectagent import Agent, LLMResponse, Retry, TokenUsage, after_llm, after
 from connectagent.cli import main
 from connectagent.cli.bill import price_of
 from connectagent.models.prices import price
-from connectagent.records import read_record
+from connectagent.records import read_record, tally
 from connectagent.records.bill import Bill, bill_of
 from connectagent.records.blobs import blob_folder
 from connectagent.records.parts import same_until
@@ -318,3 +318,28 @@ def test_recorded_conversations_add_up() -> None:
         assert not found.breaks and tokens(found, who="Stuffer") > 0
         made += 1
     assert made
+
+
+def test_a_long_conversation_is_divided_in_groups_whose_parts_have_what_each_would_have_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @before_llm
+    def forget(agent: Any) -> None:  # what was said long ago, now and then
+        if agent.current_session["iteration"] % 12 == 0:
+            del agent.current_session["messages"][3:9]
+
+    agent = shop(*(call("look", query=f"{number}") for number in range(25)), "Done.", plugins=[Stuffer(), forget],
+                 max_iterations=50)  # fmt: skip
+    agent.input("Hi")
+    alone = billed(agent.record)
+    monkeypatch.setattr(tally, "_ALONE", 4)
+    monkeypatch.setattr(tally, "_GROUP", 2)
+    found = billed(agent.record)
+    assert found.items.keys() == alone.items.keys() and found.breaks == alone.breaks
+    for key, item in found.items.items():
+        exact = alone.items[key]
+        assert (item.calls, item.bytes) == (exact.calls, exact.bytes)
+        near = {"rel": 0.02, "abs": 60 + 2 * item.calls}  # what is rounded in each call, and what a group's edge cuts
+        assert (item.tokens, item.cached) == pytest.approx((exact.tokens, exact.cached), **near)
+        few = price("openai", MODEL, TokenUsage(60 + 2 * item.calls, 0))
+        assert item.cost == pytest.approx(exact.cost, rel=0.1, abs=few)

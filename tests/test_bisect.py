@@ -37,9 +37,13 @@ from connectagent import (
     on_error,
     run_async,
 )
+from connectagent.cli import main
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.errors import ConfigError, Paused, ToolRejected
+from connectagent.records.find import find_record
+from connectagent.records.read import count_calls
 from connectagent.testing import Finding, ScriptedLLM, bisect, call
+from connectagent.testing.bisection import case
 from connectagent.testing.bisection.chance import Judge, Rate, by_chance, halved, samples_needed
 from connectagent.testing.ddmin import smallest
 
@@ -596,9 +600,7 @@ def wheel(folder: Path, version: str, text: str) -> Path:
     return path
 
 
-def test_the_first_bad_release_of_an_installed_plugin_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_bad_release_of_an_installed_plugin_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"1.0": "Be kind.", "1.1": "Be quick.", "2.0": "Give it back.", "2.1": "Give it back, quickly."}
     (tmp_path / "index").mkdir()
     wheels = [wheel(tmp_path / "index", version, text) for version, text in texts.items()]
@@ -659,6 +661,19 @@ def test_a_mistake_gets_one_message(project: Path, arguments: list[str], said: s
     done = bisected(project, *arguments)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr, done.stderr
     assert len(done.stderr.splitlines()) <= 6 and not done.stdout
+
+
+def test_a_long_record_is_refused_before_anything_is_read_or_run(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(case, "MOST_CALLS", 1)
+    monkeypatch.setattr(case, "Recording", None)
+    path = find_record("last")
+    for arguments in (["bisect", "last"], ["compare", "last", "-p", "no:x"]):
+        assert main([*arguments, "--bad", "calls refund"]) == 2
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"{path.name} has {count_calls(path)} model calls in 0 MB" in said and "take up to 1 calls" in said
 
 
 def test_a_record_of_a_stranger_does_not_run_its_script(project: Path, tmp_path: Path) -> None:
@@ -787,9 +802,7 @@ FORMS = ("stream", "typed", "async", "second turn", "resumed elsewhere", "retry"
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_plugin_is_found_in_any_kind_of_session(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plugin_is_found_in_any_kind_of_session(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CONNECTAGENT_DIR", raising=False)
 

@@ -214,7 +214,7 @@ def test_with_many_records_not_every_session_looks_at_all_of_them(monkeypatch: p
     session()  # with one record each session looks
     looks = []
     monkeypatch.setattr("connectagent.records.retention.remove_oldest", lambda *given, **more: looks.append(given))
-    for _ in range(20):
+    for _ in range(250):
         session()
     assert not looks
     session()
@@ -240,6 +240,16 @@ def test_where_there_is_room_for_many_records_few_sessions_look(monkeypatch: pyt
     for _ in range(30):
         session()
     assert len(records()) == 30 and len(listed) < 15
+
+
+def test_where_no_record_may_be_removed_yet_few_sessions_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "20")
+    for _ in range(20):
+        session()
+    listed = scans(monkeypatch)
+    for _ in range(60):
+        session()
+    assert len(records()) == 80 and 2 < len(listed) < 20
 
 
 def test_sessions_that_begin_during_a_look_do_not_look(monkeypatch: pytest.MonkeyPatch) -> None:

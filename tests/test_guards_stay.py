@@ -128,6 +128,26 @@ def test_the_environment_removes_what_the_project_brought(fence: Any, monkeypatc
     assert result_of() == "wiped"
 
 
+@pytest.mark.parametrize("place", [in_project, in_folder_above])
+@pytest.mark.parametrize("named", ["fence", "connectagent-fence"])
+def test_a_project_removes_nothing_that_the_environment_brought(
+    place: Any, named: str, fence: Any, monkeypatch: Any
+) -> None:
+    place("no:fence,no:connectagent-fence", monkeypatch)
+    in_environment(named, monkeypatch)
+    assert result_of().startswith("rejected")
+    in_environment(f"{named},no:fence", monkeypatch)
+    assert result_of() == "wiped"
+
+
+@pytest.mark.parametrize("also", ["", "plugins = ['fence']\n"])
+def test_a_project_widens_no_guard_that_the_environment_brought(also: str, fence: Any, monkeypatch: Any) -> None:
+    Path("pyproject.toml").write_text(f"[tool.connectagent]\n{also}[tool.connectagent.fence]\nsafe = ['wipe']\n")
+    in_environment("fence", monkeypatch)
+    with pytest.raises(PluginError, match="'fence', which the variable CONNECTAGENT_PLUGINS names"):
+        result_of()
+
+
 @pytest.mark.parametrize("place", SETTINGS)
 def test_what_the_command_line_names_stays_too(place: Any, fence: Any, monkeypatch: Any) -> None:
     place("fence,no:fence", monkeypatch)

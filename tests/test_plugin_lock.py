@@ -51,6 +51,29 @@ def test_the_file_says_what_each_plugin_is_and_was_seen_to_change(capsys: Any) -
     }
 
 
+GUARD = """
+from connectagent import Agent, ToolRejected, before_each_tool
+from connectagent.testing import ScriptedLLM, call
+
+def pay() -> str:
+    return "paid"
+
+@before_each_tool
+def no_secrets(tool_call):
+    raise ToolRejected("No.")
+
+agent = Agent("shop", [pay], llm=ScriptedLLM(call("pay"), "Hello."), on_events=[no_secrets], quiet=True)
+"""
+
+
+def test_what_a_guard_rejected_is_seen_as_the_trace_has_it() -> None:
+    Path("shop.py").write_text(GUARD)
+    assert main(["run", "shop.py", "Hi", "--quiet"]) == 0
+    assert main(["plugins", "lock", "shop.py"]) == 0
+    (plugin,) = yaml.safe_load(Path("connectagent.lock").read_text())["shop"]
+    assert plugin["seen_to_change"] == ["tool_execution rejected"]
+
+
 def test_the_same_plugins_give_the_same_file(capsys: Any) -> None:
     assert main(["plugins", "lock", "shop.py", "-o", "a.lock"]) == 0
     first = Path("a.lock").read_bytes()
@@ -106,3 +129,12 @@ def test_wrong_usage_exits_with_2(arguments: list[str], says: str, capsys: Any) 
     Path("bad.lock").write_text("a: 1\n")
     assert main(["plugins", "lock", *arguments]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_a_link_of_the_folder_leads_the_file_nowhere_else(folder: Path, monkeypatch: Any, capsys: Any) -> None:
+    (folder / "clone").mkdir()
+    monkeypatch.chdir(folder / "clone")
+    Path("connectagent.lock").symlink_to("../mine")
+    assert main(["plugins", "lock"]) == 2
+    assert "leads out of the project" in capsys.readouterr().err
+    assert not (folder / "mine").exists()

@@ -134,3 +134,15 @@ def test_one_of_two_mounts_without_shared_locks_is_stopped(
     with pytest.raises(SessionBusy, match="another agent has gone on"):
         session(kept, meanwhile).turn("go", number=1)
     assert ran == ["theirs"] and session(kept).turn("go", number=1) == "theirs"
+
+
+def test_texts_of_the_database_are_not_written_where_a_link_of_the_folder_leads(disk: Any, table: Table) -> None:
+    text = "long " * 10_000
+    Agent("shop", llm=ScriptedLLM(text), quiet=True).for_session("k", table).turn("Go", 1)
+    disk("two")
+    Path("../outside").mkdir()
+    Path(".co").mkdir()
+    Path(".co/blobs").symlink_to("../../outside")
+    with pytest.raises(OSError, match="leads out of the project"):
+        Agent("shop", llm=ScriptedLLM(), quiet=True).for_session("k", table).turn("Go", 1)
+    assert not list(Path("../outside").iterdir())

@@ -11,13 +11,13 @@ import pytest
 from test_turn_size import visited
 
 from connectagent import Agent
-from connectagent.settings import looking_once, project_file, setting, values
+from connectagent.settings import looking_once, project, project_file, setting
 from connectagent.testing import ScriptedLLM
 
 
 def walks(work: Callable[[], Any]) -> int:
     """How often something walked up the folders."""
-    return visited(work).count(values._nearest_file.__code__)
+    return visited(work).count(project._nearest_file.__code__)
 
 
 def test_neither_a_new_agent_nor_a_turn_looks_for_each_setting_anew() -> None:

@@ -116,6 +116,7 @@ def test_what_the_policy_allows_runs() -> None:
         ['{"allowed": "true", "reason": "x"}', '{"allowed": 1, "reason": "x"}'],
         ['{"reason": "x"}', ""],
         [LLMResponse(judge(True), finish_reason="refusal")],
+        [LLMResponse(judge(True), finish_reason="length"), LLMResponse(judge(True), finish_reason="max_tokens")],
         [f"I cannot say {judge(True)} here.", f"```json\n{judge(True)}\n``` is what they want."],
         [f"{judge(True)}\n{judge(False)}", f"{judge(False)}{judge(True)}"],
         [LLMResponse(judge(True), model="offline")],
@@ -180,6 +181,9 @@ def test_arguments_that_are_too_long_to_be_judged_whole_are_refused() -> None:
         (judge(True) + judge(False), "rejected"),
         ("", "rejected"),
         (RuntimeError("broken"), "rejected"),
+        (LLMResponse(judge(True), finish_reason="stop"), "success"),
+        (LLMResponse(judge(True), finish_reason="refusal"), "rejected"),
+        (LLMResponse(judge(True), finish_reason="length"), "rejected"),
     ],
 )
 def test_an_agent_judges_and_only_json_is_a_verdict(answer: Any, status: str) -> None:

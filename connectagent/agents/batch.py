@@ -160,7 +160,7 @@ class Batch:
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
         self.gate, self.limits = Gate(), limits
         self._agent = agent.again(plugins=[self.gate], quiet=True)
-        self._prompts, self._run, self._options, self._then = _numbered(prompts), run, options, then
+        self._prompts, self._run, self._options, self._then = batch_items(prompts), run, options, then
         self._concurrency = concurrency
         self._lock = threading.Lock()  # of the prompts
         self._done: SimpleQueue[Item | BaseException | None] = SimpleQueue()
@@ -271,8 +271,15 @@ def _status_of(error: BaseException) -> str:
     return "error" if isinstance(error, Exception) else "cancelled"
 
 
-def _numbered(prompts: Any) -> Iterator[Item]:
-    """The prompts as items with ids that do not change where other prompts are added."""
+def batch_items(prompts: Any) -> Iterator[Item]:
+    """The prompts of a batch as items, with their ids, which do not change where other prompts are added.
+
+    Args:
+        prompts: as for `agent.map()`.
+
+    Raises:
+        ConfigError: it is one prompt.
+    """
     if isinstance(prompts, str):
         raise ConfigError("map() takes several prompts: a list, a dict of them by id, or an iterator, not one str")
     given: Iterable[Any] = prompts.items() if isinstance(prompts, Mapping) else prompts
@@ -301,7 +308,7 @@ def _digest(prompt: Any) -> str:
 
 
 def in_order(items: Iterator[Item]) -> Iterator[Item]:
-    """The items in the order of their prompts."""
+    """The items of a batch, which come as they end, in the order of their prompts."""
     waiting: dict[int, Item] = {}
     following = 0
     for item in items:

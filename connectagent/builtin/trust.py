@@ -245,9 +245,18 @@ def _ask_judge(judge: Any, question: str) -> str:
     if not take(lock, _BUSY_S):
         raise TimeoutError(f"the judge was busy for {_BUSY_S} s")
     try:
-        return str(judge.input(question))
+        answer = str(judge.input(question))
+        if not _is_whole(judge.current_session or {}):
+            raise ValueError("the judge's model refused to answer, or its answer was cut off")
+        return answer
     finally:
         lock.release()
+
+
+def _is_whole(session: Any) -> bool:
+    """Whether a turn's answer is one that its model gave, to its end."""
+    calls = [entry for entry in session.get("trace", ()) if entry["type"] == "llm_call"]
+    return session.get("outcome") != "truncated" and (not calls or calls[-1].get("finish_reason") != "refusal")
 
 
 def _read_verdict(answer: str) -> tuple[bool, str]:

@@ -32,6 +32,7 @@ from connectagent.records.blobs import blob_folder
 from connectagent.records.find import find_record
 from connectagent.records.read import read_lazily, refuse_odd
 from connectagent.records.summary import summarise
+from connectagent.records.tally import Share
 
 DIVIDED = "tokens: the provider's own counts, divided in proportion to the size of the text"
 
@@ -175,7 +176,7 @@ def _sums(items: list[Item]) -> list[Item]:
     sums: dict[str, Item] = {}
     for item in items:
         one = sums.setdefault(item.who, Item("", item.who, "", ""))
-        one.add(item.tokens, item.cached, item.cost, item.bytes)
+        one.add(Share(item.tokens, item.cached, item.cost, 1), item.bytes)
     return sorted(sums.values(), key=_size)
 
 

@@ -164,11 +164,14 @@ def maker(path: Path, program: str | None, traceback: bool = False) -> Callable[
     """Makes a fresh agent each time: of the script, of the demo, else from the record alone.
 
     Raises:
-        ConfigError, click.UsageError: there is no such script, or it may not be run unless the person names it.
+        ConfigError, click.UsageError: the record is too long, there is no such script, or it may not be run unless the
+            person names it.
     """
+    from connectagent.testing.bisection.case import refuse_long
     from connectagent.testing.replay.playing import agent_of
     from connectagent.testing.replay.recording import Recording
 
+    refuse_long(path)
     recording = Recording(path)
     head = recording.head
     if program is not None and not Path(program).is_file():

@@ -20,3 +20,6 @@ COMMANDS = {
     "allow": "connectagent.cli.allow",
 }
 """The built-in commands, each with the module of the click command of the same name."""
+
+GROUPS = ("log", "plugins")
+"""Those that have commands of their own."""

@@ -148,7 +148,7 @@ def demo_agent() -> Any:
 def demo() -> None:
     """Watch an agent do a small task in this folder: no key, no network, every hook shown."""
     agent, task = demo_agent(), _task()
-    click.echo("An agent with three tools is asked, the offline model (rules, no network) leading it:")
+    click.echo("An agent with three tools and the offline model (rules, no network) is asked:")
     click.echo(f"  {task}\n({MISSING} does not exist, so that on_error fires too.)\n")
     result = agent.input(task)
     click.echo(f"\nIts answer:\n\n{failure.plain(result)}\n")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from connectagent import __version__
-from connectagent.cli.commands import COMMANDS
+from connectagent.cli.commands import COMMANDS, GROUPS
 from connectagent.cli.failure import flush_output, plain, show
 from connectagent.cli.usage import Group
 from connectagent.output.masking import current
@@ -54,7 +54,13 @@ class LazyGroup(Group):
 
         if name in OFFICIAL and not named(name):
             return f" The plugin {name!r} is not installed. {GET}{name}."
-        return f" Did you mean 'connectagent run {name}'?" if name.endswith(".py") else super().hint(name, names)
+        if name.endswith(".py"):
+            return f" Did you mean 'connectagent run {name}'?"
+        for group in GROUPS:
+            command = getattr(import_module(COMMANDS[group]), group)
+            if name in command.list_commands(click.Context(command)):
+                return f" Did you mean 'connectagent {group} {name}'?"
+        return super().hint(name, names)
 
     def _bring(self, name: str) -> None:
         """Let installed plugins add a command; a broken plugin is reported, and the others stay."""

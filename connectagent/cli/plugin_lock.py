@@ -15,6 +15,8 @@ from connectagent.errors import ConfigError, HandlerError, PluginError
 from connectagent.hooks import sources
 from connectagent.output.masking import mask
 from connectagent.output.rows import many
+from connectagent.session.journal import LINES
+from connectagent.settings import leads_out
 
 FILE = "connectagent.lock"
 _HEAD = "# The plugins of this agent, in order, written by `connectagent plugins lock`.\n"
@@ -85,6 +87,8 @@ def _agent(path: str | None, traceback: bool) -> Any:
 
 
 def _write(file: str, text: str, agent: Any) -> None:
+    if leads_out(Path(file)):
+        raise usage_error(f"{file!r} is a link that leads out of the project; name the file itself: -o FILE")
     try:
         Path(file).write_text(text, "utf-8")
     except OSError as error:
@@ -150,8 +154,8 @@ def _seen(agent: Any) -> dict[str, list[str]]:
         if agent_in_name(path) != safe_name(agent.name):
             continue
         try:
-            turns = read_record(path)["turns"]
-            for entry in (line for turn in turns for line in turn["lines"]):
+            turns = read_record(path, conversation=False)["turns"]
+            for entry in (line for turn in turns for line in turn["lines"] if line.get("type") not in LINES):
                 by = entry.get("by")
                 if isinstance(by, dict) and isinstance(by.get("plugin"), str) and by["plugin"] not in _OWN:
                     seen.setdefault(by["plugin"], set()).add(_did(entry))

@@ -13,7 +13,7 @@ from connectagent.cli.failure import usage_error
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, short_path
 from connectagent.records.find import find_record
-from connectagent.records.read import read_record
+from connectagent.records.read import read_ends
 
 
 @click.command(cls=AgentCommand, short_help="Go on with a session that was stopped, paused or ended.")
@@ -51,7 +51,7 @@ def resume(
     if approve + (reject is not None) + (answer is not None) > 1:
         raise usage_error("give one of --approve, --reject WHY and --answer TEXT")
     file = find_record(record).absolute()
-    data = read_record(file)
+    data = read_ends(file, None, 1)
     program = path or _script_of(file, data)
     script.apply(model, quiet, plugins)
     module = script.load(program, traceback)

@@ -32,6 +32,7 @@ from connectagent.hooks.handler import Handler, described, event_of, is_function
 from connectagent.hooks.left_out import (
     BY_DEFAULT,
     CODE,
+    ENVIRONMENT,
     IN_CODE,
     PERSON,
     USE,
@@ -221,10 +222,10 @@ def _loaded(item: Any, place: str, on_events: Any) -> list[Handler]:
     for handler in handlers:
         own = getattr(handler.thing, "inherited", True) is False
         handler.local = own or _key(item) in map(_key, _flat(on_events))
-    # What the person adds with `around_tool` only counts or measures, and most projects set its options.
-    guarding = GUARDING if place in IN_CODE else DECIDING if place == PERSON else ()
+    # What is added there with `around_tool` only counts or measures, and most projects set its options.
+    guarding = GUARDING if place in IN_CODE else DECIDING if place in (PERSON, ENVIRONMENT) else ()
     if plugin is not None and any(handler.hook in guarding and not handler.shadowed for handler in handlers):
-        refuse_options_of_settings(plugin, by_code=place in IN_CODE)
+        refuse_options_of_settings(plugin, place if place in (PERSON, ENVIRONMENT) else CODE)
     return handlers
 
 

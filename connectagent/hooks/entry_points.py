@@ -45,6 +45,7 @@ OFFICIAL = (
 )
 
 
+@lru_cache(maxsize=1024)
 def normalized(name: str) -> str:
     """A name in its normalized spelling (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
@@ -276,18 +277,24 @@ def table_names(plugin: Installed) -> tuple[str, str, str]:
     return normalized(plugin.name), own, own.removeprefix(PREFIX)
 
 
-def refuse_options_of_settings(plugin: Installed, by_code: bool) -> None:
-    """Refuse options of the project for a guard that code or the command line names: they could widen it.
+def refuse_options_of_settings(plugin: Installed, named: str) -> None:
+    """Refuse options of the project for a guard that code, the command line or the environment names.
+
+    They could widen it.
+
+    Args:
+        plugin: the guard.
+        named: where it is named.
 
     Raises:
         PluginError: there are some.
     """
     if options_of(plugin):
-        named = "code" if by_code else "the command line"
-        there = f"in code, plugins=[({plugin.name!r}, {{...}})]" if by_code else f"there, -p {plugin.name}:OPTION=VALUE"
+        there = f"plugins=[({plugin.name!r}, {{...}})]" if named == "code" else f"-p {plugin.name}:OPTION=VALUE"
+        place = named if named == "code" else f"the {'' if named == 'command line' else 'variable '}{named}"
         raise PluginError(
-            f"{options_place(plugin)} gives options to plugin {plugin.name!r}, which {named} names and which may guard "
-            f"tools. Give them {there}, or name the plugin in settings only"
+            f"{options_place(plugin)} gives options to plugin {plugin.name!r}, which {place} names and which may guard "
+            f"tools. Give them in code or on the command line, {there}, or name the plugin in that file only"
         )
 
 

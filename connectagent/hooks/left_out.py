@@ -9,8 +9,9 @@ from typing import Any
 from connectagent.errors import PluginError, nearest
 from connectagent.hooks.entry_points import named, normalized
 
-# The places that name plugins. Other places are settings: a file's path, or an environment variable.
+# The places that name plugins. Any other place is the path of a project's file.
 CODE, USE, PERSON, BY_DEFAULT = "code", "connectagent.use()", "command line", "default"
+ENVIRONMENT = "CONNECTAGENT_PLUGINS"
 IN_CODE = (CODE, USE)
 _met: set[str] = set()  # the names behind "no:" that an agent of this process knew
 _waiting: list[dict[str, PluginError]] = []  # of the agents that are made together: the names that none knew so far
@@ -24,8 +25,8 @@ def leaves_out(item: Any) -> bool:
 class LeftOut:
     """The plugins that are left out by `"no:name"`.
 
-    `"no:name"` in settings or the environment leaves out plugins of these places, and defaults. A plugin that code or
-    the command line names is left out only by code or the command line.
+    `"no:name"` in a project's file leaves out plugins of that file and defaults, in the environment those of the
+    environment too. A plugin that code or the command line names is left out only by code or the command line.
 
     Args:
         items: everything that is named, each with its place.
@@ -34,7 +35,8 @@ class LeftOut:
 
     def __init__(self, items: list[tuple[Any, str]], built_in: Iterable[str]) -> None:
         self.items: dict[str, tuple[str, str]] = {}  # by normalized name: as written, and its place
-        self.by_settings: set[str] = set()
+        self.by_project: set[str] = set()
+        self.by_environment: set[str] = set()
         self.by_person: set[str] = set()
         self.by_code: set[str] = set()
         for item, place in items:
@@ -44,14 +46,19 @@ class LeftOut:
             self.items[normalized(item[3:])] = (item, place)
             if normalized(item[3:]) not in built_in:
                 names |= {normalized(plugin.name) for plugin in named(item[3:])}
-            by = self.by_code if place in IN_CODE else self.by_person if place == PERSON else self.by_settings
-            by |= names
+            self._by(place).update(names)
 
     def __call__(self, name: str, place: str) -> bool:
         """Whether a plugin named in a place is left out."""
-        stays = place in (*IN_CODE, PERSON)
-        by = [self.by_code, self.by_person] if stays else [self.by_code, self.by_person, self.by_settings]
-        return any(normalized(name) in names for names in by)
+        by = [self.by_code, self.by_person]
+        if place not in (*IN_CODE, PERSON):
+            by += [self.by_environment] if place == ENVIRONMENT else [self.by_environment, self.by_project]
+        known_as = normalized(name)
+        return any(known_as in names for names in by)
+
+    def _by(self, place: str) -> set[str]:
+        known = {CODE: self.by_code, USE: self.by_code, PERSON: self.by_person, ENVIRONMENT: self.by_environment}
+        return known.get(place, self.by_project)
 
     def built_in(self, name: str, in_code: Collection[str] = ()) -> bool:
         """Whether a built-in plugin is left out; `in_code`: the names that code asked for."""
@@ -97,6 +104,6 @@ def for_all() -> Iterator[None]:
 
 def describe_place(place: str) -> str:
     """The place that names a plugin, for errors."""
-    if place.startswith("CONNECTAGENT_"):
+    if place == ENVIRONMENT:
         return f"named by the environment variable {place}"
     return {CODE: "named in code", PERSON: "named on the command line"}.get(place, f"named by {place}")

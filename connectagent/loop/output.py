@@ -110,6 +110,8 @@ class Form(Asked):
             raise ProviderError(f"{llm.model}: {reason}", kind="refusal", provider=provider, model=llm.model)
         if self._alone and response.model == "offline":
             raise ConfigError("the offline model answers by rule and judges nothing; name a model")
+        if self._alone and response.truncated:
+            return "- the answer: it was cut off"
         try:
             self.read(response.content or "")
         except ValidationError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from connectagent.data import TokenUsage, TraceEntry
 from connectagent.records import parts as dividing
 from connectagent.records.parts import ANSWER, NOT_RECORDED, SCHEMA, UNKNOWN, Divided, Part, same_until, size_of, who_of
 from connectagent.records.requests import Sending
+from connectagent.records.tally import Rates, Share, Tally
 from connectagent.records.watched import request_of, watched_agents
 from connectagent.session.journal import is_aside
+from connectagent.session.moments import Moment
 from connectagent.session.usage import Spent, counts, spent_in, usage_of
 
 Price = Callable[[TraceEntry, TokenUsage], float | None]
@@ -47,11 +50,12 @@ class Item:
     calls: int = 0
     bytes: int = 0
 
-    def add(self, tokens: int, cached: int, cost: float | None, size: int) -> None:
-        """Add its share of one call."""
+    def add(self, share: Share, size: int) -> None:
+        """Add its share of calls, in which it had so many bytes."""
         self.bytes += size
-        self.tokens, self.cached, self.calls = self.tokens + tokens, self.cached + cached, self.calls + 1
-        self.cost = None if self.cost is None or cost is None else self.cost + cost
+        self.tokens, self.cached = self.tokens + share.tokens, self.cached + share.cached
+        self.calls += share.calls
+        self.cost = None if self.cost is None or share.cost is None else self.cost + share.cost
 
 
 @dataclass(slots=True)
@@ -86,19 +90,24 @@ class Billed:
     """One model call: its entry, its parts, and its agent.
 
     Args:
-        parts: in order; None where the record does not tell what was sent.
+        moment: its parts; None where the record does not tell what was sent.
     """
 
     number: int
     entry: TraceEntry
     turn: int
     agent: str
-    parts: list[Part] | None
+    moment: Moment[Part] | None
 
     @property
     def size(self) -> int:
         """Bytes of all parts."""
         return sum(part.size for part in self.parts or ())
+
+    @property
+    def parts(self) -> list[Part] | None:
+        """Its parts in order, made anew each time; None where the record does not tell what was sent."""
+        return None if self.moment is None else self.moment.since()
 
 
 @dataclass
@@ -123,10 +132,12 @@ class Bill:
     even: int = 0
     images: int = 0
 
-    def add(self, agent: str, part: Part, tokens: int, cached: int, cost: float | None) -> None:
-        """Add a part's share of one call."""
+    def add(self, agent: str, part: Part, share: Share) -> None:
+        """Add what calls took of a part."""
         key = (agent, part.who, part.kind, part.name)
-        self.items.setdefault(key, Item(*key)).add(tokens, cached, cost, part.size)
+        if (item := self.items.get(key)) is None:
+            item = self.items[key] = Item(*key)
+        item.add(share, part.size * share.calls)
 
 
 def bill_of(record: dict[str, Any], price: Price, blobs: Path | None = None, running: bool = False) -> Bill:
@@ -143,8 +154,7 @@ def bill_of(record: dict[str, Any], price: Price, blobs: Path | None = None, run
         line["number"] = number
     bill = Bill(spent_in(lines, running))
     bill.calls = list(_calls(record, blobs))
-    for call in bill.calls:
-        divide(bill, call, price)
+    _divide(bill, price)
     bill.unpriced += bill.spent.calls - sum(counts(call.entry) for call in bill.calls)  # lost, without an end
     bill.breaks = list(breaks_of(bill.calls, price))
     return bill
@@ -152,7 +162,7 @@ def bill_of(record: dict[str, Any], price: Price, blobs: Path | None = None, run
 
 def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
     """Every attempt at a model, in the record's order: those that were rewound or done again too."""
-    known: dict[Any, list[Part]] = {}
+    known: dict[Any, Moment[Part] | None] = {}
     for watched in watched_agents(record, blobs):
         divided = Divided()
         for sending in watched.sendings():
@@ -164,20 +174,24 @@ def _calls(record: dict[str, Any], blobs: Path | None) -> Iterator[Billed]:
                 continue
             place += 1
             number, agent = entry["number"], str(entry.get("branch") or root)
-            parts = known[number] if number in known else _rewound(record, number, blobs)
-            yield Billed(place, entry, _number(turn.get("turn")), agent, parts or None)
+            moment = known[number] if number in known else _rewound(record, number, blobs)
+            yield Billed(place, entry, _number(turn.get("turn")), agent, moment)
 
 
-def _parts_of(divided: Divided, sending: Sending) -> list[Part]:
-    """The parts of a call; [] where the record does not say what was sent."""
-    messages, known = sending.messages, sending.known
-    return divided.parts(sending.entry, messages, known.schemas(), known.output, sending.makers) if messages else []
+def _parts_of(divided: Divided, sending: Sending) -> Moment[Part] | None:
+    """The parts of a call; None where the record does not say what was sent."""
+    if not is_aside(sending.entry):
+        moment = divided.moment(sending)
+    else:
+        messages, known = sending.messages(), sending.known
+        moment = Moment(divided.parts(sending.entry, messages, known.schemas(), known.output, sending.makers))
+    return moment if any(sending.pieces) else None
 
 
-def _rewound(record: dict[str, Any], number: int, blobs: Path | None) -> list[Part]:
+def _rewound(record: dict[str, Any], number: int, blobs: Path | None) -> Moment[Part] | None:
     """The parts of a call that was taken back, or done again."""
     request = request_of(record, number, blobs)
-    return [] if request is None or not request.messages else dividing.parts_of_request(request)
+    return None if request is None or not request.count else Moment(dividing.parts_of_request(request))
 
 
 def _number(value: Any) -> int:
@@ -187,78 +201,33 @@ def _number(value: Any) -> int:
 # -- tokens and cost -----------------------------------------------------------------------------
 
 
-def divide(bill: Bill, call: Billed, price: Price) -> None:
-    """Divide one call's tokens and cost over its parts."""
-    if not counts(call.entry):  # a failed attempt that took no tokens
-        return
-    usage, agent = usage_of(call.entry), call.agent
-    by = call.entry.get("by")
-    asker = who_of(by) if is_aside(call.entry) and isinstance(by, dict) else "(model)"
+def _divide(bill: Bill, price: Price) -> None:
+    """Divide each call's tokens and cost over its parts."""
+    tallies: dict[str, Tally] = {}  # by agent
+    for call in bill.calls:
+        alone = call.moment is None or is_aside(call.entry)
+        tally = Tally(partial(bill.add, call.agent)) if alone else tallies.get(call.agent)
+        if tally is None:
+            tally = tallies[call.agent] = Tally(partial(bill.add, call.agent))
+        tally.go_to(call.moment or Moment([Part(UNKNOWN, NOT_RECORDED, "request not in the record", "")]))
+        if counts(call.entry):  # no failed attempt that took no tokens
+            _charge(bill, call, tally, price)
+        if alone:
+            tally.close()
+    for tally in tallies.values():
+        tally.close()
+
+
+def _charge(bill: Bill, call: Billed, tally: Tally, price: Price) -> None:
+    usage, by = usage_of(call.entry), call.entry.get("by")
+    rates = Rates() if usage is None else rates_of(call.entry, usage, price)
     bill.unpriced += usage is None or usage.cost is None
-    bill.images += any(_has_files(part) for part in call.parts or ())
-    parts = call.parts or [Part(UNKNOWN, NOT_RECORDED, "request not in the record", "")]
-    if usage is None:
-        for part in parts:
-            bill.add(agent, part, 0, 0, None)
-        return
-    rates = rates_of(call.entry, usage, price)
-    bill.even += rates.even and usage.cost is not None
-    edge = _written(usage)
-    for part, (start, end) in zip(parts, _spans(parts, usage.input_tokens), strict=True):
-        cached = _overlap(start, end, 0, usage.cached_tokens)
-        written = _overlap(start, end, *edge)
-        bill.add(agent, part, end - start, cached, rates.cost(end - start - cached - written, cached, written))
-    if usage.output_tokens or (rates.output or 0):
-        bill.add(agent, Part(asker, ANSWER, "", ""), usage.output_tokens, 0, rates.output)
-
-
-def _has_files(part: Part) -> bool:
-    content = part.line.message.get("content") if part.line is not None else None
-    return isinstance(content, list) and any(isinstance(one, dict) and one.get("type") != "text" for one in content)
-
-
-def _written(usage: TokenUsage) -> tuple[int, int]:
-    """The tokens of a request that were written into the cache: those behind what was read from it."""
-    read = usage.cached_tokens
-    return read, read + (usage.cache_write_tokens or 0)
-
-
-def _overlap(start: int, end: int, low: int, high: int) -> int:
-    return max(0, min(end, high) - max(start, low))
-
-
-def _spans(parts: list[Part], tokens: int) -> list[tuple[int, int]]:
-    """The first and the last token of each part, in proportion to bytes; whole numbers that add up."""
-    sizes = [part.size for part in parts]
-    total, at, spans = sum(sizes) or 1, 0, []
-    for number, size in enumerate(sizes):
-        start, at = at, at + size
-        end = at if number < len(sizes) - 1 else total
-        spans.append((tokens * start // total, tokens * end // total))
-    return spans
-
-
-@dataclass(slots=True)
-class Rates:
-    """What one call's tokens cost, in USD a token; they add up to the call's own cost.
-
-    Args:
-        plain, cached, written: input that was not in the cache, was read from it, and was written into it.
-        output: the whole answer.
-        even: whether the table has no price for the model.
-    """
-
-    plain: float | None = None
-    cached: float | None = None
-    written: float | None = None
-    output: float | None = None
-    even: bool = False
-
-    def cost(self, plain: int, cached: int, written: int) -> float | None:
-        """What so many tokens of each kind cost."""
-        if self.plain is None or self.cached is None or self.written is None:
-            return None
-        return plain * self.plain + cached * self.cached + written * self.written
+    bill.images += bool(tally.files)
+    bill.even += rates.even
+    tally.charge(usage, rates)
+    if usage is not None and (usage.output_tokens or (rates.output or 0)):
+        asker = who_of(by) if is_aside(call.entry) and isinstance(by, dict) else "(model)"
+        bill.add(call.agent, Part(asker, ANSWER, "", ""), Share(usage.output_tokens, 0, rates.output, 1))
 
 
 def rates_of(entry: TraceEntry, usage: TokenUsage, price: Price) -> Rates:
@@ -294,11 +263,11 @@ def breaks_of(calls: list[Billed], price: Price) -> Iterator[Break]:
     """The calls whose request does not begin with the whole request of the agent's call before."""
     before: dict[str, Billed] = {}
     for call in calls:
-        if call.parts is None or is_aside(call.entry):
+        if call.moment is None or is_aside(call.entry):
             continue
         then = before.get(call.agent)
         before[call.agent] = call
-        if then is not None and then.parts is not None:
+        if then is not None:
             found = _difference(then, call)
             if found is not None:
                 byte, part, who = found
@@ -313,27 +282,36 @@ def _difference(then: Billed, now: Billed) -> tuple[int, Part, str] | None:
     if then.entry.get("model") != now.entry.get("model"):  # each has a cache of its own
         by = now.entry.get("by")
         return 0, Part("", "model", str(now.entry.get("model")), ""), who_of(by if isinstance(by, dict) else {})
-    then_text, now_text = ("".join(part.text for part in call.parts or ()) for call in (then, now))
+    assert then.moment is not None and now.moment is not None
+    kept = now.moment.kept_of(then.moment)
+    before, after = then.moment.since(kept), now.moment.since(kept)
+    then_text, now_text = ("".join(part.text for part in parts) for parts in (before, after))
     place = same_until(then_text, now_text)
     if place == len(then_text):
         return None
-    old, new = _part_at(then, place), _part_at(now, place)
+    old, new = _part_at(before, place), _part_at(after, place)
     assert old is not None
-    return size_of(then_text[:place]), old if new is None else new, _breaker(old, new, now)
+    byte = sum(part.size for part in now.moment.since()[:kept]) + size_of(then_text[:place])
+    return byte, old if new is None else new, _breaker(old, new, after)
 
 
-def _part_at(call: Billed, place: int) -> Part | None:
-    for part in call.parts or ():
+def _part_at(parts: list[Part], place: int) -> Part | None:
+    for part in parts:
         if place < len(part.text):
             return part
         place -= len(part.text)
     return None
 
 
-def _breaker(old: Part, new: Part | None, now: Billed) -> str:
-    """Who made the difference: the last to change or remove the old message, else who made what is there instead."""
+def _breaker(old: Part, new: Part | None, now: list[Part]) -> str:
+    """Who made the difference: the last to change or remove the old message, else who made what is there instead.
+
+    Args:
+        old, new: the parts that differ.
+        now: the parts from there on.
+    """
     if old.line is not None:
-        lengths = {id(part.line): part.changes for part in now.parts or ()}
+        lengths = {id(part.line): part.changes for part in now}
         later = old.line.changes[old.changes : lengths.get(id(old.line))]
         if later:
             return who_of(later[-1].by)
@@ -386,7 +364,7 @@ def resized(bill: Bill, sent: dict[int, tuple[list[Any], list[Any], Any] | None]
 
 def _resent(call: Billed, messages: list[Any], tools: list[Any], output: Any) -> Billed:
     parts = Divided().parts(call.entry, [(message, {}, None, 0) for message in messages], tools, output, {})
-    return Billed(call.number, call.entry, call.turn, call.agent, parts)
+    return Billed(call.number, call.entry, call.turn, call.agent, Moment(parts))
 
 
 def _scaled(entry: TraceEntry, ratio: float, price: Price) -> TokenUsage | None:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.records.disk import to_disk
+from connectagent.settings.own import read_regular
 
 LARGEST = 32_768  # bytes of UTF-8 of a text in the record itself
 SHOWN = 1_000  # characters of head, and of tail
+_LARGEST_BLOB = 1 << 30  # bytes that are read
 
 _MARK = "\n[... {bytes} bytes, sha256:{digest} ...]\n"
 _NOT_KEPT = "\n[... {bytes} bytes, not kept: the file could not be written ...]\n"
@@ -90,14 +92,14 @@ def load_blob(digest: str, folder: Path) -> str:
         folder: `blob_folder(record)`.
 
     Raises:
-        OSError: there is no such file, or it cannot be read.
+        OSError: there is no such file, it cannot be read, or is a pipe or a device.
         ValueError: it is no digest, or the file was changed.
     """
     found = REFERENCE.search(digest)
     digest = found[2] if found else digest.removeprefix("sha256:")
     if not re.fullmatch("[0-9a-f]{64}", digest):
         raise ValueError(f"{digest!r:.80} is no sha256 of a blob: 64 hexadecimal digits")
-    data = (folder / digest).read_bytes()
+    data = read_regular(folder / digest, _LARGEST_BLOB)
     if _digest(data) != digest:
         raise ValueError(f"{folder / digest}: the blob was changed: its hash does not match")
     return data.decode("utf-8", "surrogatepass")

@@ -13,7 +13,7 @@ from connectagent.output.masking import current
 from connectagent.output.text import describe
 from connectagent.records import yaml_lines
 from connectagent.records.blobs import LARGEST, is_long, place_holder, store_blob
-from connectagent.records.paths import data_folder, warn
+from connectagent.records.paths import data_folder, refuse_link, warn
 from connectagent.session.journal import TURN_ENDED, WITHHELD
 from connectagent.settings import enabled
 
@@ -107,6 +107,7 @@ class Encoder:
                 # Beside the record: the program may have changed its folder since.
                 evals = data_folder("evals") if self.record is None else self.record.parent
                 folder = evals.parent / "blobs"
+                refuse_link(folder)
                 folder.mkdir(mode=0o700, exist_ok=True)
                 self._folder = folder
             store_blob(text, self._folder, synced=enabled("fsync"))

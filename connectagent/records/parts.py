@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, chain, islice
 from typing import Any, NamedTuple
 
 from connectagent.data import Message, TraceEntry
-from connectagent.records.requests import Request, Sent
+from connectagent.records.requests import Request, Sending, Sent
 from connectagent.session.history import Line
 from connectagent.session.instruction import instruction
 from connectagent.session.journal import is_aside
 from connectagent.session.messages import text_of
+from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
 
 UNKNOWN = "?"
@@ -47,6 +49,34 @@ class Divided:
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Sent, list[Part]]] = {}  # by Python's id of a message as it was sent
+        self._before: Sending | None = None
+        self._given: Any = None
+        self._around: tuple[list[Part], list[Part]] = [], []  # the parts before and behind the messages
+        self._front = 0  # how many parts are before those of the messages that are not moved there
+        self._last_system = -1  # the place of the last message that is moved there
+        self._ends: list[int] = []  # of each message: how many parts there are up to it
+        self._moment: Moment[Part] = Moment([])
+
+    def moment(self, sending: Sending) -> Moment[Part]:
+        """The parts of the next request of a conversation; those that it begins with as the one before are shared."""
+        given = sending.known.schemas(), sending.known.output, sending.makers
+        kept = sending.shared(self._before) if given == self._given else 0
+        messages = sending.messages(kept)
+        if kept <= self._last_system or any(map(_is_system, messages)):
+            kept, messages = 0, sending.messages()
+        front: list[Part] = []
+        if not kept:
+            self._given, self._around = given, _around(*given)
+            front = [*self._around[0], *(part for one in messages if _is_system(one) for part in self._of(one, None))]
+            self._front = len(front)
+            self._last_system = max((at for at, one in enumerate(messages) if _is_system(one)), default=-1)
+        count = self._ends[kept - 1] if kept else self._front
+        del self._ends[kept:]
+        others = [[] if _is_system(one) else self._of(one, None) for one in messages]
+        self._ends += islice(accumulate(map(len, others), initial=count), 1, None)
+        tail = [*front, *chain.from_iterable(others), *self._around[1]]
+        self._before, self._moment = sending, Moment(tail, self._moment, count if kept else 0)
+        return self._moment
 
     def parts(
         self, entry: TraceEntry, messages: list[Sent], tools: list[Any], output: Any, makers: dict[str, By]
@@ -56,16 +86,29 @@ class Divided:
         system: list[Part] = []
         others: list[Part] = []
         for sent in messages:
-            (system if sent[0].get("role") == "system" else others).extend(self._of(sent, aside))
-        form = list(_form(output, aside))
-        before, behind = ([], form) if form and output.get("in_words") else (form, [])
-        return [*schemas(tools, makers), *before, *system, *others, *behind]
+            (system if _is_system(sent) else others).extend(self._of(sent, aside))
+        before, behind = _around(tools, output, makers, aside)
+        return [*before, *system, *others, *behind]
 
     def _of(self, sent: Sent, aside: str | None) -> list[Part]:
         found = self._made.get(id(sent))
         if found is None or aside is not None:
             found = self._made[id(sent)] = sent, list(_message_parts(sent, aside))
         return found[1]
+
+
+def _is_system(sent: Sent) -> bool:
+    """Whether a message is put in front of the others."""
+    return sent[0].get("role") == "system"
+
+
+def _around(
+    tools: list[Any], output: Any, makers: dict[str, By], aside: str | None = None
+) -> tuple[list[Part], list[Part]]:
+    """The parts before the messages, and those behind them."""
+    form = list(_form(output, aside))
+    before, behind = ([], form) if form and output.get("in_words") else (form, [])
+    return [*schemas(tools, makers), *before], behind
 
 
 def parts_of_request(request: Request) -> list[Part]:

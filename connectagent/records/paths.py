@@ -36,8 +36,7 @@ def data_folder(name: str) -> Path:
     """
     base = co_folder()
     folder, ignore, made = base / name, base / ".gitignore", False
-    if leads_out(folder):
-        raise OSError(errno.ELOOP, "it is a link that leads out of the project", str(folder))
+    refuse_link(folder)
     if not os.path.isdir(folder):
         made = not os.path.isdir(base)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,6 +46,16 @@ def data_folder(name: str) -> Path:
             with os.fdopen(fd, "wb") as file:
                 file.write(b"*\n")
     return folder
+
+
+def refuse_link(folder: Path) -> None:
+    """Refuse a folder of records that is a link out of the project.
+
+    Raises:
+        OSError: it is one.
+    """
+    if leads_out(folder):
+        raise OSError(errno.ELOOP, "it is a link that leads out of the project", str(folder))
 
 
 def safe_name(name: str) -> str:

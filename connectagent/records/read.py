@@ -145,6 +145,18 @@ def each_line(path: str | os.PathLike[str], most: int = MAX_VALUES) -> Iterator[
     _checked(path, reader.data)
 
 
+def count_calls(path: str | os.PathLike[str]) -> int:
+    """How many model calls a record has; its lines are not parsed.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: it is no regular file, or in a later format.
+    """
+    with open_to_read(path) as file:
+        refuse_newer(file, path)
+        return sum(line.startswith(b'  - {"type": "llm_call"') for line, _ in _with_turns(file, None))
+
+
 def _ends(file: BufferedReader, turn: int | None, first: int, last: int) -> Iterator[bytes]:
     """The lines of a record without its middle, other turns, and the long lines of a turn's end."""
     number = left_out = 0

@@ -176,13 +176,21 @@ class Sending:
     known: SentSoFar
     makers: dict[str, By]
 
-    @property
-    def messages(self) -> list[Sent]:
-        """All its messages; one that stayed the same is the same tuple in each call."""
+    def messages(self, start: int = 0) -> list[Sent]:
+        """Its messages from a place on; one that stayed the same is the same tuple in each call."""
         found: list[Sent] = []
         for piece in self.pieces:
-            found += self.conversation.said[piece.start : piece.stop] if isinstance(piece, range) else [piece]
+            own = piece[start:] if isinstance(piece, range) else [] if start else [piece]
+            found += self.conversation.said[own.start : own.stop] if isinstance(own, range) else own
+            start = max(0, start - (len(piece) if isinstance(piece, range) else 1))
         return found
+
+    def shared(self, before: Sending | None) -> int:
+        """How many messages it begins with that the call before began with too."""
+        first, then = (one.pieces[0] if one is not None and one.pieces else None for one in (self, before))
+        if not isinstance(first, range) or not isinstance(then, range) or first.start or then.start:
+            return 0
+        return min(first.stop, then.stop, self.conversation.kept)
 
 
 def _text(message: Message) -> tuple[str | None, ...]:

@@ -64,7 +64,12 @@ class _Limits:
         return (self.files is not None and files > self.files) or (self.size is not None and size > self.size)
 
     def until_next_look(self, files: int, size: int) -> int:
-        """How many sessions begin before the next look: few near the limits, more where there is room for many."""
+        """How many sessions begin before the next look: few near the limits, more where there is room for many.
+
+        Above them, where no record may be removed yet, there is as much time.
+        """
+        if self.over(files, size):
+            return int(files * _SELDOM)
         left = math.inf if self.files is None else self.files - files
         if self.size is not None and size:
             left = min(left, (self.size - size) * files / size)  # if they are as large as these on average

@@ -97,6 +97,35 @@ def _whole(hashed: Any, given: bytes) -> str:
     return str(hashed.hexdigest()[:12])
 
 
+class Digests:
+    """Digests of requests, of which each may begin with the first messages of the one before.
+
+    Attributes:
+        count: how many first messages are known from the one before.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._hashed = _new_hash()
+        self._given: tuple[Any, bytes] | None = None
+
+    def of(self, marks: list[bytes], more: int, model: Any, tools: list[Any], options: Any, output: Any) -> str:
+        """The digest of the next request.
+
+        Args:
+            marks: of its messages behind those that are known.
+            more: how many of these the next request may begin with.
+            model, tools, options, output: as for `digest`.
+        """
+        self._hashed.update(b"".join(marks[:more]))
+        self.count += more
+        hashed, given = self._hashed.copy(), (model, tools, options, output)
+        hashed.update(b"".join(marks[more:]))
+        if self._given is None or not same(self._given[0], given):
+            self._given = given, _given(*given)
+        return _whole(hashed, self._given[1])
+
+
 def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any, before: dict[str, Any]) -> str:
     """The digest of a request of the running turn; what is as it was in the call before is not looked at again.
 

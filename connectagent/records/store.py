@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from connectagent.records.blobs import REFERENCE, blob_folder
+from connectagent.records.paths import refuse_link
 
 
 class Store(Protocol):
@@ -56,6 +57,7 @@ class Kept:
                 file.write(data)
                 file.truncate()
         folder = blob_folder(self._path)
+        refuse_link(folder)
         for digest in _texts_in(data):
             self._known.add(digest)
             if not (folder / digest).exists():

@@ -19,6 +19,7 @@ from typing import Any
 
 from connectagent.data import CORE_TYPES, TraceEntry, Wait
 from connectagent.session.observers import is_by_observer
+from connectagent.session.places import Places
 
 BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "left", "wait", "decided"
 TOOL_ENDED, TURN_ENDED = "tool_ended", "turn_ended"
@@ -152,9 +153,8 @@ class Journal:
 
     def _begin_again(self, id: str, number: int) -> None:
         """Void what an operation changed, except what its finished handlers did, and the handling of its error."""
-        self.closed.pop(id, None)
-        self.bodies.pop(id, None)
-        self.left.pop(id, None)
+        for known in (self.closed, self.bodies, self.left):
+            known.pop(id, None)
         part = self.parts.get(id, -1)
         over = self.lines[part].get("over", []) if part >= 0 else []
         for at, line in enumerate(self.lines[:number]):
@@ -285,17 +285,17 @@ class Journal:
         """The changes made at a place or inside it, and those of inner agents that were asked there."""
         closing = self.lines[self.closed[place]] if place in self.closed else {}  # a body has its own list of them
         found, of_body = [], [change.get("turn") for change in closing.get("changes") or ()]
-        for number, line in enumerate(self.lines):
-            if number in self.void:
-                continue
+        for line in (self.lines[number] for number in self._changed.inside(place) if number not in self.void):
+            own = line.get("branch") == branch
             if line.get("type") == "agent_turn":
                 id = str(line.get("id"))
-                own = "/turn:" not in id[len(turn) : id.rindex("/turn:")] if is_inside(id, place) else False
-                if own and not line.get("open") and id not in of_body:
-                    found.append(line)
-            elif is_inside(str(line.get("at", "")), place) and line.get("branch") == branch:
-                found.append(line)
+                own = "/turn:" not in id[len(turn) : id.rindex("/turn:")] and not line.get("open") and id not in of_body
+            found += [line] if own else []
         return found
+
+    @cached_property
+    def _changed(self) -> Places:
+        return Places(str(one.get("id" if one.get("type") == "agent_turn" else "at", "")) for one in self.lines)
 
     # -- what handlers and tools asked for -------------------------------------------------------
 

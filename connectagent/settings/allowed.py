@@ -22,7 +22,6 @@ from connectagent.settings.names import plugin_file
 from connectagent.settings.own import read_own, read_regular, state_folder
 
 OFF = ("0", "off", "false", "no")
-_SHOWN = 200  # characters of a value
 _FILE = "(file)"  # the key of what a single file asks for
 _PATHS = re.compile(r"[\w@%+,.-][\w@%+,./-]*")  # what may be the path of a file
 _COMMANDS = {"command", "check"}  # options of plugins that are run
@@ -130,24 +129,37 @@ def _is_inside(path: Path, root: Path) -> bool:
         return path.is_file() and path.resolve().is_relative_to(root.resolve())
     except (OSError, ValueError):
         return False
-def _of_options(place: str, table: dict[str, Any], folder: Path) -> Iterator[tuple[str, str]]:
+def _of_options(
+    place: str, table: dict[str, Any], folder: Path, of_command: bool = False
+) -> Iterator[tuple[str, str]]:
     """What a table of options asks for, each with what is allowed: the whole table, and the files that it names.
 
-    What stands beside a command or an address, such as arguments, environment and headers, is part of it.
+    What stands beside a command or an address, such as arguments, environment and headers, is part of it. All that
+    stands beside a command is shown.
     """
     content = json.dumps(table, sort_keys=True, default=str)
-    for name in _COMMANDS & set(table):
-        beside = table.get("args")
-        words = [table[name], *beside] if isinstance(beside, list) else [table[name]]
-        shown = " ".join(" ".join(map(str, word)) if isinstance(word, list) else str(word) for word in words)
-        yield f"the command {place}.{name} = {_shown(shown)}", content
+    commands = _COMMANDS & set(table)
+    for name in commands:
+        yield f"the command {place}.{name} = {_command(table[name], table.get('args'))!r}", content
     for name, value in table.items():
         for inner in _flat(value):
             if isinstance(inner, dict):
-                yield from _of_options(f"{place}.{name}", inner, folder)
-        for text in [name, *_strings(value)]:
-            if _reaches_out(text) or _is_file(text, folder) or _leads_out(text, folder):
+                yield from _of_options(f"{place}.{name}", inner, folder, of_command or bool(commands))
+        is_shown = name in commands or (name == "args" and isinstance(value, list))
+        beside = (of_command or bool(commands)) and not is_shown
+        for text in [*_strings(value), *([] if beside else [name])]:
+            if beside or _needs_word(text, folder):
                 yield f"{place}.{name} = {_shown(text, folder)}", content + _files_called(text, folder)
+
+
+def _needs_word(text: str, folder: Path) -> bool:
+    """Whether a text in a table of options needs the person's word."""
+    return _reaches_out(text) or _is_file(text, folder) or _leads_out(text, folder)
+
+
+def _command(command: Any, arguments: Any) -> str:
+    words = [command, *arguments] if isinstance(arguments, list) else [command]
+    return " ".join(" ".join(map(str, word)) if isinstance(word, list) else str(word) for word in words)
 
 
 def digest(asked: list[Asked]) -> str:
@@ -160,11 +172,10 @@ def _asked(key: str, name: str, value: str, folder: Path) -> Asked:
     return Asked(key, text, value + _files_called(value, folder))
 
 
-def _shown(value: str, folder: Path | None = None) -> str:
+def _shown(value: str, folder: Path) -> str:
     """A value for the person, and where it leads by a link."""
-    shown = repr(value if len(value) <= _SHOWN else f"{value[:_SHOWN]}...")
-    leads = folder is not None and not _reaches_out(value) and _leads_out(value, folder)
-    return f"{shown}, a link to {os.path.realpath(folder / value)!r}" if leads and folder else shown
+    leads = not _reaches_out(value) and _leads_out(value, folder)
+    return f"{value!r}, a link to {os.path.realpath(folder / value)!r}" if leads else repr(value)
 
 
 def _flat(value: Any) -> Iterator[Any]:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from connectagent.errors import ConfigError, did_you_mean, nearest
+from connectagent.errors import ConfigError, cut, did_you_mean, nearest
 from connectagent.settings.names import plugin_file
+from connectagent.settings.project import PROJECT_FILE, leads_out, project_file, trusted
 
 if TYPE_CHECKING:
     from connectagent.settings.allowed import Asked
 
-T = TypeVar("T")
 SETTINGS: dict[str, str] = {
     "model": "the model of agents that name none, for example `claude-sonnet-4-5`",
     "dir": "where records and logs are written, instead of `.co` in the current folder",
@@ -38,12 +37,10 @@ SETTINGS: dict[str, str] = {
     "gateway_key": "the key for that gateway",
 }
 
-# From the command line, for every agent of this process: settings, `trust`, `stream` and `max_iterations`, and by name
-# the `own_plugins` of the command, which records do not list. No context variable: it would not reach agents that a
-# script makes in threads of its own.
+# From the command line, for every agent of this process: settings, `trust`, `stream`, `max_iterations`, and by name the
+# command's `own_plugins`. No context variable: it would not reach agents that a script makes in threads of its own.
 overrides: dict[str, Any] = {}
 
-PROJECT_FILE = "pyproject.toml"
 _PREFIX = "CONNECTAGENT_"
 _MOST_FILE = 1 << 24  # bytes of a settings file
 _OTHERS = (f"{_PREFIX}COMPLETE", f"{_PREFIX}LOCAL_MODEL")  # of shells, and of plugins
@@ -103,30 +100,22 @@ def enabled(name: str) -> bool:
     return False
 
 
-def co_folder() -> Path:
-    """The folder of records and logs: `.co`, or the setting `dir`. It need not exist.
+def co_folder(inside: str = "") -> Path:
+    """The folder of records and logs, `.co` or the setting `dir`, or what is in it. It need not exist.
+
+    Args:
+        inside: the name of a file or folder in it.
 
     Raises:
-        ConfigError: `.co` is a link that leads out of the project, or `setting("dir")` raises.
+        ConfigError: it is a link that leads out of the project, or `setting("dir")` raises.
     """
     named = setting("dir")
     folder = Path(os.path.abspath(os.path.expanduser(str(named or ".co"))))
-    if not named and leads_out(folder):
-        target = os.path.realpath(folder)
-        raise ConfigError(
-            f"{folder} is a link that leads out of the project, to {target}, so that it is not used. "
-            f"If it is meant: CONNECTAGENT_DIR={target}"
-        )
-    return folder
-
-
-def leads_out(path: Path) -> bool:
-    """Whether a file or folder of the project is a link that leads out of it."""
-    if not os.path.islink(path):
-        return False
-    project = os.path.realpath(project_folder())
-    inside = [Path(os.path.realpath(one)).is_relative_to(project) for one in (path.parent, path)]
-    return inside == [True, False]
+    for path in (*([] if named else [folder]), *([folder / inside] if inside else [])):
+        if leads_out(path):
+            problem = f"{path} is a link that leads out of the project, to {os.path.realpath(path)}: it is not used."
+            raise ConfigError(f"{problem} If it is meant: CONNECTAGENT_DIR={os.path.realpath(folder)}")
+    return folder / inside
 
 
 def project_settings() -> dict[str, Any]:
@@ -139,89 +128,6 @@ def _settings_in(path: Path | None) -> dict[str, Any]:
         return _read(path, path.stat().st_mtime_ns) if path else {}
     except FileNotFoundError:  # removed just now
         return {}
-
-
-class _Look(threading.local):
-    """What `looking_once` has found in this thread."""
-
-    depth = 0
-    known = False
-    file: Path | None = None
-
-
-_look = _Look()
-
-
-def looking_once(work: Callable[[], T]) -> T:
-    """Do something that needs several settings, and look for the project's file once meanwhile, in this thread.
-
-    A file that changes is read anew. This is no context manager: Ctrl-C may skip what an `__exit__` in Python does.
-    """
-    _look.depth += 1
-    try:
-        return work()
-    finally:
-        _look.depth -= 1
-        _look.known = _look.known and _look.depth > 0
-
-
-def project_file(start: Path | None = None) -> Path | None:
-    """The nearest pyproject.toml, from `start` or the current folder up to the repository's root.
-
-    A stranger's is not read: the file and its folder must belong to the user or root.
-    """
-    if start is not None or not _look.depth:
-        return _nearest_file(start)
-    if not _look.known:
-        _look.file, _look.known = _nearest_file(), True
-    return _look.file
-
-
-def _nearest_file(start: Path | None = None) -> Path | None:
-    for folder in _own_folders(start):
-        path = os.path.join(folder, PROJECT_FILE)
-        if not _exists(path):
-            continue
-        with contextlib.suppress(OSError):
-            strange = {os.stat(path).st_uid, os.lstat(path).st_uid}.difference(_trusted())  # the file, and a link to it
-            return None if strange else Path(path)
-    return None
-
-
-def project_folder() -> Path:
-    """The folder of the project: the repository's root, else the folder of `project_file()`, else the current one."""
-    folders, file = list(_own_folders()), project_file()
-    if folders and os.path.exists(os.path.join(folders[-1], ".git")):
-        return Path(folders[-1])
-    return file.parent if file else Path.cwd()
-
-
-def _own_folders(start: Path | None = None) -> Iterator[str]:
-    """`start`, or the current folder, and those above up to the repository's root, as long as the owner is the same.
-
-    No folder where that owner is neither the user nor root.
-    """
-    with contextlib.suppress(OSError):  # the current folder was removed, or one above is not readable
-        folder = os.path.abspath(start or os.getcwd())  # texts: this is done for each setting that is read
-        owner = found = os.stat(folder).st_uid
-        if owner not in _trusted():
-            return
-        while found == owner:
-            yield folder
-            above = os.path.dirname(folder)
-            if above == folder or _exists(os.path.join(folder, ".git")):
-                return
-            folder, found = above, os.stat(above).st_uid
-
-
-def _exists(path: str) -> bool:
-    """Whether there is such a file or folder; `os.path.exists` would make an exception of each that is not there."""
-    return os.access(path, os.F_OK)
-
-
-def _trusted() -> tuple[int, int]:
-    """The trusted owners: the user and root; on Windows each owner is 0."""
-    return getattr(os, "geteuid", lambda: 0)(), 0
 
 
 # -- what needs the person's word ------------------------------------------------------------------
@@ -264,7 +170,7 @@ def check_file(file: str, place: str) -> None:
 
 def _refuse_of_others(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # which whoever loads it finds out
-        if path.stat().st_uid not in _trusted():
+        if path.stat().st_uid not in trusted():
             raise ConfigError(f"{path} belongs to another user, so that nothing in it is run")
 
 
@@ -330,7 +236,7 @@ def refusal(key: str | None = None) -> str | None:
     asked.sort(key=lambda one: one.key != key)
     since = "has changed since you allowed it; it" if word else "is not allowed yet; it"
     more = [f"  and {len(asked) - 1} more: connectagent allow --show {path.parent}"] if len(asked) > 1 else []
-    lines = [f"{path} {since} asks for", f"  {asked[0].text}", *more]
+    lines = [f"{path} {since} asks for", f"  {cut(asked[0].text, 240)}", *more]
     return "\n".join([*lines, f"Look at it. If you trust it: connectagent allow {path.parent}"])
 
 

@@ -12,12 +12,13 @@ from connectagent.agents.agent import Agent
 from connectagent.data import LLMResponse, Message, TraceEntry
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records.blobs import blob_folder
-from connectagent.records.read import read_lazily, refuse_odd
-from connectagent.records.requests import Request
-from connectagent.records.sent import canonical, digest
-from connectagent.records.watched import watched_agents
+from connectagent.records.read import count_calls, read_lazily, refuse_odd
+from connectagent.records.sent import canonical
+from connectagent.records.watched import WatchedAgent, watched_agents
+from connectagent.session.journal import is_aside
 from connectagent.session.messages import text_of
-from connectagent.session.snapshot import By, shown_options
+from connectagent.session.snapshot import By
+from connectagent.testing.bisection.keys import RecordedKeys
 from connectagent.testing.network import no_network
 from connectagent.testing.replay.answers import model_answer
 from connectagent.testing.replay.player import RecordEnds
@@ -26,6 +27,24 @@ from connectagent.testing.replay.runs import Run, runs_of
 from connectagent.testing.symptoms import Symptom
 
 ANEW = ("calls", "says", "function")  # the kinds of symptoms that may be the model's own doing
+
+
+MOST_CALLS = 2_000
+"""How many model calls a record may have that is played again and again."""
+
+
+def refuse_long(path: Path) -> None:
+    """Refuse a record that is too long to be played again and again.
+
+    Raises:
+        ConfigError: it is.
+    """
+    if (count := count_calls(path)) > MOST_CALLS:
+        megabytes = f"{path.stat().st_size / 1e6:.0f} MB"
+        raise ConfigError(
+            f"{path.name} has {count:,} model calls in {megabytes}: bisect and compare play a session dozens of times, "
+            f"and take up to {MOST_CALLS:,} calls; connectagent replay plays it once"
+        )
 
 
 class NoModel(RecordEnds):
@@ -64,6 +83,15 @@ class Spent:
 
 
 @dataclass(slots=True)
+class Asked:
+    """A recorded model call: its entry, the key of its request, and the schemas of its tools."""
+
+    entry: TraceEntry
+    key: str
+    tools: list[Any]
+
+
+@dataclass(slots=True)
 class Place:
     """Where a record shows a symptom.
 
@@ -77,17 +105,12 @@ class Place:
 
     turn: int
     entry: TraceEntry
-    request: Request | None = None
+    request: Asked | None = None
     key: str = ""
     tried: int = 0
 
     def __str__(self) -> str:
         return f"turn {self.turn + 1}, iteration {self.entry.get('iteration') or 0}"
-
-
-def request_key(messages: list[Message], tools: list[Any], options: dict[str, Any] | None, output: Any = None) -> str:
-    """A key that is the same for equal requests, as the record has them, whichever model is asked."""
-    return digest(None, messages, tools, shown_options(options or {}), output)
 
 
 @dataclass
@@ -125,6 +148,7 @@ class Case:
     offline: str | None = None
 
     def __post_init__(self) -> None:
+        refuse_long(self.path)
         self.recording = Recording(self.path)
         with refuse_odd(self.path):
             requests = self._read()
@@ -140,22 +164,22 @@ class Case:
 
     # -- the record ----------------------------------------------------------------------------
 
-    def _read(self) -> dict[int, Request]:
-        """The requests of the record, by the number of their line."""
+    def _read(self) -> dict[int, Asked]:
+        """The model calls of the record, by the number of their line."""
         data = read_lazily(self.path)
         number = 0
         for item in data["turns"]:
             for line in item["lines"]:
                 line["number"], number = number, number + 1
         self._agents = agents = watched_agents(data, blob_folder(self.path))
-        requests = {made.entry["number"]: made for agent in agents for made in agent.requests()}
+        requests = {asked.entry["number"]: asked for agent in agents for asked in _asked_by(agent)}
         self.entries = sorted((one for agent in agents for one in agent.entries), key=lambda one: one["number"])
         self.runs: dict[str, list[Run]] = {}
         for run in runs_of(self.entries):
             self.runs.setdefault(run_key(run.name, run.arguments), []).append(run)
         return requests
 
-    def _find(self, requests: dict[int, Request]) -> Place:
+    def _find(self, requests: dict[int, Asked]) -> Place:
         """Where the symptom is shown first; of a whole session, its end."""
         if self.whole:
             return Place(len(self.recording.turns), {})
@@ -187,10 +211,9 @@ class Case:
         begun = [one for one in before if one.get("type") == "user_input" and not one.get("branch")]
         return min(max(len(begun), 1), len(self.recording.turns)) - 1
 
-    def _keep(self, request: Request) -> None:
+    def _keep(self, request: Asked) -> None:
         """Keep a recorded answer under its request."""
-        messages = [sent.message for sent in request.messages]
-        key = request_key(messages, request.tools, request.options, request.output)
+        key = request.key
         if request is self.place.request:
             self.place.key, self.place.tried = key, len(self.answers.get(key, ()))
         if request.entry.get("status") != "interrupted":
@@ -295,5 +318,13 @@ def model_copy(answer: LLMResponse) -> LLMResponse:
     return deepcopy(answer)
 
 
-def _same_agent(request: Request, entry: TraceEntry) -> bool:
+def _asked_by(agent: WatchedAgent) -> Iterator[Asked]:
+    """The model calls of an agent of a record."""
+    keys = RecordedKeys()
+    for sending in agent.sendings():
+        key = (RecordedKeys() if is_aside(sending.entry) else keys).of(sending)
+        yield Asked(sending.entry, key, sending.known.schemas())
+
+
+def _same_agent(request: Asked, entry: TraceEntry) -> bool:
     return request.entry.get("branch") == entry.get("branch")

@@ -18,7 +18,8 @@ from connectagent.hooks.entry_points import check_required
 from connectagent.hooks.handler import Handler
 from connectagent.loop.output import Asked
 from connectagent.session.state import clone
-from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold, request_key
+from connectagent.testing.bisection.case import BudgetSpent, Case, Enough, NoModel, Untold
+from connectagent.testing.bisection.keys import LiveKeys
 from connectagent.testing.replay.player import Player, RecordedTools
 from connectagent.testing.replay.playing import Named, Playing
 from connectagent.testing.replay.recording import RecordedTurn
@@ -140,7 +141,7 @@ class Trial(Playing):
         self.sampled, self.turn = False, 0
         self.stopped: BaseException | None = None
         self.request: list[Message] | None = None
-        self.key = ""
+        self.key, self._keys = "", LiveKeys()
         self.cost: float | None = 0.0
         super().__init__(case.recording, agent, partial(LivePlayer, self))
 
@@ -215,7 +216,7 @@ class Trial(Playing):
 
     def _key(self, own: Any, messages: list[Message], tools: Any, output: type[Any] | None) -> str:
         form = None if output is None else {"schema": output.model_json_schema()}
-        key = request_key(messages, tools or [], getattr(own, "options", None), form)
+        key = self._keys.of(messages, tools or [], getattr(own, "options", None), form)
         return key if self.arm.model is None else f"{key} {self.arm.model}"
 
     def _is_past(self) -> bool:

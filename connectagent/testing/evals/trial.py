@@ -90,7 +90,7 @@ class Trial:
         """The entries of the record, those of agents inside too."""
         if self.item.record is None:
             return []
-        lines = [line for turn in read_record(self.item.record)["turns"] for line in turn["lines"]]
+        lines = [line for turn in read_record(self.item.record, conversation=False)["turns"] for line in turn["lines"]]
         return [line for line in lines if line.get("type") not in LINES]
 
     @property

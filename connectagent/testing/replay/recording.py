@@ -11,7 +11,7 @@ from connectagent.agents.resume import Decision
 from connectagent.data import Message, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.read import read_record, refuse_odd, require_agent
+from connectagent.records.read import read_lazily, refuse_odd, require_agent
 from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, LINES, is_aside
@@ -141,7 +141,7 @@ class Recording:
     def __init__(self, path: Path, data: dict[str, Any] | None = None) -> None:
         self.path = path
         if data is None:
-            data = partial(restored, folder=blob_folder(path))(read_record(path))
+            data = partial(restored, folder=blob_folder(path))(read_lazily(path))
         require_agent(data, path)
         self.turns: list[RecordedTurn] = []
         with refuse_odd(path):

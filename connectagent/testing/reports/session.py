@@ -12,7 +12,7 @@ from typing import Any
 
 from connectagent.data import TraceEntry
 from connectagent.records.blobs import blob_folder, restored
-from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.read import read_lazily, read_record, refuse_odd
 from connectagent.records.yaml_lines import json_line, scalar
 from connectagent.session.journal import BEGAN
 from connectagent.session.moments import Moment
@@ -52,7 +52,7 @@ def read(path: Path) -> Outline:
         ConfigError: it is no record.
     """
     with refuse_odd(path):
-        return Outline(path, partial(restored, folder=blob_folder(path))(read_record(path)))
+        return Outline(path, partial(restored, folder=blob_folder(path))(read_lazily(path)))
 
 
 def outline(tree: Tree) -> Outline:

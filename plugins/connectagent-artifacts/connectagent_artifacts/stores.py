@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from connectagent import ConnectAgentError
-from connectagent.settings import setting
+from connectagent.settings import co_folder
 
 _STALE_S = 24 * 3600  # what a killed process left half-made is removed after this time
 _ATTEMPTS = 1000  # at a number, while other processes save and delete the same name
@@ -144,8 +144,7 @@ class FileStore:
     def folder(self) -> Path:
         """Where the files are; found out at first use, so that a tool that changes the folder moves nothing."""
         if self._folder is None:
-            base = os.path.abspath(os.path.expanduser(str(setting("dir") or ".co")))
-            self._folder = Path(base, "artifacts")
+            self._folder = co_folder("artifacts")
         return self._folder
 
     def save(self, scope: Scope, name: str, data: bytes, mime_type: str) -> int:

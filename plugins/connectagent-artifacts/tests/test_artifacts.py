@@ -525,3 +525,14 @@ def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
     saved = [call("save_artifact", name="a.txt", content="x"), "Done."]
     agenttester.check(Artifacts, changes={"tools"}, responses=saved)
+
+
+def test_no_link_of_a_folder_leads_to_the_artifacts_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clone" / ".co").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "clone")
+    monkeypatch.delenv("CONNECTAGENT_DIR")
+    Path(".co/artifacts").symlink_to(tmp_path / "other")
+    with pytest.raises(ConfigError, match="leads out of the project"):
+        FileStore().save(Scope("user:me"), "report.txt", b"text", "text/plain")
+    assert not list((tmp_path / "other").iterdir())

@@ -280,7 +280,7 @@ def _today() -> Iterator[Used]:
     file, day = folder / "budget.json", time.strftime("%Y-%m-%d")
     with FileLock(folder / "budget.lock").acquire(poll_interval=0.01):
         found = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        used = Used(**found[day]) if day in found else Used()
+        used = Used(**{name: max(0, value) for name, value in found.get(day, {}).items()})  # nobody used less than none
         yield used
         new = file.with_name(f"{file.name}.{os.getpid()}.new")
         new.write_text(json.dumps({day: asdict(used)}), "utf-8")

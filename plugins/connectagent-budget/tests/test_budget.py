@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,16 @@ def test_a_day_is_one_budget_for_all_sessions_and_processes(co_dir: Path) -> Non
     assert used["model_calls"] == 3
     file.write_text(json.dumps({"2001-01-01": used}), "utf-8")
     assert agent_with(Budget(model_calls=3, per="day"), "Hello.").input("Hi") == "Hello."
+
+
+@pytest.mark.parametrize("less", [-1000, float("nan")])
+def test_a_file_that_says_that_less_than_nothing_was_used_widens_no_budget(less: float, co_dir: Path) -> None:
+    co_dir.mkdir(exist_ok=True)
+    (co_dir / "budget.json").write_text(json.dumps({time.strftime("%Y-%m-%d"): {"model_calls": less}}))
+    agent_with(Budget(model_calls=1, per="day"), "Hello.").input("Hi")
+    agent = agent_with(Budget(model_calls=1, per="day"), "never")
+    agent.input("Hi")
+    assert (outcome(agent), asked(agent)) == ("budget", 0)
 
 
 def test_a_replay_leaves_the_budget_of_the_day_alone(co_dir: Path) -> None:

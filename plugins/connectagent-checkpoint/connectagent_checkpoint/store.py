@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import subprocess
@@ -15,11 +14,13 @@ from typing import NamedTuple
 from filelock import FileLock
 
 from connectagent import ConnectAgentError
+from connectagent.settings.own import mark
 
 _REFS = "refs/checkpoints/"
 _TIMEOUT_S = 60
 # Stronger than any .gitattributes: files are kept byte for byte, and no filter runs.
 _ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n"
 _SETTINGS = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "core.autocrlf=false", "gc.auto=0")
 
 
@@ -48,8 +49,10 @@ class Store:
 
     def __init__(self, folder: Path, home: Path, keep: int = 100, max_file_mb: float = 10, max_mb: float = 500) -> None:
         self.folder = folder.resolve()
-        digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:12]
-        self.repository = home / f"{re.sub(r'[^a-zA-Z0-9]', '_', self.folder.name)}-{digest}.git"
+        # A name that nobody else can know: git runs what the configuration of a repository says, so that one which
+        # a folder brings along must not be taken for this one.
+        own = mark("checkpoints", os.fsencode(self.folder).hex())[:16]
+        self.repository = home / f"{re.sub(r'[^a-zA-Z0-9]', '_', self.folder.name)}-{own}.git"
         self.keep, self.max_file, self.max_all = keep, max_file_mb * 1e6, max_mb * 1e6
 
     def take(self, label: str) -> str:
@@ -199,8 +202,8 @@ class Store:
             if not (self.repository / "HEAD").exists():
                 self._git("init", "--quiet", "--bare", "--template=", str(self.repository))
             (self.repository / "info").mkdir(exist_ok=True)
-            (self.repository / "info" / "attributes").write_text(_ATTRIBUTES)
-            (self.repository / "info" / "exclude").write_text(self._own())
+            for name, text in (("config", _CONFIG), ("info/attributes", _ATTRIBUTES), ("info/exclude", self._own())):
+                _keep(self.repository / name, text)
             (self.repository / "index.lock").unlink(missing_ok=True)  # of a git that was killed
             yield
 
@@ -209,6 +212,15 @@ class Store:
         home = self.repository.parent.parent.resolve()
         inside = home.is_relative_to(self.folder) and home != self.folder
         return f".co/\n/{home.relative_to(self.folder).as_posix()}/\n" if inside else ".co/\n"
+
+
+def _keep(path: Path, text: str) -> None:
+    """Give a file a text that others may have changed, or replaced by a link."""
+    if path.is_symlink() or not path.is_file() or path.read_text() != text:
+        new = path.with_name(f"{path.name}.{os.getpid()}")
+        new.unlink(missing_ok=True)
+        new.write_text(text)
+        new.replace(path)
 
 
 def _environment() -> dict[str, str]:

@@ -253,6 +253,33 @@ def test_the_users_repository_hooks_index_and_settings_are_not_touched(monkeypat
     assert files() == {"a.txt": b"0"}
 
 
+def test_a_repository_that_a_folder_brings_along_is_not_taken_for_the_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Git runs what its configuration says, such as a `textconv`; a stranger can guess a path, and no key."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "stranger"))
+    guessed = store().repository
+    own = {}
+    for name in ("mine", "other"):
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / name))
+        own[name] = store().repository
+    assert len({guessed, *own.values()}) == 3 and store().repository == own["other"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_configuration_that_was_changed_is_not_used(linked: bool, tmp_path: Path) -> None:
+    store().take("first")
+    config, elsewhere = store().repository / "config", tmp_path / "elsewhere"
+    runs = config.read_text() + f'[diff "x"]\n\ttextconv = touch {tmp_path / "ran"};cat\n'
+    elsewhere.write_text(runs)
+    config.unlink()
+    config.symlink_to(elsewhere) if linked else config.write_text(runs)
+    Path(".gitattributes").write_text("*.txt diff=x\n")
+    Path("a.txt").write_text("1")
+    assert "+1" in store().diff("last")
+    assert not (tmp_path / "ran").exists() and elsewhere.read_text() == runs
+
+
 def test_repositories_inside_are_left_out_and_left_alone() -> None:
     Path("inner").mkdir()
     git("init", "-q", "inner")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from connectagent import ConnectAgentError
-from connectagent.settings import setting
+from connectagent.settings import co_folder
 
 _QUERY = 50_000  # characters of a query that are looked at
 _TERMS = 40  # words of a query that are searched for; FTS5 takes an expression of 256 levels
@@ -156,7 +156,7 @@ class SqliteStore:
     def path(self) -> Path:
         """The file; found out at first use, so that a tool that changes the folder changes nothing here."""
         if self._path is None:
-            self._path = Path(os.path.abspath(os.path.expanduser(str(setting("dir") or ".co"))), "memory.sqlite")
+            self._path = co_folder("memory.sqlite")
         return self._path
 
     def check(self) -> None:

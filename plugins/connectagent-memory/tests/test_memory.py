@@ -475,3 +475,16 @@ def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys:
 def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester, preload: int) -> None:
     changes = {"tools", "state", "outside", *(["messages"] if preload else [])}
     agenttester.check(lambda: Memory(preload=preload), changes=changes)
+
+
+def test_no_link_of_a_folder_leads_to_the_memories_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other.sqlite"
+    said(Memory(SqliteStore(other)), "The code is 4711.")
+    before = other.read_bytes()
+    (tmp_path / "clone" / ".co").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "clone")
+    monkeypatch.delenv("CONNECTAGENT_DIR")
+    Path(".co/memory.sqlite").symlink_to(other)
+    with pytest.raises(ConfigError, match="leads out of the project"):
+        said(Memory(), "What is the code?")
+    assert other.read_bytes() == before

@@ -7,7 +7,6 @@ import os
 import pickle
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from hashlib import sha256
@@ -16,8 +15,10 @@ from typing import Any
 import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 from connectagent import Agent, BatchLimits, BatchStopped, before_each_tool, before_llm, on_trace
+from connectagent.agents.batch import batch_items, in_order
 
 STOP_S = 60.0  # for turns to end after Ctrl-C: they are within a model call, or a tool
+_AGAIN_S = 0.5  # until they are stopped once more
 _CALL: ContextVar[str] = ContextVar("call", default="")  # of `map`, whose item a thread takes
 
 
@@ -139,20 +140,20 @@ class Cluster:
             ConfigError: an argument cannot be used.
         """
         limits = BatchLimits(max_failures, budget_usd, timeout_s)
-        items = self._items(_named(prompts), run, limits, {"max_iterations": max_iterations, "output": output})
-        return _in_order(items) if ordered else items
+        items = self._items(batch_items(prompts), run, limits, {"max_iterations": max_iterations, "output": output})
+        return in_order(items) if ordered else items
 
     def _items(
-        self, prompts: Iterator[tuple[str, Any]], run: str, limits: BatchLimits, options: dict[str, Any]
+        self, prompts: Iterator[Any], run: str, limits: BatchLimits, options: dict[str, Any]
     ) -> Iterator[Any]:
         waiting: dict[Any, int] = {}
         call, why = uuid.uuid4().hex, None
         try:
-            for number, (id, prompt) in enumerate(prompts):
+            for item in prompts:
                 if why := limits.reached():
                     break
-                take = self.actor(f"{run}.{id}").take.options(concurrency_group="turns")
-                waiting[take.remote(call, run, id, prompt, options)] = number
+                take = self.actor(f"{run}.{item.id}").take.options(concurrency_group="turns")
+                waiting[take.remote(call, run, item.id, item.prompt, options)] = item.number
                 if len(waiting) >= self._room:
                     yield _one(waiting, limits)
             while waiting:
@@ -164,11 +165,11 @@ class Cluster:
 
     def _stop(self, call: str, waiting: list[Any]) -> None:
         """Stop what still runs of a call of `map`, and wait until it has."""
-        if not waiting:
-            return
-        for actor in self.actors:
-            actor.stop.remote(call)
-        ray.wait(waiting, num_returns=len(waiting), timeout=STOP_S)
+        until = time.monotonic() + STOP_S
+        while waiting and time.monotonic() < until:
+            for actor in self.actors:  # and again: one that died meanwhile takes its turns anew, and knows of no end
+                actor.stop.remote(call)
+            _, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=_AGAIN_S)
 
     def turn(self, key: str, prompt: Any, number: int | None = None) -> Any:
         """Take a turn of the session with this key, as `agent.for_session(key).turn(prompt, number)`.
@@ -197,26 +198,6 @@ def _one(waiting: dict[Any, int], limits: BatchLimits) -> Any:
     item.number = waiting.pop(done)
     limits.count(item)
     return item
-
-
-def _in_order(items: Iterator[Any]) -> Iterator[Any]:
-    """The items in the order of their prompts."""
-    waiting: dict[int, Any] = {}
-    following = 0
-    for item in items:
-        waiting[item.number] = item
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1
-
-
-def _named(prompts: Any) -> Iterator[tuple[str, Any]]:
-    """Pairs of id and prompt, with the ids that `agent.map()` gives."""
-    seen: Counter[str] = Counter()
-    for one in prompts.items() if isinstance(prompts, Mapping) else prompts:
-        id, prompt = one if isinstance(one, tuple) else (sha256(one.encode()).hexdigest()[:12], one)
-        seen[id] += 1
-        yield (id if seen[id] == 1 else f"{id}-{seen[id]}"), prompt
 
 
 def _that_travels(error: BaseException | None) -> BaseException | None:

@@ -18,7 +18,15 @@ import pytest
 ray = pytest.importorskip("ray", reason="ray is not installed")
 from connectagent_ray import Cluster  # noqa: E402
 
-from connectagent import Agent, BatchStopped, ConfigError, ToolRejected, before_each_tool  # noqa: E402
+from connectagent import (  # noqa: E402
+    Agent,
+    BatchStopped,
+    ConfigError,
+    LLMResponse,
+    ToolCall,
+    ToolRejected,
+    before_each_tool,
+)
 
 ITEMS, KILLS = int(os.environ.get("RAY_ITEMS", "30")), int(os.environ.get("RAY_KILLS", "1"))
 CHATS, TURNS = int(os.environ.get("RAY_CHATS", "3")), 5
@@ -49,7 +57,8 @@ def helper(folder: Path, takes_s: float = 0.02, **options: Any) -> Agent:
         time.sleep(takes_s)
         return "found"
 
-    return Agent("helper", tools=[search], model="offline", quiet=True, **options)
+    model = {} if "llm" in options else {"model": "offline"}
+    return Agent("helper", tools=[search], quiet=True, **model, **options)
 
 
 def ran(folder: Path) -> Counter[str]:
@@ -140,6 +149,56 @@ def test_ctrl_c_stops_all_turns_before_their_next_step(tmp_path: Path, monkeypat
         rest = list(cluster.map(prompts, run="nightly"))
     assert Counter(item.status for item in rest) == {"answered": 40} and not any(item.known for item in rest)
     assert ran(tmp_path)["page 0"] == 2 and set((ran(tmp_path) - Counter(["page 0", "page 1"])).values()) == {1}
+
+
+def test_ctrl_c_stops_the_turns_of_an_actor_too_that_dies_right_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray restarts it, and calls its turns again."""
+    monkeypatch.chdir(tmp_path)
+
+    class Rounds:
+        model = "rounds"
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            done = sum(message["role"] == "tool" for message in messages)
+            ask = ToolCall(f"c{done}", "search", {"query": f"{messages[0]['content']}.{done}"})
+            return LLMResponse("Done.") if done == 4 else LLMResponse("", [ask])
+
+    prompts, begun = [f"page {number}" for number in range(8)], Counter[str]()
+    with Cluster(helper(tmp_path, takes_s=2.0, llm=Rounds()), actors=2, concurrency=4) as cluster:
+        processes = [ray.get(actor.process.remote()) for actor in cluster.actors]
+
+        def end_and_kill() -> None:
+            while len(ran(tmp_path)) < len(prompts) or ran(tmp_path) != begun:
+                begun.clear()
+                begun.update(ran(tmp_path))
+                time.sleep(0.5)  # no tool begins just now
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            os.kill(processes[0], signal.SIGKILL)
+
+        ending = threading.Thread(target=end_and_kill)
+        ending.start()
+        with pytest.raises(KeyboardInterrupt):
+            list(cluster.map(prompts, run="nightly"))
+        ending.join()
+        before = ran(tmp_path)
+        time.sleep(2.5)
+        assert ran(tmp_path) == before and (before - begun).total() <= 2  # which began just then
+        rest = list(cluster.map(prompts, run="nightly", ordered=True))
+    assert [item.status for item in rest] == ["answered"] * 8 and not any(item.known for item in rest)
+    assert ran(tmp_path) == Counter(f"{prompt}.{number}" for prompt in prompts for number in range(4))
+
+
+@pytest.mark.parametrize("prompts", [[["Search for", " page 1"], ("a", "Search for page 2"), "Search for \ud800"]])
+def test_items_have_the_ids_of_the_agents_own_map(
+    prompts: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Cluster(helper(tmp_path), actors=1) as cluster:
+        there = [item.id for item in cluster.map(prompts, run="ids", ordered=True)]
+    assert there == [item.id for item in helper(tmp_path).map(prompts, run="ids", ordered=True)]
 
 
 def test_a_guard_acts_in_every_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,8 @@ def test_what_fails_lets_the_call_pass_or_blocks_it_where_that_is_wanted(
 ) -> None:
     for name, value in does.items():
         setattr(service, name, value)
-    agent = turn(project, hook(service.url, timeout=0.3), fail_closed=fail_closed)
+    limit = 0.3 if "wait_s" in does else 10  # a busy machine answers late
+    agent = turn(project, hook(service.url, timeout=limit), fail_closed=fail_closed)
     assert statuses(agent) == (["rejected"] if fails and fail_closed else ["success"])
     assert len(service.got) == 1
 
