@@ -68,6 +68,8 @@ class Operations:
         if self.past is not None:
             self.opens(id)
             self.between.everything()
+            if id in self.past.began:
+                self.past.begin_again(id, len(self.past.lines))
         self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def closing(self, id: str) -> TraceEntry | None:
