@@ -6,10 +6,12 @@ With CONNECTAGENT_CELLS=all, turns are killed behind each line of their records;
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import itertools
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +26,9 @@ from connectagent import (
     Pause,
     Paused,
     Retry,
+    after_each_tool,
     after_tools,
+    around_tool,
     before_each_tool,
     on_error,
     on_trace,
@@ -385,3 +389,62 @@ def test_a_cell_that_ctrl_c_stops_at_any_entry_goes_on(name: str) -> None:
         result, last, worlds = finished(cell, "input", agent.record)
         assert (result, plain(last)) == (wanted, plain(whole)), at
         assert [problem for one in (world, *worlds) for problem in one.problems] == [], at
+
+
+def until_stopped(agent: Agent) -> None:
+    """Wait until Ctrl-C has stopped the agent's turn; agent `a` presses it."""
+    turn: Any = agent.turn
+    if turn.past is not None:  # it is resumed
+        return
+    if agent.name == "a":
+        _thread.interrupt_main()
+    while not turn.stopped:
+        time.sleep(0.002)
+
+
+@before_each_tool
+def wait_before(agent: Agent) -> None:
+    until_stopped(agent)
+
+
+@around_tool
+def wait_around(agent: Agent) -> Iterator[None]:
+    until_stopped(agent)
+    yield
+
+
+def both(world: World, *waiting: Any) -> Agent:
+    """Two agents that work at once."""
+
+    @after_each_tool
+    def note(tool_call: Any, result: Any) -> str:
+        world.ran[f"after {tool_call.arguments['what']}"] += 1
+        return f"{result}, noted"
+
+    @tool
+    def work(what: str, agent: Agent) -> str:
+        """Work."""
+        return effect(world, agent, what)
+
+    agents = []
+    for name in "ab":
+        llm = world.model(calls(f"in {name}"), "Well done.")
+        agents.append(Agent(name, [work], llm=llm, quiet=True, on_events=[note, *waiting]))
+    llm = world.model([call("a", prompt="Go"), call("b", prompt="Go")], "Done.")
+    return Agent("root", agents, llm=llm, quiet=True)
+
+
+@pytest.mark.parametrize("waiting", [wait_before, wait_around])
+def test_calls_of_inner_agents_that_ctrl_c_kept_from_running_run_when_the_turn_is_resumed(waiting: Any) -> None:
+    world, later = World(), World()
+    agent = both(world, waiting)
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("Go")
+    assert not world.ran
+    other = both(later, waiting)
+    assert other.resume(agent.record) == "Done." and later.problems == []
+    assert later.ran == Counter(["in a", "in b", "after in a", "after in b"])
+    assert plain(other) == {"did": ["in a", "in b"]}
+    for one in other.below:
+        results = [message["content"] for message in one.session["messages"] if message["role"] == "tool"]
+        assert results == [f"did in {one.name}, noted"]

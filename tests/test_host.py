@@ -591,3 +591,44 @@ def test_a_plugin_registered_in_a_turn_brings_its_resources_and_hooks_of_others(
     assert seen == ["the shelf"]
     agent.hooks.unregister(late)
     assert agent.resources.names() == []
+
+
+class First:
+    @before_each_tool
+    def check(self, tool_call: Any) -> None:
+        """Look at a call."""
+
+
+def checking(name: str, **options: Any) -> ModuleType:
+    """A plugin with a handler named `check`."""
+
+    @before_each_tool(**options)
+    def check(tool_call: Any) -> None:
+        """Look at a call."""
+
+    made = ModuleType(name)
+    check.__module__, made.check = name, check  # type: ignore[attr-defined]
+    return made
+
+
+def test_handlers_of_one_name_in_two_plugins_keep_their_name_and_their_own_place() -> None:
+    plugins = [checking("one"), checking("two", trylast=True)]
+    host = Agent("a", llm=ScriptedLLM(), log=False, quiet=True, plugins=plugins).hooks
+    makers = [one.by for one in host.handlers("before_each_tool")]
+    assert len({by["handler"] for by in makers}) == 1 and len({by["plugin"] for by in makers}) == 2
+    assert [host.is_last("before_each_tool", by) for by in makers] == [False, True]
+
+
+def test_a_bound_method_is_known_whenever_it_is_taken_from_its_object() -> None:
+    first, other = First(), First()
+    host = Agent("a", llm=ScriptedLLM(), log=False, quiet=True, plugins=[first.check]).hooks
+    assert host.is_registered(first.check) and not host.is_registered(other.check)
+
+
+def test_whoever_monitors_the_calls_of_hooks_counts_as_another_plugin() -> None:
+    host = Agent("a", llm=ScriptedLLM(), log=False, quiet=True).hooks
+    assert not host.has_others("before_llm")
+    undo = host.add_hookcall_monitoring(lambda *given: None, lambda *given: None)
+    assert host.has_others("before_llm")
+    undo()
+    assert not host.has_others("before_llm")

@@ -927,3 +927,44 @@ def test_ctrl_c_waits_for_nothing_that_cannot_be_stopped_and_says_so(tmp_path: P
     assert texts[2].startswith("interrupted")
     assert eval(lines[2]) == [(name, True) for name in ("quick", "stuck", "waits", "stuck")]
     assert lines[3] == "{'quick': True} None" and lines[4] == "It goes on."
+
+
+def test_waits_are_listed_in_the_calls_order_whoever_waits() -> None:
+    def pay(what: str) -> str:
+        """Pay."""
+        raise Pause(f"pay {what}?")
+
+    @before_each_tool
+    def guard(tool_call: Any) -> None:
+        if tool_call.arguments["what"] in ("b", "d"):
+            raise Pause(f"may it {tool_call.arguments['what']}?")
+
+    agent = made([pay], [call("pay", what=what) for what in "abcd"], plugins=[guard])
+    with pytest.raises(Paused) as paused:
+        agent.input("Go")
+    assert [wait.reason for wait in paused.value.waiting] == ["pay a?", "may it b?", "pay c?", "may it d?"]
+
+
+def test_handlers_see_what_a_parallel_body_has_changed_before_it_runs_a_tool() -> None:
+    seen: list[Any] = []
+
+    def work(n: int, agent: Agent) -> str:
+        """Work, by running another tool."""
+        agent.state[f"begun {n}"] = n
+        agent.execute_tool("other", {})
+        agent.state[f"done {n}"] = n
+        return "ok"
+
+    def other() -> str:
+        """Do something else."""
+        return "ok"
+
+    @before_each_tool
+    def look(agent: Agent, tool_call: Any) -> None:
+        if tool_call.name == "other":
+            seen.append(sorted(key for key in agent.state if key.startswith("begun")))
+
+    agent = made([work, other], [call("work", n=n) for n in (1, 2)], "Done.", plugins=[look])
+    agent.input("Go")
+    assert len(seen) == 2 and all(seen) and {key for keys in seen for key in keys} == {"begun 1", "begun 2"}
+    assert session(agent)["state"] == {f"{what} {n}": n for n in (1, 2) for what in ("begun", "done")}

@@ -209,6 +209,15 @@ def test_a_tool_that_runs_before_the_first_turn_is_in_the_record_before_it_does_
     assert [(line["type"], line["tool_name"]) for line in began] == [("began", "look")] * 2
 
 
+def test_a_turn_behind_messages_that_the_program_removed_has_its_own() -> None:
+    agent = Agent("shrunk", llm=ScriptedLLM("One.", "Two."), quiet=True)
+    agent.input("First.")
+    del agent.session["messages"][:]
+    agent.input("Second.")
+    texts = [message["content"] for message in json.loads(record_of(agent)["turns"][1]["messages"])]
+    assert texts == ["Second.", "Two."]
+
+
 def test_what_a_resumed_turn_begins_before_its_item_is_in_that_item() -> None:
     @on_session
     def meet(agent: Agent, reason: str) -> None:

@@ -726,3 +726,25 @@ def test_what_a_finished_tool_changed_in_the_state_is_there_where_its_turn_goes_
     other = Agent("a", [count], llm=ScriptedLLM("fine"), quiet=True)
     assert other.resume(agent.record) == "fine"
     assert other.current_session["state"] == {"count": 1}  # type: ignore[index]
+
+
+def test_what_handlers_did_about_a_later_attempt_is_void_too_where_that_is_made_again() -> None:
+    fired: list[int] = []
+
+    @on_error
+    def again(agent: Agent, attempt: int) -> Retry | None:
+        fired.append(attempt)
+        agent.state["attempt"] = attempt
+        return Retry() if attempt == 1 else None
+
+    def agent(*script: Any) -> Agent:
+        return Agent("trying", llm=ScriptedLLM(*script), quiet=True, on_events=[again])
+
+    first = agent(OSError("down"), OSError("down"))
+    with pytest.raises(OSError, match="down"):
+        first.input("Go")
+    assert fired == [1, 2]
+    with pytest.raises(OSError, match="down"):
+        agent(OSError("down")).resume(first.record)
+    assert fired == [1, 2, 2]
+    assert agent("Done.").resume(first.record) == "Done." and fired == [1, 2, 2]

@@ -8,7 +8,7 @@ import pytest
 
 from connectagent import Agent, ConfigError, Continue, ProviderError, after_user_input, before_llm, on_complete
 from connectagent.agents.agent_tool import MAX_TRANSFERS
-from connectagent.testing import HookRecorder, ScriptedLLM
+from connectagent.testing import HookRecorder, ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
 
@@ -452,3 +452,19 @@ def test_each_part_fires_exactly_these_hooks_in_this_order(path: Path) -> None:
     assert result == path.result
     assert seen == spelled_out(path.hooks)
     check(root, *agents)
+
+
+def test_who_answers_reads_the_prompt_with_which_a_handler_goes_on() -> None:
+    @on_complete
+    def more(agent: Agent) -> Continue | None:
+        if agent.state.setdefault("more", 0):
+            return None
+        agent.state["more"] = 1
+        agent.session["messages"].append({"role": "user", "content": "By the way."})
+        return Continue("Do more.")
+
+    below = Agent("below", llm=ScriptedLLM("One.", "Two."), log=False, quiet=True, transfer_to=())
+    llm = ScriptedLLM(call("transfer_to_agent", agent_name="below"))
+    top = Agent("top", llm=llm, sub_agents=[below], log=False, quiet=True, on_events=[more])
+    assert top.input("Do it.") == "Two."
+    assert "Do more." in str(below.llm.requests[1].messages[-1]["content"])  # type: ignore[attr-defined]

@@ -135,7 +135,7 @@ class Model:
         return calls
 
     def _call(self, name: str, place: int, ordinal: int) -> ToolCall:
-        arguments: dict[str, Any] = {"what": str(ordinal), **self.world.arguments()}
+        arguments: dict[str, Any] = {"what": str(ordinal), **self.world.arguments(name)}
         if name.startswith("to "):
             name, arguments = "transfer_to_agent", {"agent_name": name[3:]}
         elif name not in TOOLS:
@@ -186,9 +186,10 @@ class World(NamedTuple):
         options.setdefault("output_key", f"out:{name}")
         return Agent(name, tools, llm=llm, quiet=True, on_events=events, **options)
 
-    def arguments(self) -> dict[str, Any]:
-        """What each tool call is given besides."""
-        return {name: value for feature in self.features for name, value in feature.arguments.items()}
+    def arguments(self, tool: str = "") -> dict[str, Any]:
+        """What each tool call is given besides; not `enough`, as a loop goes on where a masked one is not run."""
+        given = {name: value for feature in self.features for name, value in feature.arguments.items()}
+        return {} if tool == "enough" else given
 
     def note_result(self, label: str, text: str) -> None:
         """Note what came of a call: in doubt, not run since it is masked, or anything else."""
@@ -252,7 +253,7 @@ def _enough(diary: Diary, agent: Agent, what: str) -> str:
 
 def made_tool(world: World, name: str) -> Tool:
     """A tool with its schema given: to read signatures would take longer than all the rest."""
-    more = world.arguments()
+    more = world.arguments(name)
 
     def function(what: str, agent: Agent, **given: Any) -> str:
         if given != more:

@@ -20,6 +20,9 @@ class Ending(NamedTuple):
     by: By
 
 
+STOPPED = Ending(None, "ended", {"plugin": "(interrupt)"})  # by Ctrl-C: no decision, and gone when it is resumed
+
+
 class Given(NamedTuple):
     """What a turn begins with.
 

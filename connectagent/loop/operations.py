@@ -15,7 +15,7 @@ from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.between_steps import NOTHING, BetweenSteps, until_passed
 from connectagent.loop.divergence import expect, finish
-from connectagent.loop.ending import Ending
+from connectagent.loop.ending import STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import from_stored, hides_values, input_digest, no_values
 from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
@@ -68,6 +68,8 @@ class Operations:
         if self.past is not None:
             self.opens(id)
             self.between.everything()
+            if id in self.past.began:
+                self.past.begin_again(id, len(self.past.lines))
         self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def closing(self, id: str) -> TraceEntry | None:
@@ -247,7 +249,7 @@ class Operations:
         if self.past is not None and not line:
             finish(self, run.id, None if run.kind == "around" else run.passed[run.known :])
         line = {**run.as_data(run.hook != "before_llm" or self.has_changes(run.id)), **line}
-        if self.ended is not ended and self.ended is not None:
+        if self.ended is not ended and self.ended not in (None, STOPPED):
             line["ended"] = self.ending_as_data()
         if line or run.asked or run.id in self.touched:
             self._begin(run)
@@ -279,7 +281,7 @@ class Operations:
         if run.last is None or run.written is run.last:
             return
         run.written = run.last
-        result = run.as_data() | ({"ended": self.ending_as_data()} if self.ended is not None else {})
+        result = run.as_data() | ({"ended": self.ending_as_data()} if self.ended not in (None, STOPPED) else {})
         self.log.append({"type": HANDLERS, "id": run.id, "over": list(run.passed), **result})
 
     def _wait(self, run: HookRun, pause: Pause) -> Waiting:
@@ -292,7 +294,7 @@ class Operations:
         line |= {"agent": self.agent.name, "call": shown, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(shown and shown["arguments"])}
         over = [*run.passed, [by.get("plugin"), by.get("handler")]]
-        ended = {"ended": self.ending_as_data()} if self.ended is not None else {}
+        ended = {"ended": self.ending_as_data()} if self.ended not in (None, STOPPED) else {}
         self.log.append({**line, "over": over, **run.as_data(), **ended})
         return Waiting([Wait(line["id"], line["agent"], shown, pause.reason, line["digest"], by)], call, by)
 

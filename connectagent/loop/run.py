@@ -74,7 +74,8 @@ def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
         if turn.ended is None:
             rejection = turn.rejects("before_tools", place, tool_calls=list(calls))
             entries = run_round(turn, calls, rejection)
-            turn.notify("after_tools", place, entries[-1], entries=entries)
+            if not turn.stopped:  # else some of them run when the turn is resumed
+                turn.notify("after_tools", place, entries[-1], entries=entries)
     except BaseException as error:
         waits = isinstance(error, Waiting)
         reason = "the turn was paused" if waits else f"{type(error).__name__} ended the turn"

@@ -13,6 +13,7 @@ from connectagent.loop.beside import RUNS_ON
 from connectagent.loop.call_entry import DATA, ENDED, IN_DOUBT, LACKS, LOST
 from connectagent.loop.described import outlined
 from connectagent.loop.divergence import finish
+from connectagent.loop.ending import STOPPED
 from connectagent.loop.operations import RESUMED
 from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
@@ -57,6 +58,8 @@ class ToolAttempt:
             raise
         except TurnEnded:
             entry.update(status="skipped", result=ENDED)
+            if self.turn.stopped:  # so the function has not run, and is not in doubt when the turn is resumed
+                self.turn.log.append({"type": LEFT, "id": self.id, "waits": []})
         except Pause as pause:
             raise self._wait(pause) from None
         except Waiting as waiting:
@@ -206,7 +209,7 @@ class ToolAttempt:
     def _note_wishes(self, request: Any) -> None:
         """Note that the body ended the turn, or asked for a handoff."""
         turn, entry = self.turn, self.entry
-        if turn.ended is not None:
+        if turn.ended not in (None, STOPPED):
             entry["ended_turn"] = turn.ended.result
             entry["ended"] = turn.ending_as_data()
         if turn.request is not None and turn.request is not request:

@@ -139,8 +139,9 @@ class ToolRun:
         """Take the result of the first attempt from the log."""
         self._known, self._traced = True, line["type"] == "tool_execution"
         self.entry = line if self._traced else {**self.entry, **line["entry"]}
-        if not self._traced:
+        if not self._traced or self.entry.get("unsettled"):
             self.turn.opens(f"{self.id}/tool1")
+        if not self._traced:
             self.turn.bring_home(line.get("changes", ()), f"{self.id}/tool1")
         self.error = self._raised(f"{self.id}/tool1", self.entry)
         self._end_again(self.entry)
@@ -163,6 +164,9 @@ class ToolRun:
     def settle(self) -> None:
         """Place the result; let handlers recover from an error, and see or replace the result."""
         turn, conversation = self.turn, self.turn.conversation
+        if turn.stopped and self.entry.get("status") == "skipped":  # it runs when the turn is resumed
+            conversation.place(self.call, self.entry)
+            return
         if self._traced:
             conversation.answer(self.call, self.entry["result"])
             turn.between.behind(f"{self.id}/tool1")

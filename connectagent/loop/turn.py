@@ -14,7 +14,7 @@ from connectagent.errors import Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.between_steps import BetweenSteps
-from connectagent.loop.ending import Ending, Given, resumptions
+from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
 from connectagent.output.text import describe
@@ -350,6 +350,6 @@ class Turn(Operations):
     def stop(self) -> None:
         """End this turn and its inner turns, after Ctrl-C."""
         self.stopped = True
-        self.ended = Ending(None, "ended", {"plugin": "(interrupt)"})
+        self.ended = self.ended or STOPPED
         for turn in list(self.inner):
             turn.stop()

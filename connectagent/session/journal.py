@@ -120,7 +120,7 @@ class Journal:
         if kind == BEGAN:
             if id in self.began:
                 self.void.add(self.began[id])
-                self._begin_again(id, number)
+                self.begin_again(id, number)
             self.began[id] = number
         elif kind == WAIT:
             self.waits[id] = number
@@ -151,7 +151,7 @@ class Journal:
         if line.get("status") != "interrupted" and not line.get("open"):
             self.closed[id] = number
 
-    def _begin_again(self, id: str, number: int) -> None:
+    def begin_again(self, id: str, number: int) -> None:
         """Void what an operation changed, except what its finished handlers did, and the handling of its error."""
         for known in (self.closed, self.bodies, self.left):
             known.pop(id, None)
@@ -215,7 +215,7 @@ class Journal:
             place = place_of(line)
             if place == turn or not is_inside(place, turn) or is_inside(place, hook) or line.get("type") == DECIDED:
                 continue
-            if place.startswith(resumed) or line.get("unsettled"):
+            if place.startswith(resumed):
                 continue
             if number not in self.void and not any(is_inside(place, one) for one in open_ones):
                 return True
