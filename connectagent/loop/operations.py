@@ -69,7 +69,7 @@ class Operations:
             self.opens(id)
             self.between.everything()
             if id in self.past.began:
-                self.past.begin_again(id, len(self.past.lines))
+                self.past.forget_error(id, len(self.past.lines))
         self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def closing(self, id: str) -> TraceEntry | None:

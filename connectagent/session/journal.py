@@ -120,7 +120,7 @@ class Journal:
         if kind == BEGAN:
             if id in self.began:
                 self.void.add(self.began[id])
-                self.begin_again(id, number)
+                self._begin_again(id, number)
             self.began[id] = number
         elif kind == WAIT:
             self.waits[id] = number
@@ -151,15 +151,21 @@ class Journal:
         if line.get("status") != "interrupted" and not line.get("open"):
             self.closed[id] = number
 
-    def begin_again(self, id: str, number: int) -> None:
+    def _begin_again(self, id: str, number: int) -> None:
         """Void what an operation changed, except what its finished handlers did, and the handling of its error."""
         for known in (self.closed, self.bodies, self.left):
             known.pop(id, None)
         part = self.parts.get(id, -1)
         over = self.lines[part].get("over", []) if part >= 0 else []
         for at, line in enumerate(self.lines[:number]):
-            if line.get("at") == id and not (_is_by(line, over) or (at < part and is_by_observer(line))):
+            by = line.get("by") or {}
+            kept = [by.get("plugin"), by.get("handler")] in over or (at < part and is_by_observer(line))
+            if line.get("at") == id and not kept:
                 self.void.add(at)
+        self.forget_error(id, number)
+
+    def forget_error(self, id: str, number: int) -> None:
+        """Void how the error of an attempt was handled before a line: it is made again."""
         if found := _ATTEMPT.fullmatch(id):
             outer = f"{found[1]}/on_error{found[2]}"
             for table in (self.began, self.closed, self.left, self.parts):
@@ -262,7 +268,7 @@ class Journal:
 
     def open_turns(self) -> list[str]:
         """The outermost inner turns that began and did not end."""
-        turns = [id for id, number in self.began.items() if _is_turn(id) and not self.is_ended(id)]
+        turns = [id for id in self.began if "/" in id and _kind(id) == "turn" and not self.is_ended(id)]
         return [id for id in turns if not any(id != one and is_inside(id, one) for one in turns)]
 
     def is_ended(self, turn: str) -> bool:
@@ -317,11 +323,6 @@ class Journal:
         """The undecided waits, in order."""
         lines = (self.lines[number] for id, number in self.waits.items() if id not in self.decided)
         return [Wait(*map(line.get, ("id", "agent", "call", "reason", "digest", "by"))) for line in lines]  # type: ignore
-
-
-def _is_by(line: TraceEntry, handlers: list[list[Any]]) -> bool:
-    by = line.get("by") or {}
-    return [by.get("plugin"), by.get("handler")] in handlers
 
 
 def place_of(line: TraceEntry) -> str:
@@ -394,7 +395,3 @@ class Asked:
 
 def _kind(id: str) -> str:
     return id[id.rindex("/") + 1 :].partition(":")[0]
-
-
-def _is_turn(id: str) -> bool:
-    return "/" in id and _kind(id) == "turn"
