@@ -106,6 +106,20 @@ def test_a_stopped_turn_says_that_its_answer_has_values_that_no_record_has(
         Agent("odd", [worked], llm=ScriptedLLM("Done."), quiet=True).resume("odd.yaml")
 
 
+def test_messages_that_are_no_utf_8_are_refused_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = Agent("odd", llm=ScriptedLLM("Done."), quiet=True)
+    agent.input("Go.")
+    data = Path(str(agent.record)).read_bytes()
+    at = data.index(b"Done.", data.index(b"  messages: "))
+    Path("odd.yaml").write_bytes(data[:at] + b"\xff" + data[at + 1 :])
+    for command in (["log", "show", "--json"], ["log", "export", "--to", "html"], ["blame"], ["bill"]):
+        assert main([*command, "odd.yaml"]) in (1, 2)
+        assert "values that no record has: ValueError: is no text in UTF-8" in capsys.readouterr().err
+
+
 def worked() -> str:
     """Work."""
     return "worked"

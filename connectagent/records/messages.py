@@ -77,7 +77,10 @@ class TurnMessages:
         with open_to_read(self._path) as file:
             file.seek(self._start + len(KEY))
             while (left := self._end - len(_LAST) - file.tell()) > 0 and (data := file.read(min(_PIECE, left))):
-                text = rest + decoder.decode(data)
+                try:
+                    text = rest + decoder.decode(data)
+                except UnicodeDecodeError as error:
+                    raise ValueError("is no text in UTF-8") from error
                 cut = len(text) - _unfinished(text)
                 rest = text[cut:]
                 if cut:
