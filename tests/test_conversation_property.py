@@ -14,7 +14,7 @@ import pytest
 import yaml
 from awaiting import take
 from conversation_faults import ACTS, Abrupt, Boom
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from connectagent import Agent, HookResultError, LLMResponse, Tool, ToolCall, hooks
@@ -248,8 +248,12 @@ MEAN = settings(
 )
 
 
+TOO_DEEP = Turn([(None, [("good", "c1", {"x": 1})])], [Fault("after_llm", 0, "edit_given", 90)], [])  # to be traced
+
+
 @MEAN
 @given(st.lists(TURNS, min_size=1, max_size=3))
+@example([TOO_DEEP])
 def test_whatever_handlers_do_each_request_is_valid_and_the_next_turn_works(turns: list[Turn]) -> None:
     play(turns)
 

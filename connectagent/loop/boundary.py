@@ -267,14 +267,14 @@ class Boundary:
                 if not is_as_before(then, arguments[name]):
                     if problem := value_problem(arguments[name]) or other_calls(then, arguments[name]):
                         raise HookResultError(f"{who(handler)} left {name} in a form that cannot be used: {problem}")
-                    edited.append(name)
+                    edited.append(_value_entry(handler, name, arguments, then))
         except (HookResultError, RecursionError) as error:
             self.roll_back(snapshot, before)
             if isinstance(error, RecursionError):
                 error = HookResultError(f"{who(handler)} left something nested too deep, or in a circle")
             raise self.blame(error, handler) from None
-        for name in edited:
-            self.announce_value(handler, name, arguments, (before or {})[name])
+        if edited:
+            self.announce(*edited)
 
     def _announce_changes(self, snapshot: Snapshot, by: By) -> None:
         try:
@@ -290,14 +290,9 @@ class Boundary:
         if not snapshot.unchanged():
             snapshot.restore()
 
-    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any], then: Any = None) -> None:
-        """Trace that a handler changed or replaced an argument of its hook; `then`: `peek_one` of it before."""
-        entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": as_data(arguments[name])}
-        if name == "request" and then is not None and (tools := changed_tools(then[2], arguments[name].tools)):
-            entry["value"]["changed_tools"] = tools
-        if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
-            entry["call_id"] = arguments["tool_call"].id
-        self.announce(entry)
+    def announce_value(self, handler: Handler, name: str, arguments: dict[str, Any]) -> None:
+        """Trace that a handler replaced an argument of its hook."""
+        self.announce(_value_entry(handler, name, arguments))
 
     def keep_owner(self, error: BaseException, by: By) -> None:
         """Remember the owner of an error until the turn is over."""
@@ -316,6 +311,16 @@ class Boundary:
                         f"without it: plugins=['no:{handler.plugin}']"
                     )
         return error
+
+
+def _value_entry(handler: Handler, name: str, arguments: dict[str, Any], then: Any = None) -> TraceEntry:
+    """The entry for an argument that a handler changed or replaced; `then`: `peek_one` of it before."""
+    entry: TraceEntry = {"type": "change", "by": handler.by, "of": name, "value": as_data(arguments[name])}
+    if name == "request" and then is not None and (tools := changed_tools(then[2], arguments[name].tools)):
+        entry["value"]["changed_tools"] = tools
+    if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
+        entry["call_id"] = arguments["tool_call"].id
+    return entry
 
 
 def by_of(tool: Tool) -> By:
