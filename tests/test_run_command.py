@@ -236,5 +236,9 @@ def test_a_record_has_the_plugins_of_the_script_and_a_replay_finds_them_the_same
     assert head["plugins"] == {"no_secrets": None}
     assert re.fullmatch("[0-9a-f]{16}", head["plugin_sources"]["no_secrets"]["sha256"])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    chat = [sys.executable, "-m", "connectagent", "chat", "agent.py"]
+    subprocess.run(chat, input="Go\n", text=True, cwd=tmp_path, env=environment, check=True, capture_output=True)
+    (talked,) = set((tmp_path / ".co" / "evals").iterdir()) - {record}
+    assert yaml.safe_load(talked.read_text())["plugins"] == {"no_secrets": None}
     again = forked.run("-m", "connectagent", "replay", "last", cwd=tmp_path, env=environment)
     assert again.returncode == 0 and again.stderr == "" and "the same requests" in again.stdout, again

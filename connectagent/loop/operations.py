@@ -13,7 +13,7 @@ from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.frame import Frame, in_id
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
-from connectagent.loop.between_steps import NOTHING, BetweenSteps, until_passed
+from connectagent.loop.between_steps import NO_CHANGES, BetweenSteps, until_passed
 from connectagent.loop.divergence import expect, finish
 from connectagent.loop.ending import STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
@@ -39,7 +39,7 @@ class Operations:
     touched: set[str]
     runs: dict[str, HookRun]
     conversation: Any
-    between: BetweenSteps = NOTHING
+    between: BetweenSteps = NO_CHANGES
 
     @property
     def branch(self) -> str | None:

@@ -17,7 +17,7 @@ from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import ToolRejected, Waiting
 from connectagent.frame import Frame
 from connectagent.loop.beside import Beside, Body, end_with
-from connectagent.loop.between_steps import NOTHING
+from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.call_entry import ENDED
 from connectagent.loop.described import shown_call
 from connectagent.loop.remote import Stack
@@ -104,7 +104,7 @@ class Round:
         """Run a step that looks up the result of a body, though calls before it are not settled."""
         turn, past, id = self._turn, self._turn.past, self._turn.id
         seen, between = -1 if past is None else past.seen.get(id, -1), turn.between
-        turn.between = NOTHING
+        turn.between = NO_CHANGES
         try:
             step()
         finally:

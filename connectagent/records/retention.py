@@ -29,7 +29,7 @@ MAX_RECORD_BYTES = 1 << 30
 # many at most.
 _ROOM, _SELDOM = 0.02, 0.25
 _BEGUN = 20  # sessions until the next look, should this one not come to its end
-_MUCH = 4096  # bytes of the file that counts them
+_LONG_COUNT = 4096  # bytes of the file that counts sessions, from which on it is begun anew
 _YOUNG_S = 86_400  # younger files are not removed unasked: a running batch may need them
 _MOST_TAIL = 1 << 23
 _HEAD = re.compile(rb"format: \d+\nagent: [^\n]+\nmodel: ")
@@ -112,16 +112,17 @@ def _amount(folder: Path) -> tuple[int, int]:
 
 
 def _is_due(sessions: Path) -> bool:
-    """Count a session; whether it is time to look. The file ends with how many sessions that takes, and a byte of each.
+    """Count a session; whether it is time to look.
 
-    Other sessions that begin during the look do not look too.
+    The file ends with how many sessions that takes, and one byte for each that has begun since. Other sessions that
+    begin during the look do not look too.
     """
     fd = os.open(sessions, os.O_RDWR | os.O_APPEND | os.O_CREAT | _SAFELY, 0o600)
     try:
         size = os.fstat(fd).st_size
         number, begun = (b"\n" + read_at(fd, 1 << 20, max(0, size - (1 << 20)))).split(b"\n")[-2:]
         due = not re.fullmatch(rb"\d{1,6}", number) or len(begun) >= int(number)
-        if due and size > _MUCH:  # seldom, since file systems write a file that was truncated to the disk at once
+        if due and size > _LONG_COUNT:  # seldom, since file systems write a file that was truncated to the disk at once
             os.ftruncate(fd, 0)
         os.write(fd, b"\n%d\n" % _BEGUN if due else b".")
         return due
