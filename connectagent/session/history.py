@@ -14,7 +14,7 @@ from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
-from connectagent.session.journal import LINES, is_aside
+from connectagent.session.journal import LINES, is_aside, only_says_stopped
 from connectagent.session.lines import Change as Change
 from connectagent.session.lines import Line as Line
 from connectagent.session.lines import Messages, Said
@@ -87,6 +87,8 @@ class History:
         self.round: Round | None = None
         self.touched = 0  # the lines before it are as they were at the last `moment()`
         self._moment: Moment[Said] = Moment([])
+        self.void: set[int] = set()  # entries (by Python's id) whose messages are gone when the turn is resumed
+        self._void_removals: list[tuple[Line, list[Line]]] = []  # what they removed, with the lines before it
         self._begin: Line | None = None  # the message with which the turn began
         self._state_before = dict(self.state)  # as it was when the turn began
         for message in messages or ():
@@ -269,6 +271,19 @@ class History:
             by = {"plugin": "connectagent"} if not_run else {"tool": entry.get("tool_name")}
         self._result(entry["call_id"], entry.get("result"), by)
 
+    def _on_resumed(self, entry: TraceEntry) -> None:
+        while self._void_removals:
+            line, before = self._void_removals.pop()
+            behind = next((one for one in reversed(before) if any(one is there for there in self.lines)), None)
+            index = next((at + 1 for at, there in enumerate(self.lines) if there is behind), 0)
+            self.lines.insert(index, line)
+            self._touch(index)
+        for index in range(len(self.lines) - 1, -1, -1):
+            added = self.lines[index].changes[0].entry
+            if added >= 0 and (only_says_stopped(self.entries[added]) or id(self.entries[added]) in self.void):
+                del self.lines[index]
+                self._touch(index)
+
     def _on_message(self, entry: TraceEntry) -> None:
         self._insert(entry["index"], entry.get("by") or {}, entry["message"])
 
@@ -276,6 +291,12 @@ class History:
         self._edit(entry["index"], entry.get("by") or {}, entry["message"])
 
     def _on_message_removed(self, entry: TraceEntry) -> None:
+        if id(entry) in self.void:
+            index = entry["index"]
+            self._void_removals.append((self.lines[index], self.lines[:index]))
+            del self.lines[index]
+            self._touch(index)
+            return
         self._remove(entry["index"], entry.get("by") or {})
 
     def _on_mended(self, entry: TraceEntry) -> None:
