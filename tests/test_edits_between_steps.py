@@ -221,3 +221,19 @@ def test_a_message_put_into_a_round_of_an_earlier_turn_is_mended_where_the_turn_
     put = next(number for number, line in enumerate(lines) if "between a call" in line)
     killed, _ = unfinished(agent.record, "root_1.yaml", put)
     assert conversation_problems(finished(case, killed).session["messages"]) == []
+
+
+def test_a_message_put_into_a_conversation_that_was_mended_for_a_call_that_failed_stays_there() -> None:
+    case = Case(1)
+    case.plans, case.nested, case.noisy, case.raises, case.fails = [[[("work", 1)]], []], False, False, False, 2
+    agent = case.agent(fails=True)
+    with pytest.raises(Down):
+        for event in agent.stream("Go"):
+            if event["type"] == "tool_execution":
+                agent.session["messages"].insert(2, {"role": "user", "content": "before the result"})
+            if event["type"] == "error":
+                agent.session["messages"].insert(3, {"role": "user", "content": "right behind it"})
+    other = finished(case, Path(str(agent.record)))
+    texts = [message["content"] for message in other.session["messages"]]
+    assert texts == ["Go", "root says 1", "worked 1", "right behind it", "before the result", "root says 2"]
+    assert history_of(Path(str(agent.record))).messages == other.session["messages"]

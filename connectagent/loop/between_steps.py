@@ -158,6 +158,9 @@ class BetweenSteps:
         """Apply a line whose message is gone in the resumed turn; what undoes it."""
         snapshot, messages = self._conversation.snapshot, self._conversation.session["messages"]
         index: int | None = line.get("index")
+        if line["type"] == "mended":  # as it will be again
+            self._conversation.mend(silently=True)
+            return []
         if line["type"] == "message_removed" and index is not None and index < len(messages):
             message, before = messages[index], messages[:index]
             snapshot.remove(index)
@@ -177,7 +180,7 @@ class BetweenSteps:
         return [lambda: snapshot.remove_one(message)]
 
 
-_MOVES = ("message", "message_removed")  # the types of lines that change what an index means
+_MOVES = ("message", "message_removed", "mended")  # the types of lines that change what an index means
 
 
 def _is_placed(line: TraceEntry) -> bool:

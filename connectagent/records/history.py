@@ -26,7 +26,7 @@ Kind = TypeVar("Kind", bound=History)
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
 """The statuses of turns that may go on; None where the process died."""
-_MESSAGES = ("message", "message_removed", "tool_execution")  # entries that add a message, or take one away
+_MESSAGES = ("message", "message_removed", "mended", "tool_execution")  # entries that add messages, or take some away
 
 
 @dataclass
