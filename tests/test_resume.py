@@ -688,6 +688,48 @@ def test_an_error_before_the_turn_leaves_the_agent_as_it_was() -> None:
     assert agent.input("Two.") == "Done."
 
 
+@pytest.mark.parametrize("iteration", [1, 2], ids=["a round", "the last answer"])
+@pytest.mark.parametrize(
+    "failures", [["after_llm"], ["after_llm", "after_llm"], ["after_llm", "before_tools"]], ids=len
+)
+def test_an_answer_whose_handlers_failed_at_first_is_in_the_session_of_the_record(
+    iteration: int, failures: list[str]
+) -> None:
+    left = list(failures)
+
+    def fail(agent: Agent, hook: str) -> None:
+        if agent.session["iteration"] == iteration and left and left[0] == hook:
+            raise ValueError(left.pop(0))
+
+    @after_llm
+    def judge(agent: Agent) -> None:
+        fail(agent, "after_llm")
+
+    @before_tools
+    def check(agent: Agent) -> None:
+        fail(agent, "before_tools")
+
+    def made() -> Agent:
+        return Agent("a", [work], llm=ScriptedLLM(call("work", what="x"), "End."), on_events=[judge, check], quiet=True)
+
+    def work(what: str) -> str:
+        """Work."""
+        return f"did {what}"
+
+    agent = made()
+    with pytest.raises(ValueError, match="after_llm"):
+        agent.input("Hi")
+    record = agent.record
+    while left and (iteration, left) != (2, ["before_tools"]):
+        with pytest.raises(ValueError, match=left[0]):
+            agent.resume(record)
+    assert agent.resume(record) == "End."
+    other = made()
+    assert other.resume(record) == "End."
+    assert other.session["messages"] == agent.session["messages"]
+    assert [message["role"] for message in other.session["messages"]] == ["user", "assistant", "tool", "assistant"]
+
+
 def test_a_continue_is_kept_where_a_later_handler_was_interrupted_behind_a_call_of_its_own() -> None:
     asked: list[str] = []
 
