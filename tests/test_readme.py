@@ -13,8 +13,9 @@ import pytest
 
 import connectagent
 import connectagent.testing
-from connectagent import errors
+from connectagent import Agent, errors
 from connectagent.cli.commands import COMMANDS
+from connectagent.hooks.agent_api import AgentAPI
 from connectagent.hooks.specs import HOOKS
 from connectagent.models.names import PROVIDERS
 from connectagent.settings import SETTINGS, overrides
@@ -195,6 +196,14 @@ def test_each_generated_part_stands_in_one_page():
 def test_a_page_lists_all_that_there_is(page, wanted):
     text = PAGES[f"docs/{page}.md"]
     assert [one for one in wanted if text.count(f"\n{one}") != 1] == []
+
+
+def test_the_page_of_the_agent_describes_what_handlers_and_the_other_pages_use():
+    ours = [text for name, text in PAGES.items() if not name.endswith("coming-from.md")]
+    named = set(re.findall(r"`agent\.([a-z_]+)", "\n".join(ours)))
+    used = {name for name in {*vars(AgentAPI), *AgentAPI.__annotations__, *vars(Agent)} if not name.startswith("_")}
+    described = set(re.findall(r"`agent\.([a-z_]+)", PAGES["docs/agent.md"]))
+    assert (named | used) - described - {"py", "logger", "connection", *GENERATE.INTERNAL} == set()
 
 
 INDEX = "cookbook/index.md"

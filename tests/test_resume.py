@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from connectagent import (
     after_llm,
     after_tools,
     after_user_input,
+    around_turn,
     before_each_tool,
     before_llm,
     before_tools,
@@ -686,6 +688,94 @@ def test_an_error_before_the_turn_leaves_the_agent_as_it_was() -> None:
         agent.resume("none.yaml")
     assert agent.current_session is session
     assert agent.input("Two.") == "Done."
+
+
+@pytest.mark.parametrize("iteration", [1, 2], ids=["a round", "the last answer"])
+@pytest.mark.parametrize(
+    "failures", [["after_llm"], ["after_llm", "after_llm"], ["after_llm", "before_tools"]], ids=len
+)
+def test_an_answer_whose_handlers_failed_at_first_is_in_the_session_of_the_record(
+    iteration: int, failures: list[str]
+) -> None:
+    left = list(failures)
+
+    def fail(agent: Agent, hook: str) -> None:
+        if agent.session["iteration"] == iteration and left and left[0] == hook:
+            raise ValueError(left.pop(0))
+
+    @after_llm
+    def judge(agent: Agent) -> None:
+        fail(agent, "after_llm")
+
+    @before_tools
+    def check(agent: Agent) -> None:
+        fail(agent, "before_tools")
+
+    def made() -> Agent:
+        return Agent("a", [work], llm=ScriptedLLM(call("work", what="x"), "End."), on_events=[judge, check], quiet=True)
+
+    def work(what: str) -> str:
+        """Work."""
+        return f"did {what}"
+
+    agent = made()
+    with pytest.raises(ValueError, match="after_llm"):
+        agent.input("Hi")
+    record = agent.record
+    while left and (iteration, left) != (2, ["before_tools"]):
+        with pytest.raises(ValueError, match=left[0]):
+            agent.resume(record)
+    assert agent.resume(record) == "End."
+    other = made()
+    assert other.resume(record) == "End."
+    assert other.session["messages"] == agent.session["messages"]
+    assert [message["role"] for message in other.session["messages"]] == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "stop"),
+    [
+        (False, KeyboardInterrupt()),
+        (False, ValueError("no")),
+        (False, Pause("may it?")),
+        (True, KeyboardInterrupt()),
+        (True, Pause("may it?")),
+    ],
+)
+def test_what_a_handler_around_a_turn_changes_counts_once_however_often_the_turn_goes_on(
+    inner: bool, stop: BaseException
+) -> None:
+    stops = [stop] * (1 if isinstance(stop, Pause) else 2)
+
+    @around_turn
+    def wrap(agent: Agent) -> Iterator[None]:
+        agent.session["messages"].append({"role": "user", "content": "Be brief."})
+        agent.state.setdefault("turns", []).append(agent.name)
+        yield
+
+    @before_llm
+    def fail() -> None:
+        if stops:
+            raise stops.pop()
+
+    def made() -> Agent:
+        agent = Agent("a", llm=ScriptedLLM("Done."), on_events=[wrap, fail], quiet=True, description="Helps.")
+        return Agent("top", [agent], llm=ScriptedLLM(call("a", prompt="Hi"), "End."), quiet=True) if inner else agent
+
+    agent = made()
+    with pytest.raises((Exception, KeyboardInterrupt)):
+        agent.input("Hi")
+    record = agent.record
+    while stops:
+        with pytest.raises((Exception, KeyboardInterrupt)):
+            agent.resume(record)
+    assert agent.resume(record, approve=isinstance(stop, Pause)) == ("End." if inner else "Done.")
+    other = made()
+    other.resume(record)
+    one, another = (part.below[0] if inner else part for part in (agent, other))
+    assert [message["content"] for message in one.session["messages"]] == ["Be brief.", "Hi", "Done."]
+    assert another.session["messages"] == one.session["messages"]
+    assert other.state == agent.state == {"turns": ["a"]}
 
 
 def test_a_continue_is_kept_where_a_later_handler_was_interrupted_behind_a_call_of_its_own() -> None:

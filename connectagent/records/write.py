@@ -171,10 +171,13 @@ class RecordLog(MemoryLog):
         with self._lock:
             written, self._turn = self._turn, None
             super().end(turn, result, error)
-            if self._file is not None:
+            if self._file is None:
+                return
+            try:
                 if written is not None:
                     self._write(written.summary(turn, self._totals, result, error, self._encoder))
                     self._messages = len(self._session["messages"])
+            finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
                 self._file.close()
 
     def append(self, line: TraceEntry) -> None:

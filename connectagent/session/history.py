@@ -14,10 +14,10 @@ from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
-from connectagent.session.journal import LINES, is_aside, only_says_stopped
+from connectagent.session.journal import LINES, is_aside
 from connectagent.session.lines import Change as Change
 from connectagent.session.lines import Line as Line
-from connectagent.session.lines import Messages, Said
+from connectagent.session.lines import Messages, Passing, Said
 from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.session.moments import Moment
 from connectagent.session.snapshot import By
@@ -27,6 +27,7 @@ NO_ANSWER = ("error", "interrupted")  # the status of a model call that put noth
 _ASIDE = (*LINES, "shadow")  # entries that are written later than they happened, and change nothing
 _BEFORE_CALLS = ("before_llm", "around_llm")
 _BEGINNING: By = {"agent": "its beginning"}
+_BEHIND_MESSAGE = ("llm_call", "user_input", "assistant")  # the last one is the message itself
 _WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
 
 
@@ -87,8 +88,7 @@ class History:
         self.round: Round | None = None
         self.touched = 0  # the lines before it are as they were at the last `moment()`
         self._moment: Moment[Said] = Moment([])
-        self.void: set[int] = set()  # entries (by Python's id) whose messages are gone when the turn is resumed
-        self._void_removals: list[tuple[Line, list[Line]]] = []  # what they removed, with the lines before it
+        self.passing = Passing()
         self._begin: Line | None = None  # the message with which the turn began
         self._state_before = dict(self.state)  # as it was when the turn began
         for message in messages or ():
@@ -210,13 +210,15 @@ class History:
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
         behind = islice(entries, number + 1, None)
         others = (one for one in behind if one.get("type") not in _ASIDE or one.get("call_id") in calls)
-        rest = dropwhile(lambda one: _watches(one) and one.get("type") not in BEFORE_ANSWER, others)
-        if (first := next(rest, None)) is None:
+        rest = dropwhile(_is_behind_answer, others)
+        while (first := next(rest, None)) is not None and _watches(first):  # before the message
+            if first.get("type") != "error" or not _goes_on(rest):
+                return False  # the message has its own entry
+            rest = dropwhile(_is_behind_answer, rest)
+        if first is None:
             return closed
-        if _watches(first):  # before the message, which then has its own entry
-            return False
         following = (entry.get("type") for entry in chain([first], rest))
-        return next((kind for kind in following if kind in ("llm_call", "user_input", "assistant")), "") != "assistant"
+        return next((kind for kind in following if kind in _BEHIND_MESSAGE), "") != "assistant"
 
     def _apply(self, entry: TraceEntry) -> None:
         self.entries.append(entry)
@@ -272,17 +274,7 @@ class History:
         self._result(entry["call_id"], entry.get("result"), by)
 
     def _on_resumed(self, entry: TraceEntry) -> None:
-        while self._void_removals:
-            line, before = self._void_removals.pop()
-            behind = next((one for one in reversed(before) if any(one is there for there in self.lines)), None)
-            index = next((at + 1 for at, there in enumerate(self.lines) if there is behind), 0)
-            self.lines.insert(index, line)
-            self._touch(index)
-        for index in range(len(self.lines) - 1, -1, -1):
-            added = self.lines[index].changes[0].entry
-            if added >= 0 and (only_says_stopped(self.entries[added]) or id(self.entries[added]) in self.void):
-                del self.lines[index]
-                self._touch(index)
+        self._touch(self.passing.leave(self.lines, self.entries))
 
     def _on_message(self, entry: TraceEntry) -> None:
         self._insert(entry["index"], entry.get("by") or {}, entry["message"])
@@ -291,13 +283,10 @@ class History:
         self._edit(entry["index"], entry.get("by") or {}, entry["message"])
 
     def _on_message_removed(self, entry: TraceEntry) -> None:
-        if id(entry) in self.void:
-            index = entry["index"]
-            self._void_removals.append((self.lines[index], self.lines[:index]))
-            del self.lines[index]
-            self._touch(index)
-            return
-        self._remove(entry["index"], entry.get("by") or {})
+        if id(entry) in self.passing.void:
+            self._touch(self.passing.remove(self.lines, entry["index"]))
+        else:
+            self._remove(entry["index"], entry.get("by") or {})
 
     def _on_mended(self, entry: TraceEntry) -> None:
         lines = {id(line.message): line for line in self.lines}
@@ -372,6 +361,17 @@ class History:
 def _watches(entry: TraceEntry) -> bool:
     """Whether an entry comes from a handler that may have run between a model's answer and its message."""
     return (entry.get("by") or {}).get("hook") in _WATCHING
+
+
+def _is_behind_answer(entry: TraceEntry) -> bool:
+    """Whether such a handler left an entry that lets the message follow its `llm_call`."""
+    return _watches(entry) and entry.get("type") not in BEFORE_ANSWER
+
+
+def _goes_on(rest: Iterator[TraceEntry]) -> bool:
+    """Whether a turn that had ended before its answer's message was resumed; its entries from there on are left."""
+    kinds = (str(entry.get("type")) for entry in rest)
+    return next((kind for kind in kinds if kind in ("resumed", *_BEHIND_MESSAGE)), "") == "resumed"
 
 
 def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LLMResponse:
