@@ -16,9 +16,3 @@ def is_by_observer(line: TraceEntry) -> bool:
     """Whether a change was made by the program, a handler that is told what happens, or a thread that was left."""
     by = line.get("by")  # in the record of a stranger, of any form
     return isinstance(by, dict) and (by.get("plugin") in _NOBODY or by.get("hook") in _HOOKS)
-
-
-def is_around_turn(line: TraceEntry) -> bool:
-    """Whether a change was made by a handler around a turn, which runs anew whenever the turn goes on."""
-    by = line.get("by")
-    return isinstance(by, dict) and by.get("hook") == "around_turn"
