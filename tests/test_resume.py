@@ -23,6 +23,7 @@ from connectagent import (
     Pause,
     Paused,
     Retry,
+    Sequential,
     TokenUsage,
     ToolCall,
     ToolRejected,
@@ -692,14 +693,13 @@ def test_an_error_before_the_turn_leaves_the_agent_as_it_was() -> None:
     assert agent.input("Two.") == "Done."
 
 
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "inside"])
 @pytest.mark.parametrize("iteration", [1, 2], ids=["a round", "the last answer"])
-@pytest.mark.parametrize(
-    "failures", [["after_llm"], ["after_llm", "after_llm"], ["after_llm", "before_tools"]], ids=len
-)
+@pytest.mark.parametrize("failures", [["after_llm"], ["after_llm"] * 2, ["after_llm", "before_tools"]], ids="-".join)
 def test_an_answer_whose_handlers_failed_at_first_is_in_the_session_of_the_record(
-    iteration: int, failures: list[str]
+    iteration: int, failures: list[str], nested: bool
 ) -> None:
-    left = list(failures)
+    left = failures[: None if iteration == 1 else failures.count("after_llm")]
 
     def fail(agent: Agent, hook: str) -> None:
         if agent.session["iteration"] == iteration and left and left[0] == hook:
@@ -713,25 +713,24 @@ def test_an_answer_whose_handlers_failed_at_first_is_in_the_session_of_the_recor
     def check(agent: Agent) -> None:
         fail(agent, "before_tools")
 
-    def made() -> Agent:
-        return Agent("a", [work], llm=ScriptedLLM(call("work", what="x"), "End."), on_events=[judge, check], quiet=True)
-
     def work(what: str) -> str:
         """Work."""
         return f"did {what}"
 
-    agent = made()
+    def made() -> list[Agent]:
+        answers = [call("work", what="x"), "End."]
+        agent = Agent("a", [work], llm=ScriptedLLM(*answers), on_events=[judge, check], quiet=True)
+        return [Sequential("root", [agent], quiet=True), agent] if nested else [agent]
+
+    first, other = made(), made()
     with pytest.raises(ValueError, match="after_llm"):
-        agent.input("Hi")
-    record = agent.record
-    while left and (iteration, left) != (2, ["before_tools"]):
+        first[0].input("Hi")
+    while left:
         with pytest.raises(ValueError, match=left[0]):
-            agent.resume(record)
-    assert agent.resume(record) == "End."
-    other = made()
-    assert other.resume(record) == "End."
-    assert other.session["messages"] == agent.session["messages"]
-    assert [message["role"] for message in other.session["messages"]] == ["user", "assistant", "tool", "assistant"]
+            first[0].resume(first[0].record)
+    assert first[0].resume(first[0].record) == other[0].resume(first[0].record) == "End."
+    assert other[-1].session["messages"] == first[-1].session["messages"]
+    assert [message["role"] for message in other[-1].session["messages"]] == ["user", "assistant", "tool", "assistant"]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ changed inside a step is a change of that step, as those of its handlers and too
 
 from __future__ import annotations
 
+from itertools import islice
 from threading import get_ident
 from typing import Any
 
-from connectagent.data import TraceEntry
+from connectagent.data import BEHIND_ANSWER, TraceEntry
 from connectagent.frame import handler_in_id
 from connectagent.session.journal import Journal, is_inside, only_says_stopped, place_of
 from connectagent.session.messages import end_of_round
@@ -29,6 +30,7 @@ class BetweenSteps:
 
     def __init__(self, past: Journal, turn: str, branch: str | None, conversation: Any) -> None:
         self._past, self._branch, self._conversation, self._thread = past, branch, conversation, get_ident()
+        self._turn = turn
         self._waiting: list[tuple[int, int, TraceEntry]] = []  # behind which line, and with how many results as below
         self._find(turn)
         if conversation is not None and "/" not in turn:
@@ -60,6 +62,16 @@ class BetweenSteps:
             session["state"].update(copy_of(before))
             self._conversation.snapshot.copy["state"] = copy_of(before)
             self._waiting += [(len(self._past.lines), 0, entry) for entry in reversed(changes)]
+
+    def has_failed(self, id: str) -> bool:
+        """Whether a handler failed behind a model's answer and before its message, which the record may not have."""
+        lines = self._past.lines
+        for line in islice(lines, self._past.closed.get(id, len(lines)) + 1, None):
+            if line.get("type") == "llm_call" and str(line.get("id")).rsplit("/", 2)[0] == self._turn:
+                return False
+            if line.get("type") == "error" and line.get("at") == self._turn:
+                return (line.get("by") or {}).get("hook") in BEHIND_ANSWER
+        return False
 
     def everything(self) -> None:
         """Apply all of it, as code of others runs now; not in the thread of a parallel body."""

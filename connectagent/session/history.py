@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, dropwhile, islice
 from typing import Any
 
-from connectagent.data import BEFORE_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
+from connectagent.data import BEFORE_ANSWER, BEHIND_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.lines import Change as Change
@@ -28,8 +28,6 @@ NO_ANSWER = ("error", "interrupted")  # the status of a model call that put noth
 _ASIDE = (*LINES, "shadow")  # entries that are written later than they happened, and change nothing
 _BEFORE_CALLS = ("before_llm", "around_llm")
 _BEGINNING: By = {"agent": "its beginning"}
-_BEHIND_MESSAGE = ("llm_call", "user_input", "assistant")  # the last one is the message itself
-_WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
 
 
 @dataclass
@@ -213,15 +211,13 @@ class History:
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
         behind = islice(entries, number + 1, None)
         others = (one for one in behind if one.get("type") not in _ASIDE or one.get("call_id") in calls)
-        rest = dropwhile(_is_behind_answer, others)
-        while (first := next(rest, None)) is not None and _watches(first):  # before the message
-            if first.get("type") != "error" or not _goes_on(rest):
-                return False  # the message has its own entry
-            rest = dropwhile(_is_behind_answer, rest)
-        if first is None:
+        rest = dropwhile(lambda one: _watches(one) and one.get("type") not in BEFORE_ANSWER, others)
+        if (first := next(rest, None)) is None:
             return closed
+        if _watches(first):  # before the message, which then has its own entry
+            return False
         following = (entry.get("type") for entry in chain([first], rest))
-        return next((kind for kind in following if kind in _BEHIND_MESSAGE), "") != "assistant"
+        return next((kind for kind in following if kind in ("llm_call", "user_input", "assistant")), "") != "assistant"
 
     def _apply(self, entry: TraceEntry) -> None:
         self.entries.append(entry)
@@ -356,18 +352,7 @@ class History:
 
 def _watches(entry: TraceEntry) -> bool:
     """Whether an entry comes from a handler that may have run between a model's answer and its message."""
-    return (entry.get("by") or {}).get("hook") in _WATCHING
-
-
-def _is_behind_answer(entry: TraceEntry) -> bool:
-    """Whether such a handler left an entry that lets the message follow its `llm_call`."""
-    return _watches(entry) and entry.get("type") not in BEFORE_ANSWER
-
-
-def _goes_on(rest: Iterator[TraceEntry]) -> bool:
-    """Whether a turn that had ended before its answer's message was resumed; its entries from there on are left."""
-    kinds = (str(entry.get("type")) for entry in rest)
-    return next((kind for kind in kinds if kind in ("resumed", *_BEHIND_MESSAGE)), "") == "resumed"
+    return (entry.get("by") or {}).get("hook") in BEHIND_ANSWER
 
 
 def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LLMResponse:
