@@ -17,7 +17,7 @@ from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.lines import Change as Change
 from connectagent.session.lines import Line as Line
-from connectagent.session.lines import Messages, Said
+from connectagent.session.lines import Messages, Passing, Said
 from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.session.moments import Moment
 from connectagent.session.observers import is_by_observer
@@ -87,6 +87,7 @@ class History:
         self.round: Round | None = None
         self.touched = 0  # the lines before it are as they were at the last `moment()`
         self._moment: Moment[Said] = Moment([])
+        self.passing = Passing()
         self._begin: Line | None = None  # the message with which the turn began
         self._state_before: dict[str, Any] | None = None  # as it was when the turn began, whose entries are applied
         for message in messages or ():
@@ -271,6 +272,9 @@ class History:
             by = {"plugin": "connectagent"} if not_run else {"tool": entry.get("tool_name")}
         self._result(entry["call_id"], entry.get("result"), by)
 
+    def _on_resumed(self, entry: TraceEntry) -> None:
+        self._touch(self.passing.leave(self.lines, self.entries))
+
     def _on_message(self, entry: TraceEntry) -> None:
         self._insert(entry["index"], entry.get("by") or {}, entry["message"])
 
@@ -278,7 +282,10 @@ class History:
         self._edit(entry["index"], entry.get("by") or {}, entry["message"])
 
     def _on_message_removed(self, entry: TraceEntry) -> None:
-        self._remove(entry["index"], entry.get("by") or {})
+        if id(entry) in self.passing.void:
+            self._touch(self.passing.remove(self.lines, entry["index"]))
+        else:
+            self._remove(entry["index"], entry.get("by") or {})
 
     def _on_mended(self, entry: TraceEntry) -> None:
         lines = {id(line.message): line for line in self.lines}
