@@ -206,6 +206,12 @@ def test_the_page_of_the_agent_describes_what_handlers_and_the_other_pages_use()
     assert (named | used) - described - {"py", "logger", "connection", *GENERATE.INTERNAL} == set()
 
 
+def test_before_the_first_release_no_page_takes_a_plugin_from_pypi_where_anybody_may_have_its_name():
+    released = re.search(r"^## \[\d", LINKING["CHANGELOG.md"], re.MULTILINE)
+    taking = [name for name, text in LINKING.items() if re.search(r"`pip install '?connectagent-", text)]
+    assert released or taking == []
+
+
 INDEX = "cookbook/index.md"
 RECIPES = sorted(f"cookbook/{path.stem}.md" for path in (ROOT / "examples").glob("*.py"))
 
