@@ -52,7 +52,11 @@ class PluginError(ConnectAgentError):
 
 
 class PluginWarning(UserWarning):
-    """An observing handler raised, and `Agent(plugin_errors="warn")` let the turn go on."""
+    """A plugin failed, and the program goes on.
+
+    Its observing handler raised under `plugin_errors="warn"`, or its resource could not be torn down. Plugins warn of
+    other failures with it too.
+    """
 
 
 class ConnectAgentDeprecationWarning(UserWarning):
