@@ -178,6 +178,10 @@ def test_the_generated_parts_are_up_to_date(name):
     assert GENERATE.updated(PAGES[name]) == PAGES[name], "write them anew: python docs/generate.py"
 
 
+def test_a_hidden_option_leaves_no_empty_row_on_the_page_of_the_commands():
+    assert "| `` |" not in PAGES["docs/commands.md"]
+
+
 def test_each_generated_part_stands_in_one_page():
     places = {part: [name for name, text in PAGES.items() if f"<!-- {part} -->\n" in text] for part in GENERATE.PARTS}
     assert {part: len(names) for part, names in places.items()} == dict.fromkeys(GENERATE.PARTS, 1)
