@@ -202,6 +202,12 @@ def test_a_page_lists_all_that_there_is(page, wanted):
     assert [one for one in wanted if text.count(f"\n{one}") != 1] == []
 
 
+def test_the_page_of_errors_has_each_attribute_of_a_providers_error():
+    section = PAGES["docs/errors.md"].split("## `ProviderError`")[1].split("```")[0]
+    attributes = re.findall(r"^ {8}(\w+): ", errors.ProviderError.__doc__, re.MULTILINE)
+    assert len(attributes) > 5 and [name for name in attributes if f"`{name}`" not in section] == []
+
+
 def test_the_page_of_the_agent_describes_what_handlers_and_the_other_pages_use():
     ours = [text for name, text in PAGES.items() if not name.endswith("coming-from.md")]
     named = set(re.findall(r"`agent\.([a-z_]+)", "\n".join(ours)))
