@@ -2,6 +2,7 @@
 
 import fnmatch
 import importlib.util
+import inspect
 import os
 import re
 import shlex
@@ -204,7 +205,7 @@ def test_a_page_lists_all_that_there_is(page, wanted):
 
 def test_the_page_of_errors_has_each_attribute_of_a_providers_error():
     section = PAGES["docs/errors.md"].split("## `ProviderError`")[1].split("```")[0]
-    attributes = re.findall(r"^ {8}(\w+): ", errors.ProviderError.__doc__, re.MULTILINE)
+    attributes = re.findall(r"^ {4}(\w+): ", inspect.getdoc(errors.ProviderError), re.MULTILINE)
     assert len(attributes) > 5 and [name for name in attributes if f"`{name}`" not in section] == []
 
 
