@@ -179,6 +179,11 @@ def test_the_generated_parts_are_up_to_date(name):
     assert GENERATE.updated(PAGES[name]) == PAGES[name], "write them anew: python docs/generate.py"
 
 
+def test_the_page_of_the_commands_begins_with_all_of_them():
+    beginning = PAGES["docs/commands.md"].split("```")[0]
+    assert [name for name in COMMANDS if f"`{name}`" not in beginning] == []
+
+
 def test_a_hidden_option_leaves_no_empty_row_on_the_page_of_the_commands():
     assert "| `` |" not in PAGES["docs/commands.md"]
 
