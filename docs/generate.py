@@ -153,7 +153,8 @@ def command(name: str, current: click.Command, parent: click.Context | None = No
     yield f"{level} `{context.command_path}`"
     yield f"```text\n{context.command_path} {' '.join(current.collect_usage_pieces(context))}\n```"
     yield inspect.cleandoc(current.help or "").replace("\n\n\b\n", "\n\n")
-    options = [one.get_help_record(context) or ("", "") for one in current.params if isinstance(one, click.Option)]
+    listed = (one.get_help_record(context) for one in current.params if isinstance(one, click.Option))
+    options = [one for one in listed if one is not None]  # a hidden option has none
     if options:
         rows = [[f"`{names}`", _line(text).replace("[", "\\[")] for names, text in options]  # `[10] [x>=0]` is no link
         yield table(["option", "does"], rows)

@@ -23,6 +23,7 @@ from connectagent import (
     Pause,
     Paused,
     Retry,
+    Sequential,
     TokenUsage,
     ToolCall,
     ToolRejected,
@@ -46,7 +47,9 @@ from connectagent.records.history import history_of, read_history
 from connectagent.records.locks import is_running, lock
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
+from connectagent.records.watched import watched_agents
 from connectagent.testing import ScriptedLLM, call, conversation_problems
+from connectagent.testing.replay.replay import replay
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
 
@@ -690,14 +693,13 @@ def test_an_error_before_the_turn_leaves_the_agent_as_it_was() -> None:
     assert agent.input("Two.") == "Done."
 
 
+@pytest.mark.parametrize("nested", [False, True], ids=["alone", "inside"])
 @pytest.mark.parametrize("iteration", [1, 2], ids=["a round", "the last answer"])
-@pytest.mark.parametrize(
-    "failures", [["after_llm"], ["after_llm", "after_llm"], ["after_llm", "before_tools"]], ids=len
-)
+@pytest.mark.parametrize("failures", [["after_llm"], ["after_llm"] * 2, ["after_llm", "before_tools"]], ids="-".join)
 def test_an_answer_whose_handlers_failed_at_first_is_in_the_session_of_the_record(
-    iteration: int, failures: list[str]
+    iteration: int, failures: list[str], nested: bool
 ) -> None:
-    left = list(failures)
+    left = failures[: None if iteration == 1 else failures.count("after_llm")]
 
     def fail(agent: Agent, hook: str) -> None:
         if agent.session["iteration"] == iteration and left and left[0] == hook:
@@ -711,25 +713,24 @@ def test_an_answer_whose_handlers_failed_at_first_is_in_the_session_of_the_recor
     def check(agent: Agent) -> None:
         fail(agent, "before_tools")
 
-    def made() -> Agent:
-        return Agent("a", [work], llm=ScriptedLLM(call("work", what="x"), "End."), on_events=[judge, check], quiet=True)
-
     def work(what: str) -> str:
         """Work."""
         return f"did {what}"
 
-    agent = made()
+    def made() -> list[Agent]:
+        answers = [call("work", what="x"), "End."]
+        agent = Agent("a", [work], llm=ScriptedLLM(*answers), on_events=[judge, check], quiet=True)
+        return [Sequential("root", [agent], quiet=True), agent] if nested else [agent]
+
+    first, other = made(), made()
     with pytest.raises(ValueError, match="after_llm"):
-        agent.input("Hi")
-    record = agent.record
-    while left and (iteration, left) != (2, ["before_tools"]):
+        first[0].input("Hi")
+    while left:
         with pytest.raises(ValueError, match=left[0]):
-            agent.resume(record)
-    assert agent.resume(record) == "End."
-    other = made()
-    assert other.resume(record) == "End."
-    assert other.session["messages"] == agent.session["messages"]
-    assert [message["role"] for message in other.session["messages"]] == ["user", "assistant", "tool", "assistant"]
+            first[0].resume(first[0].record)
+    assert first[0].resume(first[0].record) == other[0].resume(first[0].record) == "End."
+    assert other[-1].session["messages"] == first[-1].session["messages"]
+    assert [message["role"] for message in other[-1].session["messages"]] == ["user", "assistant", "tool", "assistant"]
 
 
 @pytest.mark.parametrize(
@@ -765,7 +766,7 @@ def test_what_a_handler_around_a_turn_changes_counts_once_however_often_the_turn
     agent = made()
     with pytest.raises((Exception, KeyboardInterrupt)):
         agent.input("Hi")
-    record = agent.record
+    record = Path(str(agent.record))
     while stops:
         with pytest.raises((Exception, KeyboardInterrupt)):
             agent.resume(record)
@@ -776,6 +777,66 @@ def test_what_a_handler_around_a_turn_changes_counts_once_however_often_the_turn
     assert [message["content"] for message in one.session["messages"]] == ["Be brief.", "Hi", "Done."]
     assert another.session["messages"] == one.session["messages"]
     assert other.state == agent.state == {"turns": ["a"]}
+    asked = [request for agent in watched_agents(read_record(record)) for request in agent.requests()]
+    sent = [[one.message["content"] for one in request.messages] for request in asked]
+    assert ["Be brief.", "Hi"] in sent
+
+
+def test_a_record_with_a_handler_around_a_turn_that_went_on_replays_as_it_was() -> None:
+    @around_turn
+    def wrap(agent: Agent) -> Iterator[None]:
+        agent.session["messages"].append({"role": "user", "content": "Be brief."})
+        yield
+
+    class Model:
+        model, calls = "failing", 0
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            self.calls += 1
+            if self.calls == 2:
+                raise ValueError("no")
+            return LLMResponse(None, [ToolCall("c1", "work", {})]) if self.calls == 1 else LLMResponse("Done.")
+
+    def work() -> str:
+        """Work."""
+        return "worked"
+
+    agent = Agent("a", [work], llm=Model(), on_events=[wrap], quiet=True)
+    with pytest.raises(ValueError, match="no"):
+        agent.input("Hi")
+    record = Path(str(agent.record))
+    assert agent.resume(record) == "Done."
+    asked = watched_agents(read_record(record))[0].requests()
+    assert [[one.message["content"] for one in request.messages][:2] for request in asked] == [["Be brief.", "Hi"]] * 2
+    played = replay(record, agent=Agent("a", [work], llm=Model(), on_events=[wrap], log=False, quiet=True))
+    assert played.same, str(played)
+
+
+def test_what_a_turn_changed_ahead_of_its_input_is_in_the_state_of_the_record_once() -> None:
+    fails = False
+
+    @around_turn
+    def wrap(agent: Agent) -> Iterator[None]:
+        if fails:
+            raise ValueError("before the input")
+        agent.state.setdefault("turns", []).append(agent.session["turn"])
+        yield
+
+    def made() -> Agent:
+        return Agent("a", llm=ScriptedLLM("One.", "Two."), on_events=[wrap], quiet=True)
+
+    agent = made()
+    agent.input("Hi")
+    assert agent.record is not None and history_of(agent.record).state == agent.state == {"turns": [1]}
+    fails = True
+    with pytest.raises(ValueError, match="before the input"):
+        agent.input("And?")
+    assert history_of(agent.record).state == agent.state == {"turns": [1]}
+    fails = False
+    agent.close()
+    other = made()
+    assert other.resume(agent.record) == "One."
+    assert history_of(agent.record).state == other.state == {"turns": [1, 2]}
 
 
 def test_a_continue_is_kept_where_a_later_handler_was_interrupted_behind_a_call_of_its_own() -> None:

@@ -7,11 +7,11 @@ changed inside a step is a change of that step, as those of its handlers and too
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
+from itertools import islice, takewhile
 from threading import get_ident
 from typing import Any
 
-from connectagent.data import Message, TraceEntry
+from connectagent.data import BEHIND_ANSWER, Message, TraceEntry
 from connectagent.frame import handler_in_id
 from connectagent.session.journal import BEGAN, Journal, is_inside, only_says_stopped, place_of, turns_in
 from connectagent.session.messages import place_of_result
@@ -35,6 +35,7 @@ class BetweenSteps:
 
     def __init__(self, past: Journal, turn: str, branch: str | None, conversation: Any) -> None:
         self._past, self._branch, self._conversation, self._thread = past, branch, conversation, get_ident()
+        self._turn = turn
         # Each with the number of the line behind which it belongs, and whether it stays.
         self._waiting: list[tuple[int, TraceEntry, bool]] = []
         self._find(turn)
@@ -95,6 +96,16 @@ class BetweenSteps:
             session["state"].clear()
             session["state"].update(copy_of(state))
             self._conversation.snapshot.take()
+
+    def has_failed(self, id: str) -> bool:
+        """Whether a handler failed behind a model's answer and before its message, which the record may not have."""
+        lines = self._past.lines
+        for line in islice(lines, self._past.closed.get(id, len(lines)) + 1, None):
+            if line.get("type") == "llm_call" and str(line.get("id")).rsplit("/", 2)[0] == self._turn:
+                return False
+            if line.get("type") == "error" and line.get("at") == self._turn:
+                return (line.get("by") or {}).get("hook") in BEHIND_ANSWER
+        return False
 
     def everything(self) -> None:
         """Apply all of it, as code of others runs now; not in the thread of a parallel body."""

@@ -178,9 +178,9 @@ class Conversation:
         elif message["role"] == "assistant" and self._changed:
             self.trace({"type": "assistant", "index": index, "message": clone(message)})
 
-    def answered(self) -> None:
-        """Note that the model has answered: later changes of messages come between its answer and its message."""
-        self._changed = False
+    def answered(self, changed: bool = False) -> None:
+        """Note that the model has answered: later changes come between its answer and its message, as those known."""
+        self._changed = changed
 
     def set_state(self, wanted: dict[str, Any], by: By) -> None:
         """Make the state equal to another agent's."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import chain, dropwhile, islice
 from typing import Any
 
-from connectagent.data import BEFORE_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
+from connectagent.data import BEFORE_ANSWER, BEHIND_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.lines import Change as Change
@@ -20,6 +20,7 @@ from connectagent.session.lines import Line as Line
 from connectagent.session.lines import Messages, Passing, Said
 from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.session.moments import Moment
+from connectagent.session.observers import is_by_observer
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone, merge_change
 
@@ -27,8 +28,6 @@ NO_ANSWER = ("error", "interrupted")  # the status of a model call that put noth
 _ASIDE = (*LINES, "shadow")  # entries that are written later than they happened, and change nothing
 _BEFORE_CALLS = ("before_llm", "around_llm")
 _BEGINNING: By = {"agent": "its beginning"}
-_BEHIND_MESSAGE = ("llm_call", "user_input", "assistant")  # the last one is the message itself
-_WATCHING = ("after_llm", "on_trace")  # the hooks whose handlers run between a model's answer and its message
 
 
 @dataclass
@@ -90,7 +89,7 @@ class History:
         self._moment: Moment[Said] = Moment([])
         self.passing = Passing()
         self._begin: Line | None = None  # the message with which the turn began
-        self._state_before = dict(self.state)  # as it was when the turn began
+        self._state_before: dict[str, Any] | None = None  # as it was when the turn began, whose entries are applied
         for message in messages or ():
             self._insert(len(self.lines), _BEGINNING, message)
         if messages is None and system_prompt:
@@ -129,7 +128,10 @@ class History:
                 conversation yet, and stays in `answer`.
         """
         listed = list(entries)
+        self._state_before = None
         for number, entry in enumerate(listed):
+            if self._state_before is None and not is_by_observer(entry):  # the program's changes come before the turn
+                self._state_before = dict(self.state)
             self._apply(entry)
             if self.answer is not None and entry.get("type") == "llm_call" and self._follows(listed, number, closed):
                 self.take_answer()
@@ -197,12 +199,12 @@ class History:
             yield there if there == message else message
 
     def settle_state(self, change: dict[str, Any]) -> None:
-        """Take a turn's change of the state as it was written at its end.
+        """Take the change of the state, as it was written at its end, of the turn whose entries were applied last.
 
         The entries of parallel agents are in the order in which they finished, but their changes were merged in the
         order in which they were asked.
         """
-        self.state = dict(self._state_before)
+        self.state = dict(self.state if self._state_before is None else self._state_before)
         merge_change(self.state, change)
 
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
@@ -210,15 +212,13 @@ class History:
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
         behind = islice(entries, number + 1, None)
         others = (one for one in behind if one.get("type") not in _ASIDE or one.get("call_id") in calls)
-        rest = dropwhile(_is_behind_answer, others)
-        while (first := next(rest, None)) is not None and _watches(first):  # before the message
-            if first.get("type") != "error" or not _goes_on(rest):
-                return False  # the message has its own entry
-            rest = dropwhile(_is_behind_answer, rest)
-        if first is None:
+        rest = dropwhile(lambda one: _watches(one) and one.get("type") not in BEFORE_ANSWER, others)
+        if (first := next(rest, None)) is None:
             return closed
+        if _watches(first):  # before the message, which then has its own entry
+            return False
         following = (entry.get("type") for entry in chain([first], rest))
-        return next((kind for kind in following if kind in _BEHIND_MESSAGE), "") != "assistant"
+        return next((kind for kind in following if kind in ("llm_call", "user_input", "assistant")), "") != "assistant"
 
     def _apply(self, entry: TraceEntry) -> None:
         self.entries.append(entry)
@@ -234,7 +234,6 @@ class History:
     def _on_user_input(self, entry: TraceEntry) -> None:
         self.turn, self.iteration = int(entry.get("turn") or self.turn + 1), 0
         self.answer = self.round = None
-        self._state_before = dict(self.state)
         self._insert(len(self.lines), {"user": "user"}, user_message(entry.get("content", entry.get("prompt", ""))))
         self._begin = self.lines[-1]
 
@@ -360,18 +359,7 @@ class History:
 
 def _watches(entry: TraceEntry) -> bool:
     """Whether an entry comes from a handler that may have run between a model's answer and its message."""
-    return (entry.get("by") or {}).get("hook") in _WATCHING
-
-
-def _is_behind_answer(entry: TraceEntry) -> bool:
-    """Whether such a handler left an entry that lets the message follow its `llm_call`."""
-    return _watches(entry) and entry.get("type") not in BEFORE_ANSWER
-
-
-def _goes_on(rest: Iterator[TraceEntry]) -> bool:
-    """Whether a turn that had ended before its answer's message was resumed; its entries from there on are left."""
-    kinds = (str(entry.get("type")) for entry in rest)
-    return next((kind for kind in kinds if kind in ("resumed", *_BEHIND_MESSAGE)), "") == "resumed"
+    return (entry.get("by") or {}).get("hook") in BEHIND_ANSWER
 
 
 def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LLMResponse:

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from connectagent.data import CORE_TYPES, TraceEntry, Wait
-from connectagent.session.observers import is_around_turn, is_by_observer
+from connectagent.session.observers import is_by_observer
 from connectagent.session.places import Places
 
 BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED = "began", "closed", "handlers", "left", "wait", "decided"
@@ -27,6 +27,7 @@ LINES = frozenset((BEGAN, CLOSED, HANDLERS, LEFT, WAIT, DECIDED, TOOL_ENDED, TUR
 """The types of lines that only the log has: they are not in `current_session["trace"]`."""
 
 MASKED = "masked"  # in a line: the places at which something was masked; also the digest of a masked input
+
 _ATTEMPT = re.compile(r"(.*)/(?:model|tool)(\d+)", re.DOTALL)
 
 
@@ -102,13 +103,9 @@ class Journal:
         self._ends: dict[str, tuple[int, list[str]]] = {}  # frames that ended with an error: whose error it was
         self.seen: dict[str, int] = {}  # by turn: the last of its lines that was looked up
         self._opened: dict[str, set[str]] = {}  # by turn: its operations that continue or begin again
-        around: list[int] = []  # what handlers around turns changed since the last resume
         for number, line in enumerate(self.lines):
             if line.get("type") == "resumed":
                 self._goes_on_from(number)
-                self.void.update(at for at in around if not self.is_ended(str(self.lines[at].get("at"))))
-                around.clear()
-            around += [number] if is_around_turn(line) else []
             self._take(number, line)
         self._goes_on_from(len(self.lines))
 

@@ -23,9 +23,3 @@ def is_by_observer(line: TraceEntry) -> bool:
 def around_tool_at(place: str) -> str:
     """The turn of a tool at a place: what observers change while it works is no change of the tool. Else the place."""
     return _TOOL.sub("", place)
-
-
-def is_around_turn(line: TraceEntry) -> bool:
-    """Whether a change was made by a handler around a turn, which runs anew whenever the turn goes on."""
-    by = line.get("by")
-    return isinstance(by, dict) and by.get("hook") == "around_turn"
