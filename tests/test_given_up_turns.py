@@ -11,6 +11,7 @@ import pytest
 
 from connectagent import Agent, ConfigError, Parallel, Pause, Paused, Sequential, before_each_tool, on_trace, tool
 from connectagent.errors import DivergenceError, ProviderError
+from connectagent.records.history import history_of
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 SESSION = "chat"
@@ -228,3 +229,37 @@ def test_a_turn_that_failed_while_others_of_its_calls_wait_is_given_up_with_them
             result = decided(shop.agent().for_session(SESSION))
         assert result == "shop is done" and set(shop.ran) <= {"a:working", "b:working", "c:working"}, cut
         assert len(shop.ran) == len(set(shop.ran)), cut
+
+
+def test_a_model_reads_the_result_of_what_ran_beside_a_call_that_waited_though_its_turn_is_given_up() -> None:
+    ran: list[int] = []
+
+    def pay(n: int) -> str:
+        """Pay."""
+        ran.append(n)
+        return f"paid {n}"
+
+    @before_each_tool
+    def ask(tool_call: Any) -> None:
+        if tool_call.arguments["n"] > 1:
+            raise Pause("may it?")
+
+    def payer(*script: Any) -> Agent:
+        return Agent("payer", [pay], llm=ScriptedLLM(*script), plugins=[ask], parallel_tools=3, quiet=True)
+
+    def results(agent: Agent) -> list[Any]:
+        return [message["content"] for message in agent.session["messages"] if message["role"] == "tool"]
+
+    agent = payer([call("pay", n=n) for n in (1, 2, 3)], "Well.")
+    with pytest.raises(Paused) as paused:
+        agent.input("Go")
+    with pytest.raises(Paused) as again:
+        payer("Well.").resume(paused.value.record, approve=paused.value.waiting[0].id)
+    waits = "not run: the turn was paused"
+    recorded = [message["content"] for message in history_of(Path(str(again.value.record))).messages[-3:]]
+    assert recorded == ["paid 1", "paid 2", waits] and ran == [1, 2]
+    other = payer([call("pay", n=n) for n in (1, 2, 3)], "Well.")
+    with pytest.raises(Paused):
+        other.input("Go")
+    assert other.input("Never mind.") == "Well."
+    assert results(other) == ["paid 1", waits, waits] and ran == [1, 2, 1]

@@ -77,6 +77,8 @@ class Round:
                 run.salvage()
             raise
         if self._waits:
+            for run in self._runs:
+                run.hold()
             waiting = [self._waits[id(run)] for run in self._runs if id(run) in self._waits]
             raise Waiting([wait for one in waiting for wait in one.waits], waiting[0].call, waiting[0].by)
         return [run.entry for run in self._runs]

@@ -70,6 +70,14 @@ class ToolRun:
             place = {} if self.entry["status"] == "interrupted" else {"id": f"{self.id}/tool1", "unsettled": True}
             self.turn.conversation.trace_quietly({**self.entry, **place})
 
+    def hold(self) -> None:
+        """Show the result of the body while its round waits: the model reads it if the turn is given up."""
+        if "status" in self.entry and "id" not in self.entry:
+            result = self.entry["result"]
+            self.turn.conversation.answer(self.call, result)
+            entry = {**new_entry(self.turn, self.call), "status": "skipped", "result": result}
+            self.turn.conversation.trace_quietly(entry)
+
     def stopped(self, error: BaseException) -> None:
         """Answer an interrupted call; note a waiting call in its `Waiting`."""
         if self.entry.get("status") == "interrupted":
