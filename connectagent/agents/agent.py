@@ -261,7 +261,8 @@ class Agent(Repeatable):
             ConfigError: there is no such record, several are meant, it is another agent's or cannot be used, or the
                 decision or place does not fit it.
         """
-        from connectagent.agents.resume import Decision, resume  # loads the reader of records
+        from connectagent.agents.decisions import Decision
+        from connectagent.agents.resume import resume  # loads the reader of records
 
         self.refuse_inside("resume()")
         form = self.form if output is None else self.form_for(output)
