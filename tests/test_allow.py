@@ -338,7 +338,7 @@ def test_the_command_shows_allows_lists_and_revokes(marked: Path, tmp_path: Path
         (["--list", "--revoke"], 2, "give one of"),
         (["--list", "."], 2, "--list takes no path"),
         (["nowhere"], 2, "is no folder"),
-        ([], 1, "has no pyproject.toml that is read"),
+        ([], 1, "there is no pyproject.toml that is yours"),
         (["--revoke"], 1, "you have not allowed"),
     ],
 )

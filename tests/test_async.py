@@ -1065,6 +1065,34 @@ def test_it_works_under_trio_with_async_tools_in_the_background() -> None:
     assert [name for _, name in seen] == ["connectagent-async-0"]
 
 
+@pytest.mark.parametrize("way", ["ainput", "astream"])
+def test_a_scope_of_anyio_waits_for_the_end_of_the_turn_that_it_cancels_so_that_the_agent_can_be_closed(
+    way: str,
+) -> None:
+    anyio = pytest.importorskip("anyio")
+
+    async def tidy() -> str:
+        """Tidy up at the end."""
+        try:
+            await asyncio.sleep(5)
+        finally:
+            await asyncio.sleep(0.2)
+        return ""
+
+    async def main() -> Agent:
+        with anyio.move_on_after(0.2), agent(call("tidy"), tools=[tidy]) as one:
+            if way == "ainput":
+                await one.ainput("Go")
+            async with one.astream("Go") as events:
+                async for _ in events:
+                    pass
+        return one
+
+    since = time.perf_counter()
+    one = asyncio.run(main())
+    assert one.closed and time.perf_counter() - since < 0.2 + SOON_S
+
+
 def test_a_request_of_fastapi_is_a_turn() -> None:
     fastapi = pytest.importorskip("fastapi", reason="fastapi is not installed")
     httpx = importlib.import_module("httpx")

@@ -296,8 +296,8 @@ def test_going_back_needs_a_record() -> None:
 # -- without a terminal --------------------------------------------------------------------------
 
 
-def piped(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "connectagent", "chat", "--model", "offline"]
+def piped(folder: Path, text: str, *script: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "connectagent", "chat", *script, "--model", "offline"]
     env = environment(folder)
     return subprocess.run(command, input=text, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
 
@@ -309,6 +309,30 @@ def test_commands_work_in_a_pipe_and_an_unknown_one_goes_to_no_model(tmp_path: P
     assert "error: there is no command /retyr. Did you mean '/retry'?" in done.stderr
     assert piped(tmp_path, "/nothing\n").returncode == 1
     assert not list(tmp_path.glob(".local/**/chat_history"))
+
+
+PAUSING = """
+from connectagent import Agent, Pause, before_each_tool
+
+def refund() -> str:
+    return "refunded"
+
+@before_each_tool
+def ask(tool_call):
+    raise Pause("needs a manager")
+
+agent = Agent("payer", [refund], on_events=[ask])
+"""
+
+
+@pytest.mark.parametrize(("lines", "code", "said"), [("refund\n", 75, ""), ("refund\nHello\n", 0, "[offline]")])
+def test_the_last_line_of_a_pipe_gives_the_exit_code_and_a_later_one_gives_a_paused_turn_up(
+    tmp_path: Path, lines: str, code: int, said: str
+) -> None:
+    (tmp_path / "payer.py").write_text(PAUSING)
+    done = piped(tmp_path, lines, "payer.py")
+    assert done.returncode == code and "paused: needs a manager" in done.stderr
+    assert done.stdout.startswith(said) and bool(done.stdout) == bool(said)
 
 
 def test_a_pipe_loads_no_prompt(tmp_path: Path) -> None:

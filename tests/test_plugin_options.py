@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from connectagent import Agent, PluginError, shadow, use
 from connectagent.cli.group import cli
+from connectagent.hooks.entry_points import OFFICIAL, installed
 from connectagent.settings import overrides
 from connectagent.testing import ScriptedLLM
 
@@ -210,6 +211,16 @@ def test_the_environment_and_the_project_name_no_options_there(monkeypatch: pyte
 def test_wrong_options_on_the_command_line_are_refused(arguments: list[str], problem: str) -> None:
     done = run(*arguments)
     assert done.exit_code != 0 and problem in f"{done.output} {done.exception}"
+
+
+def test_an_option_of_a_plugin_of_this_project_that_is_missing_says_how_to_get_the_plugin() -> None:
+    name = next((one for one in OFFICIAL if one not in {plugin.name for plugin in installed()}), None)
+    if name is None:
+        pytest.skip("all plugins of this project are installed")
+    done = run(f"--{name}-x", "3")
+    assert done.exit_code == 2
+    assert f"no option '--{name}-x': the plugin {name} is not installed." in done.output
+    assert f"pip install ./plugins/connectagent-{name}" in done.output
 
 
 # -- required plugins ----------------------------------------------------------------------------

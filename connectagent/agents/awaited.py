@@ -51,8 +51,13 @@ class _Bell:
         self._rung = False
 
     async def tail(self) -> None:
-        """Wait as `heard` does, for what is to end though this coroutine was cancelled; a second one gets through."""
-        await self.heard()
+        """Wait as `heard` does, for what is to end though this coroutine was cancelled; a second one gets through.
+
+        A scope of anyio cancels each wait anew until the coroutine ends, which is no second one.
+        """
+        anyio = sys.modules.get("anyio")
+        with contextlib.nullcontext() if anyio is None else anyio.CancelScope(shield=True):
+            await self.heard()
 
 
 class _TrioBell(_Bell):

@@ -45,7 +45,7 @@ def _allow(folder: Path, show: bool) -> None:
         raise click.UsageError(f"{str(folder)!r} is no folder and no file")
     file = project_file(folder) if folder.is_dir() else folder
     if file is None:
-        raise ConfigError(f"{folder} has no pyproject.toml that is read: none up to the repository's root is yours")
+        raise ConfigError(f"from {folder} up to the repository's root there is no pyproject.toml that is yours")
     asked = asked_by(file)
     if not asked:
         click.echo(plain(f"{file} asks for nothing that you would have to allow"))

@@ -9,7 +9,17 @@ from typing import Any
 import click
 
 from connectagent.errors import did_you_mean, nearest
-from connectagent.hooks.entry_points import Installed, find, guarded, imported, installed, is_factory, normalized
+from connectagent.hooks.entry_points import (
+    GET,
+    OFFICIAL,
+    Installed,
+    find,
+    guarded,
+    imported,
+    installed,
+    is_factory,
+    normalized,
+)
 from connectagent.hooks.options import Configured, Text, is_flag
 
 _GIVEN = "connectagent.plugin_options"
@@ -72,8 +82,11 @@ def _read(
 def _plugin_of(ctx: click.Context, name: str, own: Iterable[str]) -> Installed:
     names = [normalized(plugin.name) for plugin in installed()]
     found = max((one for one in names if name.startswith(f"--{one}-")), key=len, default=None)
+    first = name[2:].partition("-")[0]
+    if found is None and first in OFFICIAL:
+        raise click.UsageError(f"no option {name!r}: the plugin {first} is not installed.\n{GET}{first}", ctx)
     if found is None:
-        near = nearest(name[2:].partition("-")[0], names, 0.7)
+        near = nearest(first, names, 0.7)
         plugins = [f"--{near}-{name[2:].partition('-')[2]}"] if near else []
         raise click.UsageError(f"no option {name!r}.{did_you_mean(name, [*own, *plugins])}", ctx)
     return find(found)
