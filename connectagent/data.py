@@ -249,6 +249,9 @@ TraceEntry = dict[str, Any]
 BEFORE_ANSWER = ("message", "message_edited", "message_removed", "mended", "tool_execution", "change", "error")
 """The types of entries behind an `llm_call` after which the answer's message has an entry of its own."""
 
+BEHIND_ANSWER = ("after_llm", "on_trace")
+"""The hooks whose handlers run between a model's answer and its message."""
+
 
 CORE_TYPES = frozenset(
     (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -338,3 +339,27 @@ def test_a_call_that_was_interrupted_may_have_cost_anything_whatever_a_handler_w
     (listed,) = json.loads(told("log", "list", "--json"))
     (stats,) = json.loads(told("log", "stats", "--json"))["agents"].values()
     assert [(one["tokens"], one["cost"]) for one in (listed, stats)] == [(7, None)] * 2
+
+
+def test_a_call_that_ctrl_c_kept_from_being_made_is_unknown_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def interrupted(fd: int, data: bytes) -> int:
+        written = write(fd, data)
+        if b'"began", "id": "T2/1/model1"' in bytes(data):
+            raise KeyboardInterrupt
+        return written
+
+    paid = LLMResponse("One.", usage=TokenUsage(3, 4, cost=0.5))
+    agent = Agent("a", llm=ScriptedLLM(paid), quiet=True)
+    agent.input("One")
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("Two")
+    monkeypatch.setattr(os, "write", write)
+    (listed,) = json.loads(told("log", "list", "--json"))
+    other = Agent("a", llm=ScriptedLLM(paid), quiet=True)
+    assert other.resume(agent.record) == "One."
+    (after,) = json.loads(told("log", "list", "--json"))
+    assert (agent.spent.cost, listed["cost"], other.spent.cost, after["cost"]) == (None,) * 4
+    assert (agent.spent.tokens, listed["tokens"], other.spent.tokens, after["tokens"]) == (7, 7, 14, 14)

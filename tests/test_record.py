@@ -646,6 +646,27 @@ def test_ctrl_c_at_any_moment_leaves_a_whole_record(folder: Path) -> None:
     assert {"interrupted", "answered"} <= {turn.get("status") for turn in turns}
 
 
+def test_ctrl_c_while_the_turns_end_is_written_leaves_no_record_locked(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+
+    def interrupted(fd: int, data: Any) -> int:
+        written = write(fd, data)
+        if b"  status: " in bytes(data):
+            raise KeyboardInterrupt
+        return written
+
+    def made() -> Agent:
+        return Agent("a", llm=ScriptedLLM("Done."), quiet=True)
+
+    agent = made()
+    monkeypatch.setattr(os, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("Hi")
+    monkeypatch.setattr(os, "write", write)
+    assert made().resume(agent.record) == "Done."
+    assert agent.resume(agent.record) == "Done."
+
+
 def test_a_handler_that_takes_long_is_told_with_its_time_and_a_quick_one_is_not() -> None:
     @after_tools
     def slow() -> None:

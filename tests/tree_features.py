@@ -246,13 +246,14 @@ def _shadowed(world: World, name: str, steps: Any) -> list[Any]:
 # -- all hooks --------------------------------------------------------------------------------------------------
 
 
-def _observes(world: World, name: str, steps: Any) -> list[Any]:
-    """Note each of the nine events, and change nothing."""
+def _observes(world: World, name: str, steps: Any, observer: str = "observed") -> list[Any]:
+    """Note each of the nine events and who observed it, and change nothing."""
 
     def note(hook: str, agent: Agent, about: Any = "") -> None:
         session: Any = agent.current_session
         call = "" if not isinstance(about, ToolCall) else f"{about.name} {about.arguments.get('what', '')}"
-        world.diary.note("hook", f"{hook} {name} {session['turn']}.{session['iteration']} {call or about}".strip())
+        moment = f"{hook} {name} {session['turn']}.{session['iteration']} {call or about}".strip()
+        world.diary.note("hook", f"{observer}: {moment}")
 
     @after_user_input
     def after_user_input_(agent: Agent) -> None:
@@ -310,7 +311,7 @@ def _meets(world: World, name: str, steps: Any) -> list[Any]:
     def meet(agent: Agent) -> None:
         _state(agent)[f"met:{agent.name}"] = True
 
-    return [meet, *_observes(world, name, steps)]
+    return [meet, *_observes(world, name, steps, "session")]
 
 
 FEATURES = {

@@ -109,9 +109,9 @@ def reopen(
     entry["turn"] = session.open.number
     if line is not None:
         line["mark"] = decision_mark(str(session.head.get("id")), line)
-        journal = journal.with_line(line)
+        journal = journal.with_lines(line)
         agent.log.append(line)
-    agent.conversation.trace(entry)
+    journal = _resumed(agent, journal, entry)
     place = f"T{session.open.number}"
     return take_root_turn(agent, given, _goes_on(agent, journal, place, fork), place)
 
@@ -147,6 +147,13 @@ def _given_again(agent: Any, begun: TraceEntry, form: Any) -> Given:
     return Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations, form)
 
 
+def _resumed(agent: Any, journal: Journal, entry: TraceEntry) -> Journal:
+    """Trace that a turn is resumed; the journal with that, and with what those changed who were told of it."""
+    known = len(agent.log.lines())
+    agent.conversation.trace(entry)
+    return journal.with_lines(*agent.log.lines()[known:])
+
+
 def _reason(fork: bool) -> str:
     return "forked" if fork else "resumed"
 
@@ -158,7 +165,7 @@ def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
     id = f"{turn}/resumed{len(resumptions(journal, turn)) + 1}/on_session"
     line = {"type": BEGAN, "id": id, "reason": _reason(fork), "timestamp": time.time()}
     agent.log.append(line)
-    return journal.with_line(line)
+    return journal.with_lines(line)
 
 
 def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
@@ -254,7 +261,7 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
     line = decided(journal, decision, "paused", False)
     if line is None and not any(wait in journal.decided for wait in journal.waits):
         raise still_paused(journal, Path("(not recorded)"))
-    journal = journal if line is None else journal.with_line(line)
+    journal = journal if line is None else journal.with_lines(line)
     return _go_on_here(agent, journal, decision.form)
 
 
@@ -270,6 +277,6 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
     for child in walk(agent):
         if child is not agent:
             child.rewind(journal.unfinished(child.branch))
-    agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
+    journal = _resumed(agent, journal, {"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     journal = _goes_on(agent, journal, place, False)
     return take_root_turn(agent, _given_again(agent, begun, form), journal, place)

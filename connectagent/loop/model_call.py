@@ -57,7 +57,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
         response = call.attempts()
     else:
         response, id = answer.value, f"{call.id}/model1"
-        turn.conversation.answered()
+        turn.conversation.answered(turn.between.has_failed(id))
         if turn.closing(id) is None:
             calls = [shown_call(call) for call in response.tool_calls or ()]
             entry = {**model_entry(turn, id, request, response, "stand_in", calls), "usage": None, "by": answer.by}
@@ -245,7 +245,7 @@ class Attempt:
         """The answer from the log; None if the log has an error."""
         self.entry = line
         if self.conversation is not None:
-            self.conversation.answered()
+            self.conversation.answered(self.turn.between.has_failed(self.id))
             self.before.update(sent_before(line, self.request))
             self.turn.between.behind(self.id)
         if line.get("status") in ("error", "recovered"):
@@ -373,7 +373,7 @@ class Attempt:
         change["iteration"] = self.entry.get("iteration")
         self.turn.conversation.amend_entry(self.entry, **value, by=by)
         if self.conversation is not None:
-            self.conversation.answered()
+            self.conversation.answered(self.turn.between.has_failed(f"{self.id}/recovered"))
         if self.turn.closing(id := f"{self.id}/recovered") is None:
             self.turn.conversation.trace({**change, "id": id})
         elif self.conversation is not None:

@@ -78,11 +78,7 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             try:
                 result = _framed(turn)
             except BaseException as error:
-                if isinstance(error, Paused):
-                    turn.waiting, agent.waits_in = error.waiting, turn
-                elif isinstance(error, Exception):
-                    failure = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
-                    log.append({"type": CLOSED, "id": turn.id, **failure})
+                _note_stop(turn, error)
                 log.end(turn, None, error)
                 raise
             log.end(turn, result, None)
@@ -93,6 +89,17 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             agent.boundary.forget_errors()
             if turn.pool is not None:
                 tear_down(turn.pool)
+
+
+def _note_stop(turn: Turn, error: BaseException) -> None:
+    """Note what stopped a root turn: something waits, it failed, or Ctrl-C came."""
+    if isinstance(error, Paused):
+        turn.waiting, turn.agent.waits_in = error.waiting, turn
+    elif isinstance(error, Exception):
+        failure = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
+        turn.log.append({"type": CLOSED, "id": turn.id, **failure})
+    else:
+        turn.count_lost()
 
 
 def _beside(body: Any, turn: Turn) -> str:

@@ -253,6 +253,12 @@ class Turn(Operations):
         for account in accounts.values():
             account.spent.add(usage)
 
+    def count_lost(self) -> None:
+        """Count the attempts that Ctrl-C kept from their ends, as whoever goes on with the turn will."""
+        lines = self.log.lines()
+        for _ in range(spent_in(lines).calls - spent_in(lines, running=True).calls):
+            self.count(None)
+
     def emit_text(self, text: str) -> None:
         """Pass a piece of the model's text to handlers, and to the consumer of a streamed turn."""
         for listener in self.listeners:

@@ -93,7 +93,6 @@ class MemoryLog:
                 self._lines += [line for line in lines if line.get("at") == turn.id]
             else:
                 self._lines += [dict(line) for line in turn.past.lines]
-                self._lines += lines[-1:] if lines and lines[-1].get("type") == "resumed" else []
 
     def append(self, line: TraceEntry) -> None:
         """Add a copy of one line; later changes of its entry are lines of their own."""
@@ -172,10 +171,13 @@ class RecordLog(MemoryLog):
         with self._lock:
             written, self._turn = self._turn, None
             super().end(turn, result, error)
-            if self._file is not None:
+            if self._file is None:
+                return
+            try:
                 if written is not None:
                     self._write(written.summary(turn, self._totals, result, error, self._encoder))
                     self._messages = len(self._session["messages"])
+            finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
                 self._file.close()
 
     def append(self, line: TraceEntry) -> None:
