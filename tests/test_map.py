@@ -370,3 +370,28 @@ def test_ctrl_c_ends_it_before_the_next_step(folder: Path) -> None:
     out = process.communicate(timeout=30)[0]
     assert out.split()[-1] == "interrupted" and process.returncode == 130
     assert time.monotonic() - sent < 10  # 1,000 prompts would take longer; the benchmark measures it
+
+
+def test_a_function_that_asks_the_agent_of_another_tree_is_told_which_one_is_its_own(folder: Path) -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def meet(messages: list[Message], tools: Any) -> str:
+        both.wait()
+        return "met"
+
+    child = Agent("child", llm=ScriptedLLM(*[meet] * 4))
+
+    def shared(prompt: str) -> str:
+        return child.input(prompt)  # always this one, though each tree has a fresh `child`
+
+    def own(agent: Agent, prompt: str) -> str:
+        found = agent.find("child")
+        assert found is not None and found is not child
+        return found.input(prompt)
+
+    with child.turning:
+        (item,) = Agent("boss", run=shared, sub_agents=[child]).map(["x"])
+    assert "the tree that asks has an agent of that name of its own: agent.root.find('child')" in str(item.error)
+    child = Agent("child", llm=ScriptedLLM(*[meet] * 4))
+    items = Agent("boss", run=own, sub_agents=[child]).map(["x", "y"], concurrency=2)
+    assert [item.result for item in items] == ["met", "met"]

@@ -174,3 +174,16 @@ def test_typed_results_are_data_and_what_does_not_fit_is_told_in_a_line(
         assert [one["result"] for one in results()] == [{"usd": 3}, None]
         told = capsys.readouterr().err.rstrip("\n").split("\n")
         assert "OutputError" in told[-1] and "see connectagent log show" in told[-1]
+
+
+def test_what_waits_is_listed_with_the_command_that_decides_it(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ask.py").write_text(
+        "from connectagent import Pause, before_llm\n\n@before_llm\ndef ask(request):\n"
+        "    if 'two' in str(request.messages):\n        raise Pause('is it true?')\n"
+    )
+    Path("prompts.txt").write_text("one\ntwo\n")
+    assert co("prompts.txt", "-o", "out.jsonl", "-p", "./ask.py") == 0
+    told = capsys.readouterr().err
+    [waits] = [line for line in told.splitlines() if "waits: is it true?; connectagent resume .co/evals/" in line]
+    assert "2/2 done · 1 waiting for a decision" in told
+    assert waits.endswith("-p ./ask.py --approve | --reject WHY | --answer TEXT")

@@ -14,7 +14,7 @@ import pytest
 from awaiting import go_on, take
 
 import connectagent
-from connectagent import Agent, LLMResponse, Pause, Paused, ToolCall, before_each_tool, hooks, xray
+from connectagent import Agent, LLMResponse, Pause, Paused, Sequential, ToolCall, before_each_tool, hooks, xray
 from connectagent.errors import ConfigError, HookResultError
 from connectagent.hooks.specs import EVENTS, PARAMETERS
 from connectagent.loop.stream import streamed
@@ -446,6 +446,27 @@ def test_the_command_line_says_how_a_paused_turn_goes_on_and_resume_ends_it(fold
     assert "pay paused the turn: needs a manager" in shown
 
 
+GUARD = """
+from connectagent import ToolRejected, before_each_tool, xray
+
+@before_each_tool(trylast=True)
+def guard(tool_call):
+    if tool_call.approved:
+        raise ToolRejected("not even so")
+"""
+
+
+def test_the_command_that_is_printed_has_the_plugins_and_the_policy_of_the_command_that_paused() -> None:
+    Path("my guard.py").write_text(GUARD)
+    paused = command("run", "pay.py", "Pay.", "-p", "./my guard.py", "--trust", "open", "--model", "offline")
+    printed = paused.stderr.splitlines()[-1].strip()
+    given = "--model offline --trust open -p './my guard.py' --approve | --reject WHY | --answer TEXT"
+    assert paused.returncode == 75 and printed.endswith(given)
+    approved = command(*shlex.split(printed.removesuffix("| --reject WHY | --answer TEXT"))[1:])
+    assert "the plugins are not the same" not in approved.stderr
+    assert approved.returncode == 0
+
+
 SEVERAL = """
 from connectagent import Agent, LLMResponse, Pause, ToolCall, xray
 
@@ -593,3 +614,15 @@ def test_a_decision_may_be_given_again_after_the_turn_that_it_continued_was_cut_
     assert payer().resume(path, approve=True) == "Done."
     with pytest.raises(ConfigError, match="nothing waits for a decision: the last turn's status is 'answered'"):
         payer().resume(path, approve=True)
+
+
+def test_the_terminal_names_the_agent_that_pauses_inside(capsys: pytest.CaptureFixture[str]) -> None:
+    def pay() -> str:
+        """Pay."""
+        raise Pause("needs a manager")
+
+    with pytest.raises(Paused):
+        Sequential("desk", [Agent("payer", [pay], llm=ScriptedLLM(call("pay")))]).input("Pay.")
+    said = capsys.readouterr().err
+    assert "tool pay paused the turn: needs a manager" in said and "payer paused the turn: needs a manager" in said
+    assert "a handler paused" not in said

@@ -33,7 +33,7 @@ from connectagent import (
     on_trace,
 )
 from connectagent.records.read import read_record
-from connectagent.testing import HookRecorder, ScriptedLLM
+from connectagent.testing import HookRecorder, ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
 SCRIPT = (CALL, "All is done.")
@@ -405,3 +405,23 @@ def test_a_program_that_ends_within_a_turn_ends_the_turn(name: str, tmp_path: Pa
     assert done.returncode == {"raises": 1, "exits": 3}.get(name, 0), done.stderr
     (path,) = tmp_path.glob("evals/*.yaml")
     assert [turn["status"] for turn in read_record(path)["turns"]] == ["ended"]
+
+
+def test_leaving_the_loop_ends_the_agents_inside_too() -> None:
+    def look(place: str) -> str:
+        """Look."""
+        return place
+
+    def made(name: str) -> Agent:
+        return Agent(name, [look], llm=ScriptedLLM(*[call("look", place=name)] * 6, "Done."), quiet=True)
+
+    agents = [made(name) for name in ("left", "right", "beside")]
+    left, right, beside = agents
+    boss = Agent("boss", run=lambda prompt: left.input(prompt) + right.input(prompt), sub_agents=[left, right])
+    team = Parallel("team", [boss, beside], quiet=True, log=False)
+    with contextlib.closing(team.stream("Go")) as events:
+        next(event for event in events if event["type"] == "tool_execution")
+    asked = [len(one.llm.requests) for one in agents if isinstance(one.llm, ScriptedLLM)]
+    assert max(asked) <= 2 and asked[1] == 0, asked  # not seven: each ends before its next call
+    assert team.session["outcome"] == "ended" and team.turn is None
+    assert team.input("Go on") and left.session["outcome"] == "answered"

@@ -90,8 +90,16 @@ class Links(Node):
         if self.turning.locked():
             raise RuntimeError(
                 f"agent {self.name!r} is in a turn; {what} is for between turns, and was called by its own handler or "
-                "tool, or by another thread; make an agent for each"
+                f"tool, or by another thread; {self._instead()}"
             )
+
+    def _instead(self) -> str:
+        """What to do where it is in a turn: code that a fresh agent shares may name agents of the old one."""
+        here = frame.current()
+        found = None if here is None else here.turn.agent.root.find(self.name)
+        if found in (None, self):
+            return "make an agent for each"
+        return f"the tree that asks has an agent of that name of its own: agent.root.find({self.name!r})"
 
     def give_up_wait(self) -> None:
         """Forget that the agent's turn waits: it has gone on, or nobody will go on with it."""

@@ -15,6 +15,7 @@ import connectagent
 from connectagent.errors import ConnectAgentError, Paused, cut, library_problem, short_path
 from connectagent.output.masking import current
 from connectagent.output.text import clean
+from connectagent.settings import overrides
 
 MOST_LINES = 5
 MOST_CHARACTERS = 400  # of a line: a provider's answer may be a whole page
@@ -110,8 +111,15 @@ def _lines_of_pause(pause: Paused) -> list[str]:
         return [plain(line)[:MOST_CHARACTERS] for line in lines]
     several = len(pause.waiting) > 1
     lines += [f"  --wait {shlex.quote(wait.id)}: {wait.agent}, {wait.reason}" for wait in pause.waiting if several]
-    resume = f"  connectagent resume {shlex.quote(short_path(pause.record))} --approve | --reject WHY | --answer TEXT"
-    return [*(plain(line)[:MOST_CHARACTERS] for line in lines), plain(resume) + (" --wait ID" if several else "")]
+    return [*(plain(line)[:MOST_CHARACTERS] for line in lines), f"  {how_to_decide(pause)}"]
+
+
+def how_to_decide(pause: Paused) -> str:
+    """The command that decides what waits in a record, with the options that this command was given for the agent."""
+    assert pause.record is not None
+    parts = ["connectagent resume", shlex.quote(short_path(pause.record)), overrides.get("agent_options")]
+    parts += ["--approve | --reject WHY | --answer TEXT", "--wait ID" if len(pause.waiting) > 1 else None]
+    return plain(" ".join(filter(None, parts)))
 
 
 def _frames(error: BaseException) -> list[str]:

@@ -14,9 +14,9 @@ import click
 
 from connectagent.cli import prompts as prompts_of
 from connectagent.cli import script
-from connectagent.cli.failure import plain, usage_error
+from connectagent.cli.failure import how_to_decide, plain, usage_error
 from connectagent.cli.plugin_options import AgentCommand
-from connectagent.errors import BatchStopped, ConfigError, short_path
+from connectagent.errors import BatchStopped, ConfigError, Paused, short_path
 from connectagent.output.rows import Row, duration, price, tokens
 from connectagent.settings import overrides
 from connectagent.testing.evals.trial import as_json
@@ -125,6 +125,7 @@ class Progress:
         self.cost = 0.0
         self.priced = True
         self.failures: list[str] = []
+        self.waits: list[str] = []
         self.stopped: str | None = None
         self.began = time.monotonic()
 
@@ -136,7 +137,9 @@ class Progress:
         self.tokens += item.tokens or 0
         self.priced = self.priced and item.cost is not None
         self.cost += item.cost or 0.0
-        if item.error is not None and item.status != "paused":
+        if isinstance(item.error, Paused) and item.record is not None:
+            self.waits.append(f"{item.id}: waits: {item.error.reason}; {how_to_decide(item.error)}")
+        elif item.error is not None and item.status != "paused":
             self.failed += 1
             record = "" if item.record is None else f"; see connectagent log show {short_path(item.record)}"
             said = " ".join(f"{type(item.error).__name__}: {item.error}".split())
@@ -167,7 +170,7 @@ class Progress:
 
     @contextlib.contextmanager
     def shown(self, quiet: bool) -> Iterator[None]:
-        """Show the line while it runs, and the failures at the end."""
+        """Show the line while it runs; at the end the failures, and how to decide what waits."""
         from connectagent.output.live import live, running
 
         show: Callable[[str], None] = (lambda text: None) if quiet else (lambda text: click.echo(plain(text), err=True))
@@ -180,9 +183,10 @@ class Progress:
             if not quiet:
                 live.end()
             show(self.text())
-            for failure in self.failures[:MOST_FAILURES]:
-                show(f"  {failure}")
-            if len(self.failures) > MOST_FAILURES:
-                show(f"  and {len(self.failures) - MOST_FAILURES} more failures")
+            for lines, more in ((self.failures, "failures"), (self.waits, "that wait")):
+                for line in lines[:MOST_FAILURES]:
+                    show(f"  {line}")
+                if len(lines) > MOST_FAILURES:
+                    show(f"  and {len(lines) - MOST_FAILURES} more {more}")
             if self.stopped is not None:
                 show(self.stopped)

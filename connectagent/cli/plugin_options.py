@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
@@ -21,6 +22,7 @@ from connectagent.hooks.entry_points import (
     normalized,
 )
 from connectagent.hooks.options import Configured, Text, is_flag
+from connectagent.settings import overrides
 
 _GIVEN = "connectagent.plugin_options"
 
@@ -42,6 +44,10 @@ class AgentCommand(click.Command):
                 ctx.meta.setdefault(_GIVEN, []).append(_read(ctx, name, value if equals else None, left, own))
         return super().parse_args(ctx, rest)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        overrides["agent_options"] = " ".join(_typed(ctx.params))  # for the command that goes on with a session
+        return super().invoke(ctx)
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Say how options of plugins are given; listing them would load the plugins."""
         formatter.write_paragraph()
@@ -52,6 +58,19 @@ class AgentCommand(click.Command):
 def with_given(ctx: click.Context, parameter: click.Parameter, value: tuple[Any, ...]) -> tuple[Any, ...]:
     """The callback of `-p`: its values, and the plugins whose own options were given."""
     return (*value, *ctx.meta.get(_GIVEN, ()))
+
+
+def _typed(given: Mapping[str, Any]) -> Iterator[str]:
+    """The options that make an agent what it is, quoted: without them it may lack a guard."""
+    for name in ("model", "trust"):
+        if given.get(name) is not None:
+            yield f"--{name} {shlex.quote(given[name])}"
+    for plugin in given.get("plugins") or ():
+        if not isinstance(plugin, Configured):
+            yield f"-p {shlex.quote(plugin)}"
+            continue
+        for option, value in plugin.options.items():
+            yield f"--{normalized(plugin.name)}-{option.replace('_', '-')}={shlex.quote(str(value))}"  # fits flags too
 
 
 def _read(

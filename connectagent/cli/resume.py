@@ -14,6 +14,7 @@ from connectagent.cli.plugin_options import AgentCommand
 from connectagent.errors import ConfigError, short_path
 from connectagent.records.find import find_record
 from connectagent.records.read import read_ends
+from connectagent.settings import overrides
 
 
 @click.command(cls=AgentCommand, short_help="Go on with a session that was stopped, paused or ended.")
@@ -26,6 +27,7 @@ from connectagent.records.read import read_ends
 @click.option("--reject", metavar="WHY", help="Reject the waiting call; the model reads WHY.")
 @click.option("--answer", metavar="TEXT", help="Use TEXT in place of the waiting call.")
 @click.option("--wait", metavar="ID", help="The id of the call to decide, where several wait; the pause lists them.")
+@click.option("--trust", metavar="POLICY", help="The policy for tool calls of agents that have none in the script.")
 @script.agent_options
 def resume(
     record: str | None,
@@ -37,6 +39,7 @@ def resume(
     reject: str | None,
     answer: str | None,
     wait: str | None,
+    trust: str | None,
     plugins: tuple[str, ...],
     model: str | None,
     quiet: bool,
@@ -53,6 +56,7 @@ def resume(
     file = find_record(record).absolute()
     data = read_ends(file, None, 1)
     program = path or _script_of(file, data)
+    overrides.update({"trust": trust} if trust else {})
     script.apply(model, quiet, plugins)
     module = script.load(program, traceback)
     agent = script.agent_called(module, str(data.get("agent"))) or _no_agent(module, str(data.get("agent")))

@@ -199,6 +199,8 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
     caller.inner.append(turn)
     if caller.stopped:  # checked now, since `stop` sets it before it reads `inner`
         turn.stop()
+    if caller.left is not None:
+        turn.leave(caller.left)
     return state
 
 

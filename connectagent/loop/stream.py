@@ -171,4 +171,4 @@ class Lockstep:
             raise KeyboardInterrupt
         if self._closing and not self._ended:
             self._ended = True
-            self._agent.turn.end(Ending(None, "ended", self._by))
+            self._agent.turn.leave(Ending(None, "ended", self._by))

@@ -48,6 +48,7 @@ class Turn(Operations):
     waiting: Sequence[Wait] = ()
     ended: Ending | None = None
     over = stopped = abandoned = False
+    left: Ending | None = None  # set where nobody wants the results of turns that it asks for
     handoff: Any = None  # what the leading agent hands over: see `agents.handoff`
     request: Any = None  # the handoff that the agent's own model asks for
     hops = handoffs = misfits = 0
@@ -348,6 +349,13 @@ class Turn(Operations):
         if (body := self._body()) is not None:
             body.ending = (ending, scope)
         super().end(ending, scope)
+
+    def leave(self, ending: Ending) -> None:
+        """End this turn, the turns inside it, and those that its code still asks for: nobody wants their results."""
+        self.left = ending  # before `inner` is read: a turn that begins now looks at it after it was added
+        self.end(ending)
+        for turn in list(self.inner):
+            turn.leave(ending)
 
     def stop_inner(self) -> None:
         """Interrupt the turns inside this one at their next step."""

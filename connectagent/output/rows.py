@@ -320,7 +320,8 @@ def _mended(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 def _paused(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     call, reason = entry.get("call"), entry.get("reason") or "no reason was given"
-    head = Row(4, ((f"{glyphs.warn} {actor(entry.get('by'))} paused the turn: {reason}", "yellow"),), wrap=True)
+    who = actor(entry.get("by") or entry.get("inner"))
+    head = Row(4, ((f"{glyphs.warn} {who} paused the turn: {reason}", "yellow"),), wrap=True)
     waits = call_text(call.get("name"), call.get("arguments")) if isinstance(call, dict) else str(entry.get("hook"))
     return [head, Row(6, ((f"{waits} waits", "dim"),))]
 
