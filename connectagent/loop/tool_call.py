@@ -170,7 +170,7 @@ class ToolRun:
     def settle(self) -> None:
         """Place the result; let handlers recover from an error, and see or replace the result."""
         turn, conversation = self.turn, self.turn.conversation
-        if self._waits_for_resume:
+        if turn.stopped and self._waits_for_resume:
             conversation.place(self.call, self.entry)
             return
         if self._traced:
