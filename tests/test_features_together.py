@@ -6,11 +6,11 @@ With CONNECTAGENT_CELLS=all, turns are killed behind each line of their records;
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import itertools
 import json
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -397,7 +397,7 @@ def until_stopped(agent: Agent) -> None:
     if turn.past is not None:  # it is resumed
         return
     if agent.name == "a":
-        _thread.interrupt_main()
+        os.kill(os.getpid(), signal.SIGINT)
     while not turn.stopped:
         time.sleep(0.002)
 
@@ -413,8 +413,8 @@ def wait_around(agent: Agent) -> Iterator[None]:
     yield
 
 
-def both(world: World, *waiting: Any) -> Agent:
-    """Two agents that work at once."""
+def both(world: World, parallel: int, *waiting: Any) -> Agent:
+    """Two agents that work at once; each runs so many tools at once."""
 
     @after_each_tool
     def note(tool_call: Any, result: Any) -> str:
@@ -428,23 +428,28 @@ def both(world: World, *waiting: Any) -> Agent:
 
     agents = []
     for name in "ab":
-        llm = world.model(calls(f"in {name}"), "Well done.")
-        agents.append(Agent(name, [work], llm=llm, quiet=True, on_events=[note, *waiting]))
+        llm = world.model(calls(*[f"in {name}{n}" for n in range(parallel)]), "Well done.")
+        given: Any = {"on_events": [note, *waiting], "parallel_tools": parallel, "quiet": True}
+        agents.append(Agent(name, [work], llm=llm, **given))
     llm = world.model([call("a", prompt="Go"), call("b", prompt="Go")], "Done.")
     return Agent("root", agents, llm=llm, quiet=True)
 
 
+@pytest.mark.parametrize("parallel", [1, 2])
 @pytest.mark.parametrize("waiting", [wait_before, wait_around])
-def test_calls_of_inner_agents_that_ctrl_c_kept_from_running_run_when_the_turn_is_resumed(waiting: Any) -> None:
+def test_calls_of_inner_agents_that_ctrl_c_kept_from_running_run_when_the_turn_is_resumed(
+    waiting: Any, parallel: int
+) -> None:
     world, later = World(), World()
-    agent = both(world, waiting)
+    agent = both(world, parallel, waiting)
     with pytest.raises(KeyboardInterrupt):
         agent.input("Go")
     assert not world.ran
-    other = both(later, waiting)
+    other = both(later, parallel, waiting)
     assert other.resume(agent.record) == "Done." and later.problems == []
-    assert later.ran == Counter(["in a", "in b", "after in a", "after in b"])
-    assert plain(other) == {"did": ["in a", "in b"]}
+    whats = [f"in {name}{n}" for name in "ab" for n in range(parallel)]
+    assert later.ran == Counter([*whats, *[f"after {what}" for what in whats]])
+    assert plain(other) == {"did": whats}
     for one in other.below:
         results = [message["content"] for message in one.session["messages"] if message["role"] == "tool"]
-        assert results == [f"did in {one.name}, noted"]
+        assert results == [f"did in {one.name}{n}, noted" for n in range(parallel)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,7 @@ from typing import Any
 import pytest
 from test_conversation_interrupts import PACKAGE, CtrlC
 
-from connectagent import Agent
+from connectagent import Agent, after_user_input
 from connectagent.testing import ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
@@ -189,3 +192,33 @@ def test_a_function_gets_no_result_of_an_agent_whose_turn_was_interrupted(co_dir
     interrupted, resumed = done.stdout.splitlines()
     assert interrupted == "[] []"  # `ask` did not go on with an empty text
     assert resumed == "['boss: L. R.\\n\\nother: O.'] ['all', 'boss', 'left', 'other', 'right']"
+
+
+class Slow(dict[str, int]):
+    """A value whose first copy for the turn of an inner agent is over when Ctrl-C has ended the root's turn."""
+
+    pressed, over = threading.Lock(), threading.Event()
+
+    def __copy__(self) -> Slow:
+        asked = any(frame.name == "_inner_turn" for frame in traceback.extract_stack())
+        if asked and self.pressed.acquire(blocking=False):
+            time.sleep(0.1)  # a signal just before the main thread waits is heard only when it wakes
+            os.kill(os.getpid(), signal.SIGINT)
+            self.over.wait(10)
+        return Slow(self)
+
+
+def test_the_turn_of_an_agent_that_is_left_behind_before_it_begins_does_nothing() -> None:
+    @after_user_input
+    def give(agent: Agent) -> None:
+        agent.state["slow"] = Slow()
+
+    below = [_made(name, call("mark", x=1), name, tools=[mark]) for name in "ab"]
+    root = _made("root", [call("a", prompt="x"), call("b", prompt="y")], tools=below, on_events=[give])
+    with pytest.raises(KeyboardInterrupt):
+        root.input("Go.")
+    Slow.over.set()
+    for thread in threading.enumerate():
+        if thread.name.startswith("agent-") and thread not in _before:
+            thread.join(10)
+    assert [agent.llm.requests for agent in below if isinstance(agent.llm, ScriptedLLM)] == [[], []]

@@ -197,7 +197,8 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
         more = agent.beginning_for(turn.log, not related) | ({} if handoff is None else {"heard": handoff.heard()})
         caller.began(turn.id, agent=agent.name, branch=labels.get("branch"), **more)
     caller.inner.append(turn)
-    if caller.stopped:  # checked now, since `stop` sets it before it reads `inner`
+    body = None if turn.asked is None else turn.asked.body
+    if caller.stopped or (body is not None and body.cut):  # checked now: they are set before `inner` is read
         turn.stop()
     if caller.left is not None:
         turn.leave(caller.left)

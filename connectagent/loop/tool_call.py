@@ -67,7 +67,8 @@ class ToolRun:
         """Place the result of the body, if the round ends before it is settled."""
         if "status" in self.entry and not self._traced:
             self.turn.conversation.answer(self.call, self.entry["result"])
-            place = {} if self.entry["status"] == "interrupted" else {"id": f"{self.id}/tool1", "unsettled": True}
+            is_open = self.entry["status"] == "interrupted" or self._waits_for_resume
+            place = {} if is_open else {"id": f"{self.id}/tool1", "unsettled": True}
             self.turn.conversation.trace_quietly({**self.entry, **place})
 
     def hold(self) -> None:
@@ -86,6 +87,11 @@ class ToolRun:
                 self.turn.conversation.trace_quietly(self.entry)
         elif isinstance(error, Waiting):
             error.call = self.call  # the outermost call, if a tool or handler called execute_tool()
+
+    @property
+    def _waits_for_resume(self) -> bool:
+        """Whether the tool was not run because Ctrl-C has stopped the turn: it runs when the turn is resumed."""
+        return self.turn.stopped and self.entry.get("status") == "skipped"
 
     # -- before --------------------------------------------------------------------------------
 
@@ -140,7 +146,7 @@ class ToolRun:
 
     def keep(self, changes: list[dict[str, Any]]) -> None:
         """Write the result and the changes of the body, before its round is settled."""
-        if not self._known and not self.decided and "status" in self.entry:
+        if not self._known and not self.decided and "status" in self.entry and not self._waits_for_resume:
             line = {"type": TOOL_ENDED, "id": f"{self.id}/tool1", "entry": clone(self.entry)}
             self.turn.log.append({**line, "changes": changes} if changes else line)
 
@@ -173,7 +179,7 @@ class ToolRun:
     def settle(self) -> None:
         """Place the result; let handlers recover from an error, and see or replace the result."""
         turn, conversation = self.turn, self.turn.conversation
-        if turn.stopped and self.entry.get("status") == "skipped":  # it runs when the turn is resumed
+        if turn.stopped and self._waits_for_resume:
             conversation.place(self.call, self.entry)
             return
         if self._traced:
