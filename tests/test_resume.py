@@ -38,8 +38,10 @@ from connectagent import (
     llm_do,
     on_complete,
     on_error,
+    on_trace,
     tool,
 )
+from connectagent.data import TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.loop.stream import streamed
 from connectagent.records.blobs import blob_folder
@@ -810,6 +812,28 @@ def test_a_record_with_a_handler_around_a_turn_that_went_on_replays_as_it_was() 
     assert [[one.message["content"] for one in request.messages][:2] for request in asked] == [["Be brief.", "Hi"]] * 2
     played = replay(record, agent=Agent("a", [work], llm=Model(), on_events=[wrap], log=False, quiet=True))
     assert played.same, str(played)
+
+
+@pytest.mark.parametrize("tool", ["work", "unknown"])
+def test_a_result_whose_observer_failed_at_first_is_in_the_session_of_the_record(tool: str) -> None:
+    failures = ["at the result"]
+
+    @on_trace
+    def fail(entry: TraceEntry) -> None:
+        if entry["type"] == "tool_execution" and failures:
+            raise ValueError(failures.pop())
+
+    def work() -> str:
+        """Work."""
+        return "worked"
+
+    agent = Agent("a", [work], llm=ScriptedLLM(call(tool), "Done."), on_events=[fail], quiet=True)
+    with pytest.raises(ValueError, match="at the result"):
+        agent.input("Hi")
+    assert agent.record is not None and agent.resume(agent.record) == "Done."
+    messages = history_of(agent.record).messages
+    assert messages == agent.session["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
 
 
 def test_what_a_turn_changed_ahead_of_its_input_is_in_the_state_of_the_record_once() -> None:

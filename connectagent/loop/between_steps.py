@@ -15,7 +15,7 @@ from connectagent.data import BEHIND_ANSWER, Message, TraceEntry
 from connectagent.frame import handler_in_id
 from connectagent.session.journal import BEGAN, Journal, is_inside, only_says_stopped, place_of, turns_in
 from connectagent.session.messages import place_of_result
-from connectagent.session.observers import is_by_observer
+from connectagent.session.observers import around_tool_at, is_by_observer
 from connectagent.session.state import clone, copy_of
 
 
@@ -103,6 +103,8 @@ class BetweenSteps:
         for line in islice(lines, self._past.closed.get(id, len(lines)) + 1, None):
             if line.get("type") == "llm_call" and str(line.get("id")).rsplit("/", 2)[0] == self._turn:
                 return False
+            if line.get("type") in (BEGAN, "tool_execution") and around_tool_at(place_of(line)) == self._turn:
+                return False  # of the answer's round: its message was there
             if line.get("type") == "error" and line.get("at") == self._turn:
                 return (line.get("by") or {}).get("hook") in BEHIND_ANSWER
         return False
