@@ -836,6 +836,33 @@ def test_a_result_whose_observer_failed_at_first_is_in_the_session_of_the_record
     assert [message["role"] for message in messages] == ["user", "assistant", "tool", "assistant"]
 
 
+def test_that_a_call_was_not_run_stays_in_the_session_when_a_later_turn_is_resumed() -> None:
+    ends, failures = [True], ["the model"]
+
+    def work() -> str:
+        """Work."""
+        return "worked"
+
+    @after_llm
+    def stop(agent: Agent) -> None:
+        if ends and ends.pop():
+            agent.end_turn("Enough.")
+
+    @before_llm
+    def fail(agent: Agent) -> None:
+        if agent.session["turn"] == 2 and failures:
+            raise ValueError(failures.pop())
+
+    agent = Agent("a", [work], llm=ScriptedLLM(call("work"), "Done."), on_events=[stop, fail], quiet=True)
+    assert agent.input("Hi") == "Enough."
+    with pytest.raises(ValueError, match="the model"):
+        agent.input("And?")
+    assert agent.record is not None and agent.resume(agent.record) == "Done."
+    messages = history_of(agent.record).messages
+    assert messages == agent.session["messages"] and not conversation_problems(messages)
+    assert [message["role"] for message in messages].count("tool") == 1
+
+
 def test_what_a_turn_changed_ahead_of_its_input_is_in_the_state_of_the_record_once() -> None:
     fails = False
 

@@ -273,7 +273,7 @@ class History:
         self._result(entry["call_id"], entry.get("result"), by)
 
     def _on_resumed(self, entry: TraceEntry) -> None:
-        self._touch(self.passing.leave(self.lines, self.entries))
+        self._touch(self.passing.leave(self.lines, self.entries, self.turn))
 
     def _on_message(self, entry: TraceEntry) -> None:
         self._insert(entry["index"], entry.get("by") or {}, entry["message"])

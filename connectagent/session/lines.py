@@ -74,12 +74,13 @@ class Passing:
         del lines[index]
         return index
 
-    def leave(self, lines: list[Line], entries: list[TraceEntry]) -> int:
+    def leave(self, lines: list[Line], entries: list[TraceEntry], turn: int) -> int:
         """Undo it, as the turn is resumed; the index before which nothing has changed.
 
         Args:
             lines: the messages of the conversation.
             entries: all entries, whose numbers the changes of lines hold.
+            turn: the turn.
         """
         first = len(lines)
         while self._removed:
@@ -89,8 +90,9 @@ class Passing:
             lines.insert(index, line)
             first = min(first, index)
         for index in range(len(lines) - 1, -1, -1):
-            added = lines[index].changes[0].entry
-            if added >= 0 and (only_says_stopped(entries[added]) or id(entries[added]) in self.void):
+            added = lines[index].changes[0]
+            entry = entries[added.entry] if added.entry >= 0 else {}
+            if id(entry) in self.void or (added.turn == turn and only_says_stopped(entry)):
                 del lines[index]
                 first = min(first, index)
         return first
