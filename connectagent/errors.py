@@ -52,7 +52,11 @@ class PluginError(ConnectAgentError):
 
 
 class PluginWarning(UserWarning):
-    """An observing handler raised, and `Agent(plugin_errors="warn")` let the turn go on."""
+    """A plugin failed, and the program goes on.
+
+    Its observing handler raised under `plugin_errors="warn"`, or its resource could not be torn down. Plugins warn of
+    other failures with it too.
+    """
 
 
 class ConnectAgentDeprecationWarning(UserWarning):
@@ -120,7 +124,7 @@ class Diverged(BaseException):
 
 
 class DivergenceError(ConnectAgentError):
-    """A resumed turn asks for something that its record does not have, and has not asked for something finished.
+    """A resumed turn asks for other things than its record has: one is new, and one that is finished is not asked for.
 
     The code, or something that it depends on, has changed. Nothing was run. `agent.resume(record, place=...)` goes
     back to before that step.
@@ -146,7 +150,7 @@ _NOT_RECORDED = "it is not recorded, so only this process can go on with it"
 
 
 class BatchStopped(ConnectAgentError):
-    """`agent.map()` has reached a limit: of failures, cost or time. The items that ran were all given."""
+    """`agent.map()` has reached a limit: of failures, cost or time. It comes after all items that ran."""
 
 
 class Paused(ConnectAgentError):

@@ -99,24 +99,29 @@ def contracts() -> str:
     return "\n\n".join(parts)
 
 
+MEMBERS = {
+    "Turns": ("input", "stream", "resume", "resume_stream", "ainput", "astream", "aresume", "aresume_stream"),
+    "Many sessions": ("again", "for_session", "map"),
+    "In handlers and tools": ("ask", "execute_tool", "end_turn", "trace", "plugin", "replaying", "create_llm"),
+    "Tools": ("add_tool", "remove_tool", "list_tools"),
+    "The session": ("session", "state", "record", "reset_conversation"),
+    "Time, tokens and cost": ("total_cost", "ledger", "slow_handlers", "context_window", "context_percent"),
+    "The tree, and the end": ("find", "root", "branch", "close"),
+}
+"""The methods and properties of `Agent` for users, by what they are for."""
+
 INTERNAL = ("answer", "by", "call_options", "ended")
 """What `Agent` has without an underscore for other modules of the package, and not for users."""
-
-INHERITED = (
-    *("ainput", "astream", "aresume", "ask", "trace", "session", "state"),
-    *("plugin", "close", "find", "root", "branch"),
-)
-"""What it has for users from the classes that it is made of."""
 
 
 def agent() -> str:
     """What `Agent` takes and has, from its docstrings."""
     parts = ["## `Agent(...)`", described(Agent.__doc__ or "")]
-    for name in dict.fromkeys([*vars(Agent), *INHERITED]):
-        member = getattr(Agent, name)
-        if name.startswith("_") or name in INTERNAL or not (callable(member) or isinstance(member, property)):
-            continue
-        parts += [f"### `agent.{name}{_signature(member)}`", described(member.__doc__ or "")]
+    for title, names in MEMBERS.items():
+        parts.append(f"## {title}")
+        for name in names:
+            member = getattr(Agent, name)
+            parts += [f"### `agent.{name}{_signature(member)}`", described(member.__doc__ or "")]
     return "\n\n".join(parts)
 
 
@@ -148,7 +153,8 @@ def command(name: str, current: click.Command, parent: click.Context | None = No
     yield f"{level} `{context.command_path}`"
     yield f"```text\n{context.command_path} {' '.join(current.collect_usage_pieces(context))}\n```"
     yield inspect.cleandoc(current.help or "").replace("\n\n\b\n", "\n\n")
-    options = [one.get_help_record(context) or ("", "") for one in current.params if isinstance(one, click.Option)]
+    listed = (one.get_help_record(context) for one in current.params if isinstance(one, click.Option))
+    options = [one for one in listed if one is not None]  # a hidden option has none
     if options:
         rows = [[f"`{names}`", _line(text).replace("[", "\\[")] for names, text in options]  # `[10] [x>=0]` is no link
         yield table(["option", "does"], rows)

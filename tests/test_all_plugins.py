@@ -68,6 +68,8 @@ def test_the_extra_all_names_every_plugin_that_is_not_heavy() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     light = [folder.name for folder in FOLDERS if not any(map(HEAVY.fullmatch, libraries_of(folder)))]
     assert project["optional-dependencies"]["all"] == light
+    *others, last = (f"`{folder.name.removeprefix('connectagent-')}`" for folder in FOLDERS if folder.name not in light)
+    assert f"all but {', '.join(others)} and {last}." in (ROOT / "docs" / "plugins.md").read_text("utf-8")
 
 
 def test_a_name_that_is_not_installed_is_known_for_every_plugin() -> None:

@@ -174,3 +174,8 @@ def test_the_signs_and_the_interval() -> None:
     found = Comparison("calls refund", pairs)
     assert found.p == pytest.approx(0.25) and found.needed is not None and 15 <= found.needed <= 60
     assert "it may be chance; about" in str(found) and "30% before, 0% after, over 10 sessions" in str(found)
+
+
+def test_a_probability_below_a_thousandth_is_not_shown_as_0() -> None:
+    found = Comparison("calls refund", [Pair("a", 1.0, 0.0)] * 20)
+    assert 0 < found.p < 0.001 and "p < 0.001 (sign test)" in str(found)

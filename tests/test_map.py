@@ -263,6 +263,38 @@ def test_all_wait_together_after_too_many_requests() -> None:
     assert 0.19 <= time.monotonic() - began < 2
 
 
+def test_the_gate_of_a_batch_is_no_plugin_of_its_records() -> None:
+    @before_each_tool
+    def guard() -> None:
+        """Let all pass."""
+
+    item = next(iter(agent_of(plugins=[guard]).map(["note a"])))
+    assert item.record is not None and '\nplugins: {"guard": null}\n' in item.record.read_text()
+
+
+def test_agents_below_stop_before_their_next_step_too() -> None:
+    begun = threading.Event()
+
+    class Top(Model):
+        def _answer(self, text: str, messages: list[Message]) -> LLMResponse:
+            if text == "ask":
+                return LLMResponse(None, [ToolCall("c1", "below", {"prompt": "note late"})])
+            begun.wait(10)
+            return LLMResponse(text)
+
+    class Below(Model):
+        def _answer(self, text: str, messages: list[Message]) -> LLMResponse:
+            begun.set()
+            time.sleep(0.3)  # the loop is left meanwhile
+            return super()._answer(text, messages)
+
+    below = Agent("below", tools=[note], llm=(model := Below()), description="Takes notes.")
+    for item in Agent("top", tools=[below], llm=Top()).map(["ask", "other"], 2):
+        assert item.result == "other"
+        break
+    assert (model.calls, notes()) == (1, [])
+
+
 def test_more_prompts_than_the_limit_of_records_leave_all_records(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "10")
     Agent("other", llm=Model(), quiet=True).input("mine")

@@ -547,3 +547,49 @@ def test_where_another_agent_waits_all_wait_and_the_decision_reaches_it(
     third.resume(paused.value.record)
     assert lowest.current_session is not None and lowest.current_session["messages"] == session["messages"]
     assert third.input("A third time?") == "Third."
+
+
+CUT_OFF = """
+import os, sys
+from connectagent import Agent, Pause, xray
+from connectagent.testing import ScriptedLLM, call
+
+def pay():
+    "Pay."
+    if not xray.approved:
+        raise Pause("needs a manager")
+    print("paid", flush=True)
+    return "paid"
+
+def last(messages, tools):
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), 9)
+    raise KeyboardInterrupt
+
+agent = Agent("payer", tools=[pay], llm=ScriptedLLM(call("pay"), last), quiet=True)
+try:
+    agent.input("Pay.")
+except Exception:
+    agent.llm = ScriptedLLM(last)
+    agent.resume(agent.record, approve=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_a_decision_may_be_given_again_after_the_turn_that_it_continued_was_cut_off(how: str, folder: Path) -> None:
+    Path("cut.py").write_text(CUT_OFF)
+    assert forked.run("cut.py", how).stdout == "paid\n"
+    (path,) = Path(".co/evals").iterdir()
+
+    def pay() -> str:
+        """Pay."""
+        raise AssertionError("it is paid")
+
+    def payer() -> Agent:
+        return Agent("payer", [pay], llm=ScriptedLLM("Done."), quiet=True)
+
+    with pytest.raises(ConfigError, match="was decided already, otherwise"):
+        payer().resume(path, reject="too much")
+    assert payer().resume(path, approve=True) == "Done."
+    with pytest.raises(ConfigError, match="nothing waits for a decision: the last turn's status is 'answered'"):
+        payer().resume(path, approve=True)

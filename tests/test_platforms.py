@@ -249,7 +249,7 @@ def test_a_script_on_another_drive_is_named_whole(monkeypatch: pytest.MonkeyPatc
 def test_a_kept_record_names_a_file_on_another_drive_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import json
 
-    from connectagent.testing.replayed import _kept_line
+    from connectagent.testing.recorded_sessions import _kept_line
 
     line = '  - {"type": "x", "by": {"plugin": "p", "file": "/d/p.py"}}'
 

@@ -88,6 +88,11 @@ def test_a_removed_name_and_a_changed_signature_are_noticed() -> None:
     assert unnamed([zebra], [zebra.replace("agent", "agent, more")]) == [zebra]
 
 
+def test_no_module_has_the_name_of_a_public_function_which_tools_then_take_for_the_function() -> None:
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.glob("connectagent/**/*.py")}
+    assert modules & set(NAMES) == set()
+
+
 def imported(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "connectagent":

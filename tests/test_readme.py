@@ -2,6 +2,7 @@
 
 import fnmatch
 import importlib.util
+import inspect
 import os
 import re
 import shlex
@@ -13,8 +14,9 @@ import pytest
 
 import connectagent
 import connectagent.testing
-from connectagent import errors
+from connectagent import Agent, errors
 from connectagent.cli.commands import COMMANDS
+from connectagent.hooks.agent_api import AgentAPI
 from connectagent.hooks.specs import HOOKS
 from connectagent.models.names import PROVIDERS
 from connectagent.settings import SETTINGS, overrides
@@ -177,6 +179,15 @@ def test_the_generated_parts_are_up_to_date(name):
     assert GENERATE.updated(PAGES[name]) == PAGES[name], "write them anew: python docs/generate.py"
 
 
+def test_the_page_of_the_commands_begins_with_all_of_them():
+    beginning = PAGES["docs/commands.md"].split("```")[0]
+    assert [name for name in COMMANDS if f"`{name}`" not in beginning] == []
+
+
+def test_a_hidden_option_leaves_no_empty_row_on_the_page_of_the_commands():
+    assert "| `` |" not in PAGES["docs/commands.md"]
+
+
 def test_each_generated_part_stands_in_one_page():
     places = {part: [name for name, text in PAGES.items() if f"<!-- {part} -->\n" in text] for part in GENERATE.PARTS}
     assert {part: len(names) for part, names in places.items()} == dict.fromkeys(GENERATE.PARTS, 1)
@@ -195,6 +206,26 @@ def test_each_generated_part_stands_in_one_page():
 def test_a_page_lists_all_that_there_is(page, wanted):
     text = PAGES[f"docs/{page}.md"]
     assert [one for one in wanted if text.count(f"\n{one}") != 1] == []
+
+
+def test_the_page_of_errors_has_each_attribute_of_a_providers_error():
+    section = PAGES["docs/errors.md"].split("## `ProviderError`")[1].split("```")[0]
+    attributes = re.findall(r"^ {4}(\w+): ", inspect.getdoc(errors.ProviderError), re.MULTILINE)
+    assert len(attributes) > 5 and [name for name in attributes if f"`{name}`" not in section] == []
+
+
+def test_the_page_of_the_agent_describes_what_handlers_and_the_other_pages_use():
+    ours = [text for name, text in PAGES.items() if not name.endswith("coming-from.md")]
+    named = set(re.findall(r"`agent\.([a-z_]+)", "\n".join(ours)))
+    used = {name for name in {*vars(AgentAPI), *AgentAPI.__annotations__, *vars(Agent)} if not name.startswith("_")}
+    described = set(re.findall(r"`agent\.([a-z_]+)", PAGES["docs/agent.md"]))
+    assert (named | used) - described - {"py", "logger", "connection", *GENERATE.INTERNAL} == set()
+
+
+def test_before_the_first_release_no_page_takes_a_plugin_from_pypi_where_anybody_may_have_its_name():
+    released = re.search(r"^## \[\d", LINKING["CHANGELOG.md"], re.MULTILINE)
+    taking = [name for name, text in LINKING.items() if re.search(r"`pip install '?connectagent-", text)]
+    assert released or taking == []
 
 
 INDEX = "cookbook/index.md"

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from connectagent import (
     after_llm,
     after_tools,
     after_user_input,
+    around_turn,
     before_each_tool,
     before_llm,
     before_tools,
@@ -45,7 +47,9 @@ from connectagent.records.history import history_of, read_history
 from connectagent.records.locks import is_running, lock
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
+from connectagent.records.watched import watched_agents
 from connectagent.testing import ScriptedLLM, call, conversation_problems
+from connectagent.testing.replay.replay import replay
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
 
@@ -727,6 +731,112 @@ def test_an_answer_whose_handlers_failed_at_first_is_in_the_session_of_the_recor
     assert first[0].resume(first[0].record) == other[0].resume(first[0].record) == "End."
     assert other[-1].session["messages"] == first[-1].session["messages"]
     assert [message["role"] for message in other[-1].session["messages"]] == ["user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize(
+    ("inner", "stop"),
+    [
+        (False, KeyboardInterrupt()),
+        (False, ValueError("no")),
+        (False, Pause("may it?")),
+        (True, KeyboardInterrupt()),
+        (True, Pause("may it?")),
+    ],
+)
+def test_what_a_handler_around_a_turn_changes_counts_once_however_often_the_turn_goes_on(
+    inner: bool, stop: BaseException
+) -> None:
+    stops = [stop] * (1 if isinstance(stop, Pause) else 2)
+
+    @around_turn
+    def wrap(agent: Agent) -> Iterator[None]:
+        agent.session["messages"].append({"role": "user", "content": "Be brief."})
+        agent.state.setdefault("turns", []).append(agent.name)
+        yield
+
+    @before_llm
+    def fail() -> None:
+        if stops:
+            raise stops.pop()
+
+    def made() -> Agent:
+        agent = Agent("a", llm=ScriptedLLM("Done."), on_events=[wrap, fail], quiet=True, description="Helps.")
+        return Agent("top", [agent], llm=ScriptedLLM(call("a", prompt="Hi"), "End."), quiet=True) if inner else agent
+
+    agent = made()
+    with pytest.raises((Exception, KeyboardInterrupt)):
+        agent.input("Hi")
+    record = Path(str(agent.record))
+    while stops:
+        with pytest.raises((Exception, KeyboardInterrupt)):
+            agent.resume(record)
+    assert agent.resume(record, approve=isinstance(stop, Pause)) == ("End." if inner else "Done.")
+    other = made()
+    other.resume(record)
+    one, another = (part.below[0] if inner else part for part in (agent, other))
+    assert [message["content"] for message in one.session["messages"]] == ["Be brief.", "Hi", "Done."]
+    assert another.session["messages"] == one.session["messages"]
+    assert other.state == agent.state == {"turns": ["a"]}
+    asked = [request for agent in watched_agents(read_record(record)) for request in agent.requests()]
+    sent = [[one.message["content"] for one in request.messages] for request in asked]
+    assert ["Be brief.", "Hi"] in sent
+
+
+def test_a_record_with_a_handler_around_a_turn_that_went_on_replays_as_it_was() -> None:
+    @around_turn
+    def wrap(agent: Agent) -> Iterator[None]:
+        agent.session["messages"].append({"role": "user", "content": "Be brief."})
+        yield
+
+    class Model:
+        model, calls = "failing", 0
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            self.calls += 1
+            if self.calls == 2:
+                raise ValueError("no")
+            return LLMResponse(None, [ToolCall("c1", "work", {})]) if self.calls == 1 else LLMResponse("Done.")
+
+    def work() -> str:
+        """Work."""
+        return "worked"
+
+    agent = Agent("a", [work], llm=Model(), on_events=[wrap], quiet=True)
+    with pytest.raises(ValueError, match="no"):
+        agent.input("Hi")
+    record = Path(str(agent.record))
+    assert agent.resume(record) == "Done."
+    asked = watched_agents(read_record(record))[0].requests()
+    assert [[one.message["content"] for one in request.messages][:2] for request in asked] == [["Be brief.", "Hi"]] * 2
+    played = replay(record, agent=Agent("a", [work], llm=Model(), on_events=[wrap], log=False, quiet=True))
+    assert played.same, str(played)
+
+
+def test_what_a_turn_changed_ahead_of_its_input_is_in_the_state_of_the_record_once() -> None:
+    fails = False
+
+    @around_turn
+    def wrap(agent: Agent) -> Iterator[None]:
+        if fails:
+            raise ValueError("before the input")
+        agent.state.setdefault("turns", []).append(agent.session["turn"])
+        yield
+
+    def made() -> Agent:
+        return Agent("a", llm=ScriptedLLM("One.", "Two."), on_events=[wrap], quiet=True)
+
+    agent = made()
+    agent.input("Hi")
+    assert agent.record is not None and history_of(agent.record).state == agent.state == {"turns": [1]}
+    fails = True
+    with pytest.raises(ValueError, match="before the input"):
+        agent.input("And?")
+    assert history_of(agent.record).state == agent.state == {"turns": [1]}
+    fails = False
+    agent.close()
+    other = made()
+    assert other.resume(agent.record) == "One."
+    assert history_of(agent.record).state == other.state == {"turns": [1, 2]}
 
 
 def test_a_continue_is_kept_where_a_later_handler_was_interrupted_behind_a_call_of_its_own() -> None:

@@ -25,8 +25,8 @@ from connectagent.records.read import read_record
 from connectagent.records.sent import digest
 from connectagent.records.watched import watched_agents
 from connectagent.testing import ScriptedLLM
+from connectagent.testing.recorded_sessions import keep_record
 from connectagent.testing.replay.replay import replay
-from connectagent.testing.replayed import keep_record
 
 PLANS = int(os.environ.get("SENT_PLANS", "25"))
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import traceback
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,7 +139,8 @@ def test_an_agent_that_is_asked_in_a_stopped_turn_asks_no_model(moment: str) -> 
         return str(below.input("Go"))
 
     above = Agent("above", [ask], llm=ScriptedLLM(call("ask"), "Done."), log=False, quiet=True, sub_agents=[below])
-    above.input("Go")
+    with pytest.raises(KeyboardInterrupt):  # not an empty text as what `below` said
+        above.input("Go")
     assert below.llm.requests == [] and above.turn is None  # type: ignore[attr-defined]
 
 
@@ -168,3 +172,53 @@ def test_the_turn_of_an_agent_that_is_left_behind_before_it_begins_does_nothing(
         if thread.name.startswith("agent-") and thread not in _before:
             thread.join(10)
     assert [agent.llm.requests for agent in below if isinstance(agent.llm, ScriptedLLM)] == [[], []]
+
+
+HALF_A_TURN = """
+import os, signal, time
+from connectagent import Agent, Parallel, on_complete
+from connectagent.testing import ScriptedLLM
+
+said, completed = [], []
+
+@on_complete
+def note(agent):
+    completed.append(agent.name)
+
+def made(*script):
+    left, right = Agent("left", llm=ScriptedLLM(*script), quiet=True), Agent("right", llm=ScriptedLLM("R."), quiet=True)
+
+    def ask(prompt):
+        for one in (left, right):
+            said.append(one.input(prompt))
+        return " ".join(said)
+
+    boss = Agent("boss", run=ask, sub_agents=[left, right], quiet=True)
+    other = Agent("other", llm=ScriptedLLM(lambda *given: time.sleep(0.2) or "O."), quiet=True)
+    return Parallel("all", [boss, other], plugins=[note], quiet=True)
+
+def slow(messages, tools):
+    os.kill(os.getpid(), signal.SIGINT)
+    end = time.time() + 10
+    while not root.find("left").turn.stopped and time.time() < end:
+        time.sleep(0.001)
+    return "L."
+
+root = made(slow)
+try:
+    root.input("Go")
+except KeyboardInterrupt:
+    print(said, completed)
+print([made().resume(root.record)], sorted(completed))
+"""
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_a_function_gets_no_result_of_an_agent_whose_turn_was_interrupted(co_dir: Path) -> None:
+    script = Path("half.py")
+    script.write_text(HALF_A_TURN)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    interrupted, resumed = done.stdout.splitlines()
+    assert interrupted == "[] []"  # `ask` did not go on with an empty text
+    assert resumed == "['boss: L. R.\\n\\nother: O.'] ['all', 'boss', 'left', 'other', 'right']"

@@ -49,14 +49,16 @@ class Agent(Repeatable):
     Args:
         name: identifies the agent in records and logs.
         tools: functions, methods, objects, `Tool`s or agents; one, a list or a tuple.
-        system_prompt: text, a path to a text file, or the name of a file in `prompts/`; with spaces, a `Path`.
-        model: `claude-...`, `gpt-...` or `provider/model`; see the page about models for the default.
+        system_prompt: text, a path to a text file, or the name of a file in `prompts/`; a path with
+            spaces only as a `Path`.
+        model: `claude-...`, `gpt-...` or `provider/model`; by default the setting `model`, else that of the first
+            provider with a key, else `offline`.
         llm: anything with `model` and `complete(messages, tools)`, instead of `model`.
         api_key: the provider's key, instead of its environment variable.
         base_url: the provider's address, instead of its own.
         max_iterations: how many model calls a turn may take.
         trust: `"open"`, `"careful"`, `"strict"`, a policy text, a path to one, or an `Agent` that judges.
-        log: None writes `.co/`, False writes nothing, a path replaces the text log's.
+        log: None writes a record and a text log into `.co/`, False writes neither; a path is where the text log goes.
         quiet: whether nothing is shown on the terminal.
         plugins: marked functions, lists, modules, objects, installed names, also with options, `("name", {...})`;
             `"no:name"` leaves one out.
@@ -69,16 +71,13 @@ class Agent(Repeatable):
             then be in it.
         sub_agents: agents that the model may hand over to, with the tool `transfer_to_agent`.
         description: how this agent is described to the models of other agents.
-        transfer_to: to whom the agent may hand over: `"children"`, `"parent"`, `"siblings"`.
+        transfer_to: to whom the agent may hand over: any of `"children"`, `"parent"`, `"siblings"`; by default all.
         inherit_plugins: whether the parent's plugins run in this agent too, before its own.
         run: a function of `agent` and `prompt` that returns the result, in place of a model.
         output_key: the key of the state under which the result is stored.
-        output: the type that each `input()` returns in place of text; see there.
+        output: the type that each `input()` returns in place of text, as its own `output=` does for one turn.
         output_retries: how often an answer that does not fit `output` is sent back in a turn.
         parallel_tools: how many tool calls of a round may run at the same time.
-
-    Attributes:
-        switched_off: plugins named in code that the command line left out.
 
     Raises:
         ConfigError: the name, the model, the system prompt, the tree of agents or a setting cannot be used.
@@ -262,7 +261,8 @@ class Agent(Repeatable):
             ConfigError: there is no such record, several are meant, it is another agent's or cannot be used, or the
                 decision or place does not fit it.
         """
-        from connectagent.agents.resume import Decision, resume  # loads the reader of records
+        from connectagent.agents.decisions import Decision
+        from connectagent.agents.resume import resume  # loads the reader of records
 
         self.refuse_inside("resume()")
         form = self.form if output is None else self.form_for(output)

@@ -19,6 +19,7 @@ from connectagent.agents.keyed import KeyedSession
 from connectagent.data import TraceEntry
 from connectagent.errors import BatchStopped, Cancelled, ConfigError, Paused
 from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
+from connectagent.hooks.options import OwnPlugin
 from connectagent.session.messages import text_of, user_message
 from connectagent.tools.waits import end_of, next_of
 
@@ -159,7 +160,7 @@ class Batch:
         if run is not None and (not isinstance(run, str) or not run):
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
         self.gate, self.limits = Gate(), limits
-        self._agent = agent.again(plugins=[self.gate], quiet=True)
+        self._agent = agent.again(plugins=[OwnPlugin("gate", self.gate)], quiet=True)
         self._prompts, self._run, self._options, self._then = batch_items(prompts), run, options, then
         self._concurrency = concurrency
         self._lock = threading.Lock()  # of the prompts

@@ -9,7 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from connectagent.agents.resume import Decision, reopen
+from connectagent.agents.decisions import Decision
+from connectagent.agents.resume import reopen
 from connectagent.agents.undo import give_up
 from connectagent.data import Wait
 from connectagent.errors import ConfigError, DivergenceError, SessionBusy

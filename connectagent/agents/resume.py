@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from connectagent.agents.decisions import Decision, decided, is_given_again, still_paused
 from connectagent.agents.plugin_changes import changed_plugins
 from connectagent.agents.tree import walk
-from connectagent.data import TokenUsage, TraceEntry, Wait
-from connectagent.errors import ConfigError, Paused
+from connectagent.data import TokenUsage, TraceEntry
+from connectagent.errors import ConfigError
 from connectagent.loop.ending import Given, resumptions
 from connectagent.loop.nested import take_root_turn
 from connectagent.loop.operations import RESUMED
-from connectagent.loop.stored import as_stored
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session
@@ -26,43 +26,11 @@ from connectagent.records.own import decision_mark, journal_of
 from connectagent.records.read import refuse_odd
 from connectagent.records.write import ResumedFrom
 from connectagent.session.history import as_session
-from connectagent.session.journal import BEGAN, DECIDED, Journal
+from connectagent.session.journal import BEGAN, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.usage import spent_in, spent_inside
 
 CALLS = ("llm_call", "tool_execution")  # entries that are amended
-
-
-class Decision(NamedTuple):
-    """A person's decision about one wait.
-
-    Args:
-        value: `{"approve": True}`, `{"reject": why}` or `{"answer": value}`; {} for nothing.
-        wait: the id of the wait; None where only one waits.
-        form: of the turn's result; None for text.
-    """
-
-    value: dict[str, Any]
-    wait: str | None
-    form: Any = None
-
-    @classmethod
-    def of(cls, approve: Any, reject: Any, answer: Any, wait: str | None) -> Decision:
-        """The decision in the arguments of `agent.resume()`.
-
-        Raises:
-            ConfigError: there are several.
-        """
-        if bool(approve) + (reject is not None) + (answer is not None) > 1:
-            raise ConfigError("give one of approve=True, reject='why' and answer=...")
-        if approve:
-            return cls({"approve": True}, approve if isinstance(approve, str) else wait)
-        name, given = ("reject", reject) if reject is not None else ("answer", answer)
-        if given is None:
-            return cls({}, wait)
-        if isinstance(given, dict) and len(given) == 1 and wait is None and "/wait:" in str(next(iter(given))):
-            wait, given = next(iter(given.items()))
-        return cls({name: given}, wait)
 
 
 def parse_place(place: str | int | None) -> tuple[int, int] | None:
@@ -141,9 +109,9 @@ def reopen(
     entry["turn"] = session.open.number
     if line is not None:
         line["mark"] = decision_mark(str(session.head.get("id")), line)
-        journal = journal.with_line(line)
+        journal = journal.with_lines(line)
         agent.log.append(line)
-    agent.conversation.trace(entry)
+    journal = _resumed(agent, journal, entry)
     place = f"T{session.open.number}"
     return take_root_turn(agent, given, _goes_on(agent, journal, place, fork), place)
 
@@ -166,9 +134,10 @@ def _looked_up(
     """
     journal = journal_of(_unmasked(agent, path, at) or _lines_of(session.open), session.head)
     status = session.last.get("status") if at is None else None
-    line = _decided(agent, journal, decision, status, fork)
+    again = at is None and not fork and status != "paused" and is_given_again(journal, decision)
+    line = None if again else decided(journal, decision, status, fork)
     if status == "paused" and line is None and journal.waits and not journal.decided.keys() & journal.waits.keys():
-        raise _still_paused(journal, path)
+        raise still_paused(journal, path)
     return journal, line
 
 
@@ -176,6 +145,13 @@ def _given_again(agent: Any, begun: TraceEntry, form: Any) -> Given:
     """What a recorded turn was given."""
     message = user_message(begun.get("content", begun.get("prompt", "")))
     return Given(message, text_of(message["content"]), begun.get("max_iterations") or agent.max_iterations, form)
+
+
+def _resumed(agent: Any, journal: Journal, entry: TraceEntry) -> Journal:
+    """Trace that a turn is resumed; the journal with that, and with what those changed who were told of it."""
+    known = len(agent.log.lines())
+    agent.conversation.trace(entry)
+    return journal.with_lines(*agent.log.lines()[known:])
 
 
 def _reason(fork: bool) -> str:
@@ -189,7 +165,7 @@ def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
     id = f"{turn}/resumed{len(resumptions(journal, turn)) + 1}/on_session"
     line = {"type": BEGAN, "id": id, "reason": _reason(fork), "timestamp": time.time()}
     agent.log.append(line)
-    return journal.with_line(line)
+    return journal.with_lines(line)
 
 
 def _unmasked(agent: Any, path: Path, at: tuple[int, int] | None) -> list[TraceEntry]:
@@ -226,82 +202,6 @@ def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None
     if session.open is not None and "input" in session.last:
         return str(agent.answer(session.last["input"], form=form))
     return session.last.get("result") if session.last.get("status") else None
-
-
-def _decided(agent: Any, journal: Journal, decision: Decision, status: str | None, fork: bool) -> TraceEntry | None:
-    """The line of a decision; None for no new decision.
-
-    Raises:
-        ConfigError: nothing waits, several wait and none is named, or the decision does not fit.
-    """
-    if not decision.value:
-        return None
-    if status != "paused":
-        raise ConfigError(f"nothing waits for a decision: the last turn's status is {status or 'cut off'!r}")
-    if fork:
-        raise ConfigError("a fork cannot decide what waits in the original; resume the record itself")
-    waits = {id: journal.lines[number] for id, number in journal.waits.items()}
-    pending, id = [wait.id for wait in _shown(journal)], decision.wait
-    if id is None:
-        id = _only_one(journal)
-    if id not in waits:
-        raise ConfigError(f"nothing waits with the id {id!r}; what waits: {', '.join(pending) or 'nothing'}")
-    _fits(waits[id], decision)
-    value = {"reject": decision.value.get("reject")} if "reject" in decision.value else dict(decision.value)
-    if "answer" in value:
-        value["answer"] = as_stored(value["answer"])
-    if id in journal.decided:
-        before = journal.lines[journal.decided[id]]
-        if any(before.get(key) != item for key, item in value.items()):
-            raise ConfigError(f"{id} was decided already, otherwise")
-        return None
-    return {"type": DECIDED, "id": id, **value, "by": RESUMED, "timestamp": time.time()}
-
-
-def _shown(journal: Journal) -> list[Wait]:
-    """The waits that the last pause listed, where they are still open; else all open ones."""
-    paused = next((line for line in reversed(journal.lines) if line.get("type") == "paused"), {})
-    pending = journal.pending()
-    return [wait for wait in pending if wait.id in (paused.get("waits") or ())] or pending
-
-
-def _only_one(journal: Journal) -> str:
-    """The id of the only wait.
-
-    Raises:
-        ConfigError: there is none that is recorded, or several.
-    """
-    if not journal.waits:
-        raise ConfigError("what waits is of an agent that is not recorded (log=False): first resume it undecided")
-    shown = _shown(journal)
-    if len(shown) != 1:
-        listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in shown)
-        raise ConfigError(f"{len(shown)} calls wait; name the one that you decide, by its id:{listed}")
-    return shown[0].id
-
-
-def _text(wait: Wait) -> str:
-    call = wait.call or {}
-    return f"{wait.agent}: {call.get('name') or 'the model'} {call.get('arguments') or ''} ({wait.reason})"
-
-
-def _fits(wait: TraceEntry, decision: Decision) -> None:
-    from connectagent.data import LLMResponse
-
-    answer = decision.value.get("answer")
-    if wait.get("of") == "before_tools" and answer is not None:
-        raise ConfigError("a round that was paused by before_tools takes approve=True or reject='why'")
-    if wait.get("of") == "before_llm" and answer is not None and not isinstance(answer, (str, LLMResponse)):
-        raise ConfigError(f"the answer stands in for the model's: a str or an LLMResponse, not {answer!r}")
-
-
-def _still_paused(journal: Journal, path: Path) -> Paused:
-    from connectagent.data import ToolCall
-
-    waits = _shown(journal)
-    paused = next((line for line in reversed(journal.lines) if line.get("type") == "paused"), {})
-    call = paused.get("call")
-    return Paused(waits, path, ToolCall(call["id"], call["name"], call["arguments"]) if call else None)
 
 
 def take_record(
@@ -358,10 +258,10 @@ def _resume_here(agent: Any, decision: Decision) -> str | None:
     journal = Journal(agent.log.lines())
     if not journal.waits or agent.current_session is None:
         raise ConfigError("nothing waits for a decision in this session; give the path of a record")
-    line = _decided(agent, journal, decision, "paused", False)
+    line = decided(journal, decision, "paused", False)
     if line is None and not any(wait in journal.decided for wait in journal.waits):
-        raise _still_paused(journal, Path("(not recorded)"))
-    journal = journal if line is None else journal.with_line(line)
+        raise still_paused(journal, Path("(not recorded)"))
+    journal = journal if line is None else journal.with_lines(line)
     return _go_on_here(agent, journal, decision.form)
 
 
@@ -377,6 +277,6 @@ def _go_on_here(agent: Any, journal: Journal, form: Any) -> str:
     for child in walk(agent):
         if child is not agent:
             child.rewind(journal.unfinished(child.branch))
-    agent.conversation.trace({"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
+    journal = _resumed(agent, journal, {"type": "resumed", "by": RESUMED, "turn": begun["turn"]})
     journal = _goes_on(agent, journal, place, False)
     return take_root_turn(agent, _given_again(agent, begun, form), journal, place)

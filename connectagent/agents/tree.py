@@ -21,7 +21,7 @@ from connectagent.tools.tool import Tool
 
 BODY_PARAMETERS = ("agent", "prompt")
 DIRECTIONS = ("children", "parent", "siblings")
-_GUARDS = ("trust",)  # built-in plugins that children inherit: a guard is never absent unnoticed
+_GUARDS = ("trust", "gate")  # built-in plugins that children inherit: a guard is never absent unnoticed
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 One = TypeVar("One", bound="Node")
 

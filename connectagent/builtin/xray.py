@@ -248,4 +248,8 @@ def _as_json(value: Any) -> str:
 
 
 xray = Xray()
-"""What runs this tool: see `Xray`."""
+"""Inside a tool, the turn that called it.
+
+It has `agent`, `task`, `user_prompt`, `messages`, `iteration`, `previous_tools` and `approved`. `xray.trace()` prints
+what has happened so far. As a decorator, `@xray` shows each call of a tool on the terminal.
+"""

@@ -39,7 +39,7 @@ INTERRUPTED = 130
               help="What is varied: plugins, handlers, prompt.")  # fmt: skip
 @click.option("--versions", metavar="RANGE",
               help="Search the versions of one plugin instead: NAME=1.0..2.0, or ./file.py@REV..REV.")  # fmt: skip
-@click.option("--samples", default=10, show_default=True, type=WholeNumber(min=1),
+@click.option("--samples", default=10, show_default=True, metavar="N", type=WholeNumber(min=1),
               help="How often each side of a comparison is run.")  # fmt: skip
 @click.option("--budget", type=click.FloatRange(min=0), metavar="USD", help="How much the model calls may cost.")
 @click.option("--model", metavar="NAME", help="The model to ask, in place of the agent's own.")

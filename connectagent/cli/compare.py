@@ -30,7 +30,7 @@ from connectagent.settings import override, overrides
 @click.option("--bad", metavar="WHAT", help="What is bad, as for bisect: 'calls refund', 'says /regex/' ...")
 @click.option("--good", metavar="WHAT", help="What is good, in the same form.")
 @click.option("--judge", "rubric", metavar="RUBRIC", help="A model judges the last answer: what a good one is.")
-@click.option("--samples", default=1, show_default=True, type=WholeNumber(min=1),
+@click.option("--samples", default=1, show_default=True, metavar="N", type=WholeNumber(min=1),
               help="How often a session is taken on each side, where the model is asked.")  # fmt: skip
 @click.option("--budget", type=click.FloatRange(min=0), metavar="USD", help="How much the model calls may cost.")
 @click.option("--live-tools", is_flag=True, help="Run the tools; else they answer from the record.")

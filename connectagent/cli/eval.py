@@ -53,7 +53,7 @@ _LONGEST = 40  # of a prompt that is the id of its case
 @click.option("--min-score", metavar="S", type=click.FloatRange(0, 1), help="The mean that each check needs. [1]")
 @click.option("-o", "--output", metavar="FILE", help="Write the results there, as JSON.")
 @click.option("--junit", "xml", metavar="FILE", help="Write them there in JUnit's form, for a CI server.")
-@click.option("--name", metavar="NAME", help="Of records to go on with. [the name of CASES and what the agent is]")
+@click.option("--name", metavar="NAME", help="Go on with records of this name. [that of CASES and what the agent is]")
 @prompts.many_options
 @script.agent_options
 def eval(path: str, cases: str, files: tuple[str, ...], variants: tuple[str, ...], **options: Any) -> None:

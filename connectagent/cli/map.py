@@ -28,7 +28,7 @@ MOST_FAILURES = 5  # that are listed at the end
 @click.argument("path", metavar="SCRIPT")
 @click.argument("prompts", metavar="PROMPTS")
 @click.option("-o", "--output", metavar="FILE", help="Write the results there, a line of JSON each; else to stdout.")
-@click.option("--name", metavar="NAME", help="Of this run, whose records are its state. [the name of PROMPTS]")
+@click.option("--name", metavar="NAME", help="The name of the run; its records are its state. [the name of PROMPTS]")
 @prompts_of.many_options
 @script.agent_options
 def map(

@@ -80,7 +80,7 @@ def test_the_turn_goes_its_way(no_network):
 
 @click.command(short_help="Write a new plugin: a package with tests that pass.")
 @click.argument("name")
-@click.option("--hooks", default="after_tools", show_default=True, help="The hooks to begin with, by commas.")
+@click.option("--hooks", metavar="NAMES", default="after_tools", show_default=True, help="Its first hooks, by commas.")
 def new(name: str, hooks: str) -> None:
     """Write a new package, connectagent-NAME, into the current folder: pyproject, package, README and tests."""
     name = re.sub(r"[-_.]+", "-", name).lower().removeprefix("connectagent-")

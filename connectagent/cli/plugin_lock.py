@@ -40,7 +40,7 @@ def lock(
     """Write the plugins of the agent of SCRIPT, or of a plain agent, into a file: versions, options, hooks, order.
 
     Each has its version, a hash of its source, its options with secrets masked, its hooks, and what it was seen to
-    change in the project's records of that agent, and what the file says of that already.
+    change, in the project's records of that agent or by what the file says already.
 
     Exit code: 0, 1 with --check where something differs, 2 wrong usage.
     """

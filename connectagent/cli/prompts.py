@@ -47,7 +47,7 @@ def many_options(function: Command) -> Command:
             "--max-usd", metavar="USD", type=click.FloatRange(min=0), help="Begin no more once this is spent."
         ),
         click.option(
-            "--max-failures", metavar="N", type=click.IntRange(min=0), help="Begin no more after more failures."
+            "--max-failures", metavar="N", type=click.IntRange(min=0), help="Begin no more when over N have failed."
         ),
         click.option(
             "--sample", metavar="N", type=click.IntRange(min=1), help="Take N of the prompts, always the same ones."
@@ -56,7 +56,7 @@ def many_options(function: Command) -> Command:
             "--prompt", "template", metavar="TEXT", help="The prompt, with {field} for the fields of each line."
         ),
         click.option(
-            "-j", "--concurrency", metavar="N", type=click.IntRange(1), default=16, help="At the same time. [16]"
+            "-j", "--concurrency", metavar="N", type=click.IntRange(1), default=16, help="How many run at once. [16]"
         ),
     ):
         function = option(function)

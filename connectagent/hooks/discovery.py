@@ -41,7 +41,7 @@ from connectagent.hooks.left_out import (
     leaves_out,
 )
 from connectagent.hooks.markers import marked_members, marks_of
-from connectagent.hooks.options import Configured, configured, made_with
+from connectagent.hooks.options import Configured, OwnPlugin, configured, made_with
 from connectagent.hooks.sources import all_options
 from connectagent.hooks.specs import HOOKS
 from connectagent.settings import SHADOW, check_file, looking_once, named_plugins, overrides, setting
@@ -305,7 +305,7 @@ def _begins(model: str, prefix: str) -> bool:
 def _flat(things: Any) -> Iterator[Any]:
     if (one := configured(things)) is not None:
         yield _read(one)
-    elif isinstance(things, (list, tuple)):
+    elif isinstance(things, (list, tuple)) and not isinstance(things, OwnPlugin):
         for thing in things:
             yield from _flat(thing)
     elif things is not None:
@@ -322,6 +322,8 @@ def handlers_of(thing: Any, plugin: str | None = None, *, builtin: bool = False)
         if one.name.endswith(".py"):
             raise PluginError(f"{one.name!r} is a file, and takes no options: a class of an installed plugin has some")
         yield from _handlers_of_installed(find(one.name), one.options)
+    elif isinstance(thing, OwnPlugin):
+        yield from handlers_of(thing.plugin, thing.name, builtin=True)
     elif isinstance(thing, (list, tuple)):
         for item in thing:
             yield from handlers_of(item, plugin, builtin=builtin)

@@ -32,6 +32,20 @@ class Configured(NamedTuple):
     options: Mapping[str, Any]
 
 
+class OwnPlugin(NamedTuple):
+    """A plugin of the package's own among those that agents are given, such as the gate of a batch.
+
+    It changes nothing in the session, and is not among the plugins that records and reports list.
+
+    Args:
+        name: its name.
+        plugin: the object.
+    """
+
+    name: str
+    plugin: Any
+
+
 def configured(item: Any) -> Configured | None:
     """An item of a list of plugins as a name with options; None for other items, lists of two plugins among them.
 

@@ -367,7 +367,7 @@ def register_chat_commands(agent: AgentAPI) -> dict[str, Callable[[str], Any]]:
         agent: the agent of the chat.
 
     Returns:
-        dict: from a command's name, without its slash, to a function that takes the text behind it. The first line of
+        dict: from a command's name, without its slash, to a function that takes the text after it. The first line of
             its docstring is its help, and what it returns is shown, if it is not None.
     """
     return {}

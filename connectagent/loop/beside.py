@@ -15,12 +15,12 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import TraceEntry
-from connectagent.errors import INTERRUPTS, Abandoned, Cancelled
+from connectagent.errors import INTERRUPTS, Abandoned
 from connectagent.frame import Frame
 from connectagent.session.readonly import BodySession
 from connectagent.session.snapshot import By
 from connectagent.session.state import copy_of, lasting, merge_change, state_change
-from connectagent.tools.awaiting import CALLER, STOPS, Stops, waiting
+from connectagent.tools.awaiting import CALLER, STOPS, Stops, interrupt, waiting
 from connectagent.tools.waits import hearing, next_of
 
 GRACE_S = 0.5  # the time in which cancelled async work has to end
@@ -71,7 +71,7 @@ class Beside:
         self._thread = threading.get_ident()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._asked: set[Job] = set()
-        self.interrupt: type[Any] = KeyboardInterrupt if CALLER.get() is None else Cancelled  # where bodies are cut
+        self.interrupt: type[Any] = interrupt()  # where bodies are cut
         self._lock = threading.Lock()
         self._closed = False
 

@@ -6,20 +6,25 @@ changed inside a step is a change of that step, as those of its handlers and too
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, takewhile
 from threading import get_ident
 from typing import Any
 
-from connectagent.data import BEHIND_ANSWER, TraceEntry
+from connectagent.data import BEHIND_ANSWER, Message, TraceEntry
 from connectagent.frame import handler_in_id
-from connectagent.session.journal import Journal, is_inside, only_says_stopped, place_of
-from connectagent.session.messages import end_of_round
+from connectagent.session.journal import BEGAN, Journal, is_inside, only_says_stopped, place_of, turns_in
+from connectagent.session.messages import place_of_result
 from connectagent.session.observers import is_by_observer
-from connectagent.session.state import copy_of
+from connectagent.session.state import clone, copy_of
 
 
 class BetweenSteps:
     """What was changed between the steps of a resumed turn, in order.
+
+    An index counts the messages as they were then. Some of those are gone in a resumed turn: the results of calls that
+    say that the turn stopped, and what handlers added that begin again. So the lines that made them are applied as
+    well, and undone behind the changes.
 
     Args:
         past: the lines of the turn.
@@ -31,37 +36,66 @@ class BetweenSteps:
     def __init__(self, past: Journal, turn: str, branch: str | None, conversation: Any) -> None:
         self._past, self._branch, self._conversation, self._thread = past, branch, conversation, get_ident()
         self._turn = turn
-        self._waiting: list[tuple[int, int, TraceEntry]] = []  # behind which line, and with how many results as below
+        # Each with the number of the line behind which it belongs, and whether it stays.
+        self._waiting: list[tuple[int, TraceEntry, bool]] = []
         self._find(turn)
         if conversation is not None and "/" not in turn:
-            self._defer_state()
+            self._begin_again()
 
     def _find(self, turn: str) -> None:
-        last: int | None = None
-        not_run = 0  # how many calls of the round had a result that says so, since the turn had stopped
-        places = (turn,) if "/" in turn else (turn, None)  # None: when a root turn was resumed
+        last = -1
+        leg: list[tuple[int, TraceEntry, bool]] = []  # since the turn was resumed
+        void = _void_if_resumed(self._past) if any(map(_is_placed, self._past.lines)) else None
         for number, line in enumerate(self._past.lines):
-            if line.get("at") in places and line.get("branch") == self._branch and is_by_observer(line):
-                if last is not None and number not in self._past.void:
-                    self._waiting.append((last, not_run, line))
-            elif is_inside(place_of(line), turn) and (last is not None or line.get("type") == "user_input"):
+            what = self._what(line, turn)
+            if last < 0 and line.get("type") != "user_input":  # the turn had not begun
+                continue
+            if what == "resumed":
+                self._wait_for(leg)
+                leg = [(last, line, False)]
+            elif what == "between" and number not in self._past.void:
+                leg.append((last, line, True))
+            elif what == "inside":
                 last = number
-                stops = line.get("type") in ("paused", "error")
-                not_run = not_run + 1 if only_says_stopped(line) else not_run if stops else 0
+                if line.get("type") == BEGAN:  # the turn had not stopped
+                    leg = [one for one in leg if not _is_result(one[1])]
+                if void is not None and self._is_gone(line, number in void):
+                    leg.append((last, line, False))
+        self._wait_for(leg)
 
-    def _defer_state(self) -> None:
-        """Defer what was changed in the state just now, as the root turn was resumed, until it has come to its end."""
-        session, changes = self._conversation.session, list[TraceEntry]()
-        for entry in reversed(session["trace"]):
-            if entry.get("type") == "resumed" or "at" in entry:
-                break
-            changes += [entry] if entry.get("type") == "state_delta" and is_by_observer(entry) else []
-        if changes:
-            before = self._conversation.state_before
+    def _what(self, line: TraceEntry, turn: str) -> str:
+        """What a line is for a turn; "" for nothing."""
+        places = (turn,) if "/" in turn else (turn, None)  # None: when a root turn was resumed
+        if line.get("type") == "resumed":
+            return "resumed"
+        if line.get("at") in places and self._is_own(line) and is_by_observer(line):
+            return "between"
+        return "inside" if is_inside(place_of(line), turn) else ""
+
+    def _is_gone(self, line: TraceEntry, void: bool) -> bool:
+        """Whether a line changed messages in a way that a resumed turn does not have."""
+        return self._is_own(line) and (_is_result(line) or (void and line.get("type") in _MOVES))
+
+    def _is_own(self, line: TraceEntry) -> bool:
+        return line.get("branch") == self._branch
+
+    def _wait_for(self, leg: list[tuple[int, TraceEntry, bool]]) -> None:
+        """Take over what was found; all that came after what is gone now belongs to one place."""
+        stopped: int | None = None
+        for behind, line, stays in leg:
+            if not stays and line["type"] != "resumed" and stopped is None:
+                stopped = behind
+            self._waiting.append((behind if stopped is None else stopped, line, stays))
+
+    def _begin_again(self) -> None:
+        """Undo what was changed just now, as the root turn was resumed: it is applied when the turn has come there."""
+        lines = takewhile(lambda line: line.get("type") != "resumed", reversed(self._past.lines))
+        if any(map(is_by_observer, lines)):
+            session, (_, messages, state, _) = self._conversation.session, self._conversation.begun
+            session["messages"][:] = clone(messages)
             session["state"].clear()
-            session["state"].update(copy_of(before))
-            self._conversation.snapshot.copy["state"] = copy_of(before)
-            self._waiting += [(len(self._past.lines), 0, entry) for entry in reversed(changes)]
+            session["state"].update(copy_of(state))
+            self._conversation.snapshot.take()
 
     def has_failed(self, id: str) -> bool:
         """Whether a handler failed behind a model's answer and before its message, which the record may not have."""
@@ -93,6 +127,11 @@ class BetweenSteps:
         elif self._waiting and (begun := [self._past.began[id] for id in ids if id in self._past.began]):
             self._up_to(max(begun) - 1)
 
+    def until(self, id: str) -> None:
+        """Apply what was changed until an operation had ended."""
+        if self._waiting:
+            self._up_to(self._past.closed.get(id, 0) - 1)
+
     def behind(self, id: str) -> None:
         """Apply what was changed until an operation had ended, and right behind that."""
         if self._waiting:
@@ -101,22 +140,85 @@ class BetweenSteps:
     def behind_line(self, line: TraceEntry) -> None:
         """Apply what was changed until a line was written, and right behind it."""
         if self._waiting:
-            self._up_to(next(number for number, one in enumerate(self._past.lines) if one is line))
+            self._up_to(self._number(line))
+
+    def among(self, changes: Iterable[TraceEntry]) -> Iterator[TraceEntry]:
+        """The changes in a step, each as soon as what was changed before it between steps is applied."""
+        for change in changes:
+            if self._waiting:
+                self._up_to(self._number(change) - 1)
+            yield change
+
+    def _number(self, line: TraceEntry) -> int:
+        return next(number for number, one in enumerate(self._past.lines) if one is line)
 
     def _up_to(self, number: int) -> None:
-        while self._waiting and self._waiting[0][0] <= number:
-            _, not_run, change = self._waiting.pop(0)
-            self._apply(change, not_run)
+        due = sum(behind <= number for behind, _, _ in self._waiting)
+        lines, self._waiting = self._waiting[:due], self._waiting[due:]
+        undo: list[Callable[[], None]] = []
+        for _, line, stays in lines:
+            if stays:
+                self._conversation.reapply([line])
+            elif line["type"] == "resumed":
+                _undo(undo)
+            else:
+                undo += self._place(line)
+        _undo(undo)
 
-    def _apply(self, change: TraceEntry, not_run: int) -> None:
-        """Apply a change; `not_run`: how many results stood behind those that are there now."""
-        if not_run and "index" in change:
-            messages, index = self._conversation.session["messages"], change["index"]
-            behind = end_of_round(messages)
-            if behind <= index < behind + not_run and change["type"] != "message":
-                return
-            change = {**change, "index": index - not_run if index >= behind + not_run else min(index, behind)}
-        self._conversation.reapply([change])
+    def _place(self, line: TraceEntry) -> list[Callable[[], None]]:
+        """Apply a line whose message is gone in the resumed turn; what undoes it."""
+        snapshot, messages = self._conversation.snapshot, self._conversation.session["messages"]
+        index: int | None = line.get("index")
+        if line["type"] == "mended":  # as it will be again
+            self._conversation.mend(silently=True)
+            return []
+        if line["type"] == "message_removed" and index is not None and index < len(messages):
+            message, before = messages[index], messages[:index]
+            snapshot.remove(index)
+            return [lambda: snapshot.insert(message, _behind(before, messages))]
+        if line["type"] == "message":
+            message = clone(line["message"])
+        else:
+            id = str(line.get("call_id"))
+            index, there = place_of_result(messages, id)
+            message = {"role": "tool", "tool_call_id": id, "content": line.get("result") or ""}
+            index = index if there is None else None
+        if index is None:
+            return []
+        snapshot.insert(message, index)
+        if line.get("unsettled"):  # it is the result of the call
+            return []
+        return [lambda: snapshot.remove_one(message)]
+
+
+_MOVES = ("message", "message_removed", "mended")  # the types of lines that change what an index means
+
+
+def _is_placed(line: TraceEntry) -> bool:
+    """Whether an observer changed messages."""
+    return "index" in line and is_by_observer(line)
+
+
+def _is_result(line: TraceEntry) -> bool:
+    """Whether an entry put a result into the conversation because the turn stopped."""
+    return only_says_stopped(line) or (line.get("type") == "tool_execution" and line.get("unsettled") is True)
+
+
+def _void_if_resumed(past: Journal) -> set[int]:
+    """The numbers of the lines that no longer count once all that did not end has begun again."""
+    again = [id for id in past.began if id not in turns_in(id) and (id not in past.closed or past.is_open(id))]
+    return Journal([*past.lines, *({"type": BEGAN, "id": id} for id in again)]).void
+
+
+def _undo(steps: list[Callable[[], None]]) -> None:
+    while steps:
+        steps.pop()()
+
+
+def _behind(before: list[Message], messages: list[Message]) -> int:
+    """The index behind the last of some messages that is still there."""
+    known = {id(message) for message in before}
+    return max((index + 1 for index, message in enumerate(messages) if id(message) in known), default=0)
 
 
 def until_passed(past: Journal, hook: str, passed: list[list[Any]], changes: list[TraceEntry]) -> list[TraceEntry]:

@@ -79,6 +79,7 @@ class Operations:
         self.between.before(id)
         if (line := self.past.closing(id, self.id)) is not None:
             self.reapply(id)
+            self.between.until(id)
         return line
 
     def opens(self, id: str) -> None:
@@ -96,7 +97,7 @@ class Operations:
         changes = self.past.changes(id, self.id, self.branch)
         if passed is not None:  # the others begin again, and look up what they asked for
             changes = until_passed(self.past, id, passed, changes)
-        self.conversation.reapply(changes)
+        self.conversation.reapply(self.between.among(changes))
         return changes
 
     def has_changes(self, id: str) -> bool:

@@ -121,6 +121,7 @@ class Round:
             try:
                 if (past := self._turn.past) is not None:
                     past.closing(f"{run.id}/tool1", self._turn.id)  # the turn has reached it now
+                    self._turn.between.until(f"{run.id}/tool1")
                 self._contexts[id(run)].run(self._pending, run, run.settle)
             except BaseException as error:
                 run.stopped(error)

@@ -17,6 +17,7 @@ from connectagent.loop.model_call import MAX_RETRIES
 from connectagent.loop.tool_attempt import ToolAttempt
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import TOOL_ENDED
+from connectagent.session.messages import is_open
 from connectagent.session.raised import named_error
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
@@ -174,7 +175,8 @@ class ToolRun:
             conversation.place(self.call, self.entry)
             return
         if self._traced:
-            conversation.answer(self.call, self.entry["result"])
+            if is_open(conversation.session["messages"], self.call.id):
+                conversation.answer(self.call, self.entry["result"])
             turn.between.behind(f"{self.id}/tool1")
         else:
             self.entry["id"] = f"{self.id}/tool1"

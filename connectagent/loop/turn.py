@@ -24,6 +24,7 @@ from connectagent.session.observers import is_by_observer
 from connectagent.session.snapshot import as_data
 from connectagent.session.state import clone
 from connectagent.session.usage import Spent, spent_in, time_in
+from connectagent.tools.awaiting import interrupt
 
 
 class Turn(Operations):
@@ -213,9 +214,15 @@ class Turn(Operations):
         return Ending(result, "max_iterations", {"plugin": "connectagent"})
 
     def last_words(self) -> Ending:
-        """The ending of a turn that was ended; its result is in the conversation too."""
+        """The ending of a turn that was ended; its result is in the conversation too.
+
+        Raises:
+            KeyboardInterrupt, Cancelled: it was stopped, so whoever asked for it gets no result of half a turn.
+        """
         ended = self.ended
         assert ended is not None
+        if ended is STOPPED:
+            raise interrupt()
         messages = self.conversation.session["messages"]
         last = messages[-1] if messages and messages[-1]["role"] == "assistant" else None
         if ended.result is None:
@@ -343,7 +350,7 @@ class Turn(Operations):
         super().end(ending, scope)
 
     def stop_inner(self) -> None:
-        """End the turns inside this one."""
+        """Interrupt the turns inside this one at their next step."""
         for turn in list(self.inner):
             turn.stop()
 
@@ -354,7 +361,7 @@ class Turn(Operations):
             self.root._errors[id_of(error)] = (error, whose)
 
     def stop(self) -> None:
-        """End this turn and its inner turns, after Ctrl-C."""
+        """Interrupt this turn and its inner turns at their next step, after Ctrl-C in a turn around them."""
         self.stopped = True
         self.ended = self.ended or STOPPED
         for turn in list(self.inner):

@@ -60,7 +60,7 @@ class Attempts:
         self._compute(True)
         if not self._made:
             return
-        answer = {"status": status, "retry_after_s": retry_after(headers)}
+        answer = {"status": status, "retry_after_s": retry_after(headers) if status >= 400 else None}
         self._made[-1].update(answer)
         here = frame.current()
         if not self._will_retry(status, answer["retry_after_s"], headers):

@@ -26,6 +26,7 @@ Kind = TypeVar("Kind", bound=History)
 
 STOPPED = ("paused", "error", "interrupted", "cancelled", None)
 """The statuses of turns that may go on; None where the process died."""
+_MESSAGES = ("message", "message_removed", "mended", "tool_execution")  # entries that add messages, or take some away
 
 
 @dataclass
@@ -143,9 +144,11 @@ def history_begun(record: dict[str, Any], whole: Callable[[Any], Any], kind: Cal
 
 
 def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any]) -> None:
-    """Apply a turn's entries that still count."""
+    """Apply a turn's entries that still count, and messages that counted until the turn was resumed."""
     void = void_entries(part)
-    entries = [whole(entry) for entry in own_entries(part.lines, agent) if id(entry) not in void]
+    own = [line for line in own_entries(part.lines, agent) if id(line) not in void or line.get("type") in _MESSAGES]
+    entries = [whole(line) for line in own]
+    history.passing.void |= {id(entry) for line, entry in zip(own, entries, strict=True) if id(line) in void}
     history.extend(entries, closed="status" in part.last or "messages" in part.last)
     settle(history, part, whole)
 
@@ -167,8 +170,7 @@ def settle(history: History, part: Part, whole: Callable[[Any], Any]) -> None:
 
 def void_entries(part: Part) -> set[int]:
     """The entries of a turn (by Python's id) that no longer count: their operation began again, or went on."""
-    journal = Journal(part.lines)
-    void = {id(journal.lines[number]) for number in journal.void}
+    void = {id(part.lines[number]) for number in Journal(part.lines).void}
     for item in part.items[:-1]:
         void |= {id(entry) for entry in item["lines"] if only_says_stopped(entry)}
     return void
@@ -189,8 +191,7 @@ def _joined(part: Part) -> dict[str, Any]:
     first, void = part.items[0], void_entries(part)
     trace = [entry for item in part.items for entry in item["trace"] if id(entry) not in void]
     turn = {**part.last, "input": first.get("input"), "trace": trace, "lines": part.lines}
-    sums = [_sums_of(item) for item in part.items]
-    for key, values in zip(("tokens", "cost"), zip(*sums, strict=True), strict=True):
+    for key, values in zip(("tokens", "cost"), zip(*map(_sums_of, part.items), strict=True), strict=True):
         turn[key] = None if None in values else sum(values)
     turn["duration_ms"] = round(sum(map(duration_of, part.items)))
     if "tools_called" in part.last:
@@ -285,10 +286,9 @@ def read_session(path: Path, at: tuple[int, int] | None = None, *, goes_on: bool
     for part in ended:
         _extend(history, part, record["agent"], clone)
     lines = _lines_of(parts)
-    trace = own_entries(lines, record["agent"])
     amend(own_entries(_lines_of(ended), record["agent"]))
-    session = RecordedSession(record, Recorded(history, trace), _inside(parts, opened), {}, opened, lines)
-    session.last = last.last if last is not None else {}
+    own = Recorded(history, own_entries(lines, record["agent"]))
+    session = RecordedSession(record, own, _inside(parts, opened), last.last if last else {}, opened, lines)
     session.messages = len(history.messages)
     session.paid = [line for item in items for line in item["lines"]]
     session.rewound = own_entries(session.paid, record["agent"])

@@ -60,8 +60,8 @@ class RecordedJournal(Journal):
             for id in [id for id in table if not self._is_believed(id)]:
                 self._forget(table, id)
 
-    def with_line(self, line: TraceEntry) -> RecordedJournal:
-        return RecordedJournal([*self.lines, line], self._record, self._is_own)
+    def with_lines(self, *lines: TraceEntry) -> RecordedJournal:
+        return RecordedJournal([*self.lines, *lines], self._record, self._is_own)
 
     def is_over(self, hook: str, turn: str) -> bool:
         return (self._is_believed(hook) or hook in self.parts) and super().is_over(hook, turn)

@@ -10,6 +10,7 @@ from io import BufferedReader
 from typing import Any
 
 from connectagent.errors import ConfigError, ConnectAgentError
+from connectagent.records.around import settle_around
 from connectagent.records.file import open_to_read, refuse_newer
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.records.messages import KEY, TurnMessages
@@ -84,6 +85,8 @@ def _tell_apart(data: dict[str, Any]) -> None:
         turn["lines"] = [line for line in turn["trace"] if isinstance(line, dict)]
         if len(turn["lines"]) < len(turn["trace"]):
             turn["unreadable"] = len(turn["trace"]) - len(turn["lines"])
+    settle_around(data["turns"])
+    for turn in data["turns"]:
         turn["trace"] = shown_lines(turn["lines"], data.get("agent"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import takewhile
 from typing import Any
 
 from connectagent.data import TraceEntry
@@ -31,9 +32,8 @@ class TurnItem:
     def resume(self, agent: Any, lines: list[TraceEntry]) -> None:
         """Go on with a turn that has these lines already."""
         self.resumed, self.iterations_before = True, iterations_in(agent, lines)
-        for line in reversed(lines):
-            if line.get("type") == "resumed":
-                break
+        last = max((number for number, line in enumerate(lines) if line.get("type") == "resumed"), default=len(lines))
+        for line in takewhile(lambda line: line.get("type") != "resumed", reversed(lines[:last])):
             self.stopped_before += line.get("branch") in (None, agent.name) and only_says_stopped(line)
 
     def count(self, agent: Any, entry: TraceEntry) -> None:

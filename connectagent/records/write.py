@@ -93,7 +93,6 @@ class MemoryLog:
                 self._lines += [line for line in lines if line.get("at") == turn.id]
             else:
                 self._lines += [dict(line) for line in turn.past.lines]
-                self._lines += lines[-1:] if lines and lines[-1].get("type") == "resumed" else []
 
     def append(self, line: TraceEntry) -> None:
         """Add a copy of one line; later changes of its entry are lines of their own."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
-from connectagent.session.messages import LEFT_OUT, mend, place_of_result, says_nothing, sendable
-from connectagent.session.observers import PROGRAM
+from connectagent.session.messages import LEFT_OUT, is_open, mend, place_of_result, says_nothing, sendable
+from connectagent.session.observers import PROGRAM, around_tool_at, is_by_observer
 from connectagent.session.prompt import Prompt, fresh_session, last_filled
 from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.state import (
@@ -71,7 +71,7 @@ class Conversation:
         for key, value in fresh_session(system_prompt).items():
             self.session.setdefault(key, value)
         first = clone(self.session["messages"]) if session is not None else None
-        self.beginning = (system_prompt, first, copy_of(self.session["state"]), self.session["turn"])
+        self.begun = self.beginning = (system_prompt, first, copy_of(self.session["state"]), self.session["turn"])
         self.announced, self.begins_behind = 0, len(self.session["trace"])
         self.snapshot = Snapshot(self.session)
         self.prompt = Prompt(system_prompt, strict=state is not None)
@@ -277,7 +277,7 @@ class Conversation:
     def _add(self, entry: TraceEntry) -> None:
         entry.setdefault("timestamp", time.time())
         if "id" not in entry and (place := self._around.place()) is not None:
-            entry["at"] = place
+            entry["at"] = around_tool_at(place) if entry.get("by") and is_by_observer(entry) else place
         for key, value in self.labels.items():
             entry.setdefault(key, value)
         if entry["type"] == "change":
@@ -364,19 +364,15 @@ class Conversation:
         waiting = iter(calls)
         try:
             for call in waiting:
-                if self._is_open(call):
+                if is_open(self.session["messages"], call.id):
                     self.answer(call, result)
                     entry = {"type": "tool_execution", "tool_name": call.name, "arguments": clone(call.arguments)}
                     entry |= {"call_id": call.id, "timing": 0.0, "iteration": self.session["iteration"]}
                     self.trace_quietly({**entry, "status": "skipped", "result": result})
         finally:  # after Ctrl-C in a handler of that entry: answer the others all the same
             for call in waiting:
-                if self._is_open(call):
+                if is_open(self.session["messages"], call.id):
                     self.answer(call, result)
-
-    def _is_open(self, call: ToolCall) -> bool:
-        index, there = place_of_result(self.session["messages"], call.id)
-        return there is None and index is not None
 
     def mend(self, request: LLMRequest | None = None, *, silently: bool = False) -> None:
         """Make the conversation valid for every provider, whatever was done to it."""

@@ -17,9 +17,10 @@ from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.lines import Change as Change
 from connectagent.session.lines import Line as Line
-from connectagent.session.lines import Messages, Said
+from connectagent.session.lines import Messages, Passing, Said
 from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.session.moments import Moment
+from connectagent.session.observers import is_by_observer
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone, merge_change
 
@@ -86,8 +87,9 @@ class History:
         self.round: Round | None = None
         self.touched = 0  # the lines before it are as they were at the last `moment()`
         self._moment: Moment[Said] = Moment([])
+        self.passing = Passing()
         self._begin: Line | None = None  # the message with which the turn began
-        self._state_before = dict(self.state)  # as it was when the turn began
+        self._state_before: dict[str, Any] | None = None  # as it was when the turn began, whose entries are applied
         for message in messages or ():
             self._insert(len(self.lines), _BEGINNING, message)
         if messages is None and system_prompt:
@@ -126,7 +128,10 @@ class History:
                 conversation yet, and stays in `answer`.
         """
         listed = list(entries)
+        self._state_before = None
         for number, entry in enumerate(listed):
+            if self._state_before is None and not is_by_observer(entry):  # the program's changes come before the turn
+                self._state_before = dict(self.state)
             self._apply(entry)
             if self.answer is not None and entry.get("type") == "llm_call" and self._follows(listed, number, closed):
                 self.take_answer()
@@ -194,12 +199,12 @@ class History:
             yield there if there == message else message
 
     def settle_state(self, change: dict[str, Any]) -> None:
-        """Take a turn's change of the state as it was written at its end.
+        """Take the change of the state, as it was written at its end, of the turn whose entries were applied last.
 
         The entries of parallel agents are in the order in which they finished, but their changes were merged in the
         order in which they were asked.
         """
-        self.state = dict(self._state_before)
+        self.state = dict(self.state if self._state_before is None else self._state_before)
         merge_change(self.state, change)
 
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
@@ -229,7 +234,6 @@ class History:
     def _on_user_input(self, entry: TraceEntry) -> None:
         self.turn, self.iteration = int(entry.get("turn") or self.turn + 1), 0
         self.answer = self.round = None
-        self._state_before = dict(self.state)
         self._insert(len(self.lines), {"user": "user"}, user_message(entry.get("content", entry.get("prompt", ""))))
         self._begin = self.lines[-1]
 
@@ -268,6 +272,9 @@ class History:
             by = {"plugin": "connectagent"} if not_run else {"tool": entry.get("tool_name")}
         self._result(entry["call_id"], entry.get("result"), by)
 
+    def _on_resumed(self, entry: TraceEntry) -> None:
+        self._touch(self.passing.leave(self.lines, self.entries))
+
     def _on_message(self, entry: TraceEntry) -> None:
         self._insert(entry["index"], entry.get("by") or {}, entry["message"])
 
@@ -275,7 +282,10 @@ class History:
         self._edit(entry["index"], entry.get("by") or {}, entry["message"])
 
     def _on_message_removed(self, entry: TraceEntry) -> None:
-        self._remove(entry["index"], entry.get("by") or {})
+        if id(entry) in self.passing.void:
+            self._touch(self.passing.remove(self.lines, entry["index"]))
+        else:
+            self._remove(entry["index"], entry.get("by") or {})
 
     def _on_mended(self, entry: TraceEntry) -> None:
         lines = {id(line.message): line for line in self.lines}

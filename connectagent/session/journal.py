@@ -109,9 +109,9 @@ class Journal:
             self._take(number, line)
         self._goes_on_from(len(self.lines))
 
-    def with_line(self, line: TraceEntry) -> Journal:
-        """The journal with one more line."""
-        return Journal([*self.lines, line])
+    def with_lines(self, *lines: TraceEntry) -> Journal:
+        """The journal with more lines."""
+        return Journal([*self.lines, *lines])
 
     def _take(self, number: int, line: TraceEntry) -> None:
         kind, id = line.get("type"), line.get("id")

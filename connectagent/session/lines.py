@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from connectagent.data import Message
+from connectagent.data import Message, TraceEntry
+from connectagent.session.journal import only_says_stopped
 from connectagent.session.snapshot import By
 
 
@@ -54,3 +55,42 @@ class Messages(Sequence[Message]):
 
     def __getitem__(self, index: Any) -> Any:
         return self._lines[index].message
+
+
+class Passing:
+    """What a turn changes in its messages until it is resumed, and what its resumed self does not have.
+
+    Attributes:
+        void: the entries (by Python's id) that do so, besides those which say that a call was not run.
+    """
+
+    def __init__(self) -> None:
+        self.void: set[int] = set()
+        self._removed: list[tuple[Line, list[Line]]] = []  # each with the lines before it
+
+    def remove(self, lines: list[Line], index: int) -> int:
+        """Take a line away until the turn is resumed; its index."""
+        self._removed.append((lines[index], lines[:index]))
+        del lines[index]
+        return index
+
+    def leave(self, lines: list[Line], entries: list[TraceEntry]) -> int:
+        """Undo it, as the turn is resumed; the index before which nothing has changed.
+
+        Args:
+            lines: the messages of the conversation.
+            entries: all entries, whose numbers the changes of lines hold.
+        """
+        first = len(lines)
+        while self._removed:
+            line, before = self._removed.pop()
+            known = {id(one) for one in before}
+            index = max((at + 1 for at, there in enumerate(lines) if id(there) in known), default=0)
+            lines.insert(index, line)
+            first = min(first, index)
+        for index in range(len(lines) - 1, -1, -1):
+            added = lines[index].changes[0].entry
+            if added >= 0 and (only_says_stopped(entries[added]) or id(entries[added]) in self.void):
+                del lines[index]
+                first = min(first, index)
+        return first

@@ -130,13 +130,12 @@ def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | No
     return index, None
 
 
-def end_of_round(messages: Sequence[Message]) -> int:
-    """The index behind the results of the last round of calls; of a conversation without one, its end."""
-    rounds = (index for index in range(len(messages) - 1, -1, -1) if messages[index].get("tool_calls"))
-    index = next(rounds, len(messages) - 1) + 1
-    while index < len(messages) and messages[index]["role"] == "tool":
-        index += 1
-    return index
+def is_open(messages: Sequence[Message], call_id: str) -> bool:
+    """Whether a call has no result, not even one that was moved elsewhere."""
+    index, there = place_of_result(messages, call_id)
+    if index is None or there is not None:
+        return False
+    return not any(message.get("tool_call_id") == call_id for message in messages[index:])
 
 
 def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from connectagent.data import TraceEntry
@@ -9,6 +10,7 @@ from connectagent.data import TraceEntry
 PROGRAM: dict[str, Any] = {"plugin": "(program)", "file": "?", "line": 0}  # by: the code that uses the agent
 OUTSIDE: dict[str, Any] = {"plugin": "(outside)", "file": "?", "line": 0}  # by: outside of any handler and tool
 _NOBODY = (PROGRAM["plugin"], OUTSIDE["plugin"])
+_TOOL = re.compile(r"/\d+/c\d+/tool\d+$")
 _HOOKS = ("on_trace", "on_text")  # what their handlers are told of is not told again
 
 
@@ -16,3 +18,8 @@ def is_by_observer(line: TraceEntry) -> bool:
     """Whether a change was made by the program, a handler that is told what happens, or a thread that was left."""
     by = line.get("by")  # in the record of a stranger, of any form
     return isinstance(by, dict) and (by.get("plugin") in _NOBODY or by.get("hook") in _HOOKS)
+
+
+def around_tool_at(place: str) -> str:
+    """The turn of a tool at a place: what observers change while it works is no change of the tool. Else the place."""
+    return _TOOL.sub("", place)

@@ -89,6 +89,12 @@ class Snapshot:
         self._replaced(index, index + 1, 0)
         self.valid = min(self.valid, index)
 
+    def remove_one(self, message: Message) -> None:
+        """Take a message out of the conversation, if it is there."""
+        index = next((index for index, one in enumerate(self.messages) if one is message), None)
+        if index is not None:
+            self.remove(index)
+
     def sync(self) -> None:
         """Copy what the loop changed, except messages and state, which have methods of their own."""
         copy, session = self.copy, self.session

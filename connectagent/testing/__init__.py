@@ -20,8 +20,8 @@ from connectagent.testing.bisection import Cause, Finding, bisect
 from connectagent.testing.network import NetworkRefused, no_network
 from connectagent.testing.plugin_tester.faults import Fault
 from connectagent.testing.plugin_tester.tester import AgentTester, Checked, PluginFaults
+from connectagent.testing.recorded_sessions import Recorded, Replayed, recording, replayed
 from connectagent.testing.recorder import HookCall, HookRecorder
-from connectagent.testing.replayed import Recorded, Replayed, recording, replayed
 from connectagent.testing.rules import conversation_problems
 from connectagent.testing.script import Request, ScriptedLLM, ScriptEnded, call
 from connectagent.testing.turn import Turn, crash_at, run_agent

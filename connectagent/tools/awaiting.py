@@ -8,6 +8,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+from connectagent.errors import Cancelled
+
 
 class Stops:
     """What cancels the coroutines of some code, for those who may not wait for its end.
@@ -46,6 +48,11 @@ CALLER: ContextVar[Any] = ContextVar("connectagent_caller", default=None)
 """The `loop.caller.Caller` that awaits the turn in which this code runs; None for turns that nobody awaits."""
 HERE: list[Callable[[], AbstractContextManager[None]]] = []
 """`blocking` of `tools.loops`, when that has been loaded: before, no coroutine of a tool has run."""
+
+
+def interrupt() -> type[BaseException]:
+    """What interrupts code that runs here: Ctrl-C, or whoever awaits the turn has cancelled it."""
+    return KeyboardInterrupt if CALLER.get() is None else Cancelled
 
 
 def waiting(work: Callable[[], Any], streams: Iterable[Any] = ()) -> Any:

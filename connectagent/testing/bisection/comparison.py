@@ -17,6 +17,7 @@ from connectagent.output.rows import many
 from connectagent.output.text import visible
 from connectagent.session.messages import text_of
 from connectagent.testing.bisection.case import BudgetSpent, Case, NoModel
+from connectagent.testing.bisection.chance import shown_p
 from connectagent.testing.bisection.trial import Arm, Outcome, Verdict, outcome_of
 from connectagent.testing.evals.checks import JUDGE
 from connectagent.testing.evals.checks import Verdict as Says
@@ -104,7 +105,7 @@ class Comparison:
         lines += [
             f"{self.what}: {shares[0]:.0%} before, {shares[1]:.0%} after, over {many(len(decided), 'session')}",
             f"better in {better}, worse in {worse}, the same in {len(differences) - better - worse}; "
-            f"p = {self.p:.3f} (sign test)",
+            f"{shown_p(self.p)} (sign test)",
             f"difference: {100 * sum(differences) / len(decided):+.1f} points, "
             f"between {100 * low:+.1f} and {100 * high:+.1f} in 95 of 100 samples of these sessions",
             f"decided from the record alone: {recorded} of {len(self.pairs)}",

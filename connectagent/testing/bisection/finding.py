@@ -9,7 +9,7 @@ from connectagent.errors import cut
 from connectagent.output.rows import many
 from connectagent.output.text import actor, visible
 from connectagent.testing.bisection.case import Place, Spent
-from connectagent.testing.bisection.chance import Rate, samples_needed
+from connectagent.testing.bisection.chance import Rate, samples_needed, shown_p
 
 CONFIRMED, CHANCE, PROMPT, GONE, UNKNOWN = "confirmed", "chance", "prompt", "gone", "cannot tell"
 
@@ -33,8 +33,7 @@ class Cause:
     def rates(self) -> str:
         if self.p == 0:
             return "always with it, never without it: no model has a part in it"
-        shown = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
-        return f"with it {self.with_}, without it {self.without} (fresh samples), {shown}"
+        return f"with it {self.with_}, without it {self.without} (fresh samples), {shown_p(self.p)}"
 
 
 @dataclass(slots=True)

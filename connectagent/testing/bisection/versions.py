@@ -19,7 +19,7 @@ from typing import Any
 from connectagent.errors import ConfigError, cut
 from connectagent.hooks.entry_points import find
 from connectagent.testing.bisection import finding as found
-from connectagent.testing.bisection.chance import ALPHA, Rate, by_chance
+from connectagent.testing.bisection.chance import ALPHA, Rate, by_chance, shown_p
 from connectagent.testing.bisection.finding import Finding
 
 INSTEAD = "CONNECTAGENT_BISECT_INSTEAD"  # in the environment of a run: a file, and the one to load in its place
@@ -171,10 +171,10 @@ class Search:
         p = by_chance(more, less) if more.of and less.of else 1.0
         finding.verdict = found.CONFIRMED if p < ALPHA else found.CHANCE
         finding.with_, finding.without = more, less
-        what, shown = self.versions.what, "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+        what = self.versions.what
         finding.versions = [
             f"last good: {what} {names[good]}",
-            f"first bad: {what} {names[bad]}  {more}, before it {less} (fresh samples), {shown}",
+            f"first bad: {what} {names[bad]}  {more}, before it {less} (fresh samples), {shown_p(p)}",
         ]
         return finding
 

@@ -20,7 +20,7 @@ from connectagent.session.snapshot import By
 from connectagent.settings import co_folder, override
 from connectagent.testing.plugin_tester.paths import FAIL, WORK, Path
 from connectagent.testing.plugin_tester.turns import Check, Run
-from connectagent.testing.replayed import replayed
+from connectagent.testing.recorded_sessions import replayed
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _A_DAY_APART = ("XXX+12", "XXX-12")  # in one of these time zones it is another day than here

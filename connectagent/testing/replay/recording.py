@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from connectagent.agents.resume import Decision
+from connectagent.agents.decisions import Decision
 from connectagent.data import Message, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import blob_folder, restored

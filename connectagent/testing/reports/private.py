@@ -11,7 +11,7 @@ from typing import Any
 
 from connectagent.errors import ConfigError
 from connectagent.output.masking import current
-from connectagent.testing.replayed import masking
+from connectagent.testing.recorded_sessions import masking
 
 HOME, PROJECT, USER, MACHINE, MASKED = "~", "<project>", "[user]", "[machine]", "[masked]"
 

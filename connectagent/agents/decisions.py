@@ -1,0 +1,150 @@
+"""A person's decision about what waits: which wait it is for, whether it fits, and its line in the record."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from connectagent.data import TraceEntry, Wait
+from connectagent.errors import ConfigError, Paused
+from connectagent.loop.operations import RESUMED
+from connectagent.loop.stored import as_stored
+from connectagent.session.journal import DECIDED, Journal
+
+
+class Decision(NamedTuple):
+    """A person's decision about one wait.
+
+    Args:
+        value: `{"approve": True}`, `{"reject": why}` or `{"answer": value}`; {} for nothing.
+        wait: the id of the wait; None where only one waits.
+        form: of the turn's result; None for text.
+    """
+
+    value: dict[str, Any]
+    wait: str | None
+    form: Any = None
+
+    @classmethod
+    def of(cls, approve: Any, reject: Any, answer: Any, wait: str | None) -> Decision:
+        """The decision in the arguments of `agent.resume()`.
+
+        Raises:
+            ConfigError: there are several.
+        """
+        if bool(approve) + (reject is not None) + (answer is not None) > 1:
+            raise ConfigError("give one of approve=True, reject='why' and answer=...")
+        if approve:
+            return cls({"approve": True}, approve if isinstance(approve, str) else wait)
+        name, given = ("reject", reject) if reject is not None else ("answer", answer)
+        if given is None:
+            return cls({}, wait)
+        if isinstance(given, dict) and len(given) == 1 and wait is None and "/wait:" in str(next(iter(given))):
+            wait, given = next(iter(given.items()))
+        return cls({name: given}, wait)
+
+
+def decided(journal: Journal, decision: Decision, status: str | None, fork: bool) -> TraceEntry | None:
+    """The line of a decision; None for no new decision.
+
+    Raises:
+        ConfigError: nothing waits, several wait and none is named, or the decision does not fit.
+    """
+    if not decision.value:
+        return None
+    if status != "paused":
+        stopped = f"the last turn's status is {status or 'cut off'!r}"
+        then = "; resume() without a decision goes on with it" if journal.lines else ""
+        raise ConfigError(f"nothing waits for a decision: {stopped}{then}")
+    if fork:
+        raise ConfigError("a fork cannot decide what waits in the original; resume the record itself")
+    waits = {id: journal.lines[number] for id, number in journal.waits.items()}
+    pending, id = [wait.id for wait in _shown(journal)], decision.wait
+    if id is None:
+        id = _only_one(journal)
+    if id not in waits:
+        raise ConfigError(f"nothing waits with the id {id!r}; what waits: {', '.join(pending) or 'nothing'}")
+    _fits(waits[id], decision)
+    if _is_known(journal, id, decision):
+        return None
+    return {"type": DECIDED, "id": id, **_as_data(decision), "by": RESUMED, "timestamp": time.time()}
+
+
+def is_given_again(journal: Journal, decision: Decision) -> bool:
+    """Whether a decision is given again, by its id or as the only one of the last pause, in a turn that had gone on.
+
+    Raises:
+        ConfigError: it was decided otherwise.
+    """
+    shown = _last_pause(journal).get("waits") or []
+    id = shown[0] if decision.wait is None and len(shown) == 1 else decision.wait
+    return bool(decision.value) and id is not None and _is_known(journal, id, decision)
+
+
+def _is_known(journal: Journal, id: str, decision: Decision) -> bool:
+    """Whether what waits was decided already.
+
+    Raises:
+        ConfigError: it was decided otherwise.
+    """
+    if id not in journal.decided:
+        return False
+    before = journal.lines[journal.decided[id]]
+    if any(before.get(key) != item for key, item in _as_data(decision).items()):
+        raise ConfigError(f"{id} was decided already, otherwise")
+    return True
+
+
+def _as_data(decision: Decision) -> dict[str, Any]:
+    """A decision in the form of a line."""
+    value = {"reject": decision.value.get("reject")} if "reject" in decision.value else dict(decision.value)
+    return {**value, "answer": as_stored(value["answer"])} if "answer" in value else value
+
+
+def _last_pause(journal: Journal) -> TraceEntry:
+    return next((line for line in reversed(journal.lines) if line.get("type") == "paused"), {})
+
+
+def _shown(journal: Journal) -> list[Wait]:
+    """The waits that the last pause listed, where they are still open; else all open ones."""
+    pending, listed = journal.pending(), _last_pause(journal).get("waits") or ()
+    return [wait for wait in pending if wait.id in listed] or pending
+
+
+def _only_one(journal: Journal) -> str:
+    """The id of the only wait.
+
+    Raises:
+        ConfigError: there is none that is recorded, or several.
+    """
+    if not journal.waits:
+        raise ConfigError("what waits is of an agent that is not recorded (log=False): first resume it undecided")
+    shown = _shown(journal)
+    if len(shown) != 1:
+        listed = "".join(f"\n  {wait.id}: {_text(wait)}" for wait in shown)
+        raise ConfigError(f"{len(shown)} calls wait; name the one that you decide, by its id:{listed}")
+    return shown[0].id
+
+
+def _text(wait: Wait) -> str:
+    call = wait.call or {}
+    return f"{wait.agent}: {call.get('name') or 'the model'} {call.get('arguments') or ''} ({wait.reason})"
+
+
+def _fits(wait: TraceEntry, decision: Decision) -> None:
+    from connectagent.data import LLMResponse
+
+    answer = decision.value.get("answer")
+    if wait.get("of") == "before_tools" and answer is not None:
+        raise ConfigError("a round that was paused by before_tools takes approve=True or reject='why'")
+    if wait.get("of") == "before_llm" and answer is not None and not isinstance(answer, (str, LLMResponse)):
+        raise ConfigError(f"the answer stands in for the model's: a str or an LLMResponse, not {answer!r}")
+
+
+def still_paused(journal: Journal, path: Path) -> Paused:
+    from connectagent.data import ToolCall
+
+    waits = _shown(journal)
+    call = _last_pause(journal).get("call")
+    return Paused(waits, path, ToolCall(call["id"], call["name"], call["arguments"]) if call else None)
