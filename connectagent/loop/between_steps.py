@@ -99,12 +99,14 @@ class BetweenSteps:
 
     def has_failed(self, id: str) -> bool:
         """Whether a handler failed behind a model's answer and before its message, which the record may not have."""
-        lines = self._past.lines
+        lines, turn = self._past.lines, self._turn
+        iteration = f"{turn}/{id[len(turn) + 1 :].partition('/')[0]}"
         for line in islice(lines, self._past.closed.get(id, len(lines)) + 1, None):
-            if line.get("type") == "llm_call" and str(line.get("id")).rsplit("/", 2)[0] == self._turn:
-                return False
-            if line.get("type") == "error" and line.get("at") == self._turn:
+            place = place_of(line)
+            if place == turn and line.get("type") == "error":
                 return (line.get("by") or {}).get("hook") in BEHIND_ANSWER
+            if place != turn and is_inside(place, turn) and not is_inside(place, f"{iteration}/after_llm"):
+                return False  # a later step: the message was there
         return False
 
     def everything(self) -> None:
