@@ -890,6 +890,28 @@ def test_what_a_turn_changed_ahead_of_its_input_is_in_the_state_of_the_record_on
     assert history_of(agent.record).state == other.state == {"turns": [1, 2]}
 
 
+def test_an_answer_that_was_placed_before_an_agent_inside_failed_is_there_once() -> None:
+    left = ["once"]
+
+    @after_llm
+    def judge() -> None:
+        if left:
+            raise ValueError(left.pop())
+
+    def made() -> list[Agent]:
+        other = Agent("b", llm=ScriptedLLM("End."), on_events=[judge], quiet=True)
+        script = ScriptedLLM(call("transfer_to_agent", agent_name="b"))
+        return [Agent("root", llm=script, sub_agents=[other], quiet=True), other]
+
+    first, other = made(), made()
+    with pytest.raises(ValueError, match="once"):
+        first[0].input("Hi")
+    assert first[0].resume(first[0].record) == other[0].resume(first[0].record) == "End."
+    for one, again in zip(first, other, strict=True):
+        assert again.session["messages"] == one.session["messages"]
+    assert [message["role"] for message in other[0].session["messages"]][:3] == ["user", "assistant", "tool"]
+
+
 def test_a_continue_is_kept_where_a_later_handler_was_interrupted_behind_a_call_of_its_own() -> None:
     asked: list[str] = []
 

@@ -15,7 +15,7 @@ from connectagent.data import BEHIND_ANSWER, Message, TraceEntry
 from connectagent.frame import handler_in_id
 from connectagent.session.journal import BEGAN, Journal, is_inside, only_says_stopped, place_of, turns_in
 from connectagent.session.messages import place_of_result
-from connectagent.session.observers import around_tool_at, is_by_observer
+from connectagent.session.observers import is_by_observer
 from connectagent.session.state import clone, copy_of
 
 
@@ -99,14 +99,15 @@ class BetweenSteps:
 
     def has_failed(self, id: str) -> bool:
         """Whether a handler failed behind a model's answer and before its message, which the record may not have."""
-        lines = self._past.lines
+        lines, turn = self._past.lines, self._turn
+        iteration = f"{turn}/{id[len(turn) + 1 :].partition('/')[0]}"
         for line in islice(lines, self._past.closed.get(id, len(lines)) + 1, None):
-            if line.get("type") == "llm_call" and str(line.get("id")).rsplit("/", 2)[0] == self._turn:
-                return False
-            if line.get("type") in (BEGAN, "tool_execution") and around_tool_at(place_of(line)) == self._turn:
-                return False  # of the answer's round: its message was there
-            if line.get("type") == "error" and line.get("at") == self._turn:
+            place, kind = place_of(line), line.get("type")
+            if place == turn and kind == "error":
                 return (line.get("by") or {}).get("hook") in BEHIND_ANSWER
+            goes_on = kind == "tool_execution" if place == turn else is_inside(place, turn)
+            if goes_on and not is_inside(place, f"{iteration}/after_llm"):
+                return False  # a later step: the message was there
         return False
 
     def everything(self) -> None:
