@@ -8,7 +8,20 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, Pause, Paused, Sequential, ToolCall, after_tools, before_each_tool, tool
+from connectagent import (
+    Agent,
+    LLMResponse,
+    Pause,
+    Paused,
+    Sequential,
+    ToolCall,
+    after_tools,
+    before_each_tool,
+    on_trace,
+    tool,
+)
+from connectagent.data import TraceEntry
+from connectagent.records.history import history_of
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -314,3 +327,34 @@ def test_names_of_plugins_are_escaped_in_places() -> None:
     Path("cut.yaml").write_text("".join(cut[: at + 1]))
     goes_on = Agent("a", [work], llm=ScriptedLLM("Done."), plugins=[Odd()], quiet=True)
     assert goes_on.resume("cut.yaml") == "Done."  # what the handler asked is not asked again
+
+
+def test_a_result_that_ctrl_c_kept_from_its_round_is_there_while_another_call_of_it_waits() -> None:
+    presses = ["once"]
+
+    @on_trace
+    def press(entry: TraceEntry) -> None:
+        if entry["type"] == "agent_turn" and entry.get("result") == "left is done" and presses:
+            presses.pop()
+            raise KeyboardInterrupt
+
+    def below(name: str) -> Agent:
+        llm = ScriptedLLM(call("work"), f"{name} is done")
+        return Agent(name, [work], llm=llm, on_events=[Guard("owner")], quiet=True, description="Works.")
+
+    asked = [ToolCall("l", "left", {"prompt": "Go"}), ToolCall("r", "right", {"prompt": "Go"})]
+    tools = [below("left"), below("right")]
+    root = Agent("root", tools, llm=ScriptedLLM(LLMResponse(None, asked), "End."), on_events=[press], quiet=True)
+    with pytest.raises(Paused) as paused:
+        root.input("Go")
+    record, (first, second) = paused.value.record, paused.value.waiting
+    with pytest.raises(KeyboardInterrupt):
+        root.resume(record, approve=first.id)
+    with pytest.raises(Paused):
+        root.resume(record)
+    results = [message["content"] for message in root.session["messages"] if message["role"] == "tool"]
+    assert results == ["left is done", "not run: the turn was paused"]
+    assert root.resume(record, approve=second.id) == "End."
+    messages = history_of(Path(str(record))).messages
+    assert messages == root.session["messages"]
+    assert [one["content"] for one in messages if one["role"] == "tool"] == ["left is done", "right is done"]

@@ -73,11 +73,12 @@ class ToolRun:
 
     def hold(self) -> None:
         """Show the result of the body while its round waits: the model reads it if the turn is given up."""
-        if "status" in self.entry and "id" not in self.entry:
+        if "status" in self.entry:
             result = self.entry["result"]
             self.turn.conversation.answer(self.call, result)
-            entry = {**new_entry(self.turn, self.call), "status": "skipped", "result": result}
-            self.turn.conversation.trace_quietly(entry)
+            if "id" not in self.entry:  # else it is in the trace
+                entry = {**new_entry(self.turn, self.call), "status": "skipped", "result": result}
+                self.turn.conversation.trace_quietly(entry)
 
     def stopped(self, error: BaseException) -> None:
         """Answer an interrupted call; note a waiting call in its `Waiting`."""
