@@ -863,6 +863,29 @@ def test_that_a_call_was_not_run_stays_in_the_session_when_a_later_turn_is_resum
     assert [message["role"] for message in messages].count("tool") == 1
 
 
+def test_a_message_that_was_mended_for_a_failed_model_call_is_in_the_session_of_the_record() -> None:
+    failures = ["the model"]
+
+    class Model:
+        model = "failing"
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            if failures:
+                raise ValueError(failures.pop())
+            return LLMResponse("Done.")
+
+    @after_user_input
+    def add(agent: Agent) -> None:
+        agent.session["messages"].append({"role": "assistant", "content": "Hm.", "tool_calls": []})
+
+    agent = Agent("a", llm=Model(), on_events=[add], quiet=True)
+    with pytest.raises(ValueError, match="the model"):
+        agent.input("Hi")
+    assert agent.record is not None and agent.resume(agent.record) == "Done."
+    assert [message["content"] for message in agent.session["messages"]] == ["Hi", "Hm.", "Done."]
+    assert history_of(agent.record).messages == agent.session["messages"]
+
+
 def test_what_a_turn_changed_ahead_of_its_input_is_in_the_state_of_the_record_once() -> None:
     fails = False
 

@@ -299,8 +299,10 @@ class History:
                 self._insert(len(self.lines), by, message)
             else:
                 self.lines.append(line)
-        for line in before:
-            if id(line.message) in lines:
+        for index, line in enumerate(before):
+            if id(line.message) in lines and id(entry) in self.passing.void:
+                self.passing.keep(line, before[:index])
+            elif id(line.message) in lines:
                 line.changes.append(self._change("removed", by, None))
                 self.removed.append(line)
 

@@ -70,9 +70,13 @@ class Passing:
 
     def remove(self, lines: list[Line], index: int) -> int:
         """Take a line away until the turn is resumed; its index."""
-        self._removed.append((lines[index], lines[:index]))
+        self.keep(lines[index], lines[:index])
         del lines[index]
         return index
+
+    def keep(self, line: Line, before: list[Line]) -> None:
+        """Keep a line that is away until the turn is resumed; `before`: the lines before it."""
+        self._removed.append((line, before))
 
     def leave(self, lines: list[Line], entries: list[TraceEntry], turn: int) -> int:
         """Undo it, as the turn is resumed; the index before which nothing has changed.

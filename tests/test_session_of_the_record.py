@@ -1,0 +1,109 @@
+"""Whatever handlers do, whoever reads the record has the session of the process, also after turns that went on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_conversation_property import MEAN, TURNS, Fault, Session, Turn, good
+
+from connectagent.records.history import history_of
+
+CASES = int(os.environ.get("SESSION_CASES", "25"))  # set it for a longer run
+# A result that a handler puts into an open round in place of the tool's, which is resumed.
+KNOWN = ("append_to_last_round",)
+
+
+def plain(value: Any) -> Any:
+    """A value as a record can have it; None for what it cannot."""
+    if isinstance(value, dict):
+        return {
+            plain(key if isinstance(key, str) else json.dumps(key, default=str)): plain(value[key]) for key in value
+        }
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, str):
+        return re.sub("[\ud800-\udfff]", "\ufffd", value)
+    return value if value is None or isinstance(value, bool | int) else None
+
+
+def sure(recorded: Any, value: Any) -> Any:
+    """A recorded value without what no record can have."""
+    if isinstance(value, dict) and isinstance(recorded, dict):
+        return {key: sure(recorded.get(key), value.get(key)) for key in {*recorded, *value}}
+    if isinstance(value, list) and isinstance(recorded, list) and len(value) == len(recorded):
+        return [sure(one, other) for one, other in zip(recorded, value, strict=True)]
+    return None if value is None else recorded
+
+
+def check(session: Session) -> None:
+    """The messages and the state are those of the record."""
+    current, record = session.agent.current_session, session.agent.record
+    if current is None or record is None or not record.exists():
+        return
+    history = history_of(record)
+    assert plain(history.messages) == plain(current["messages"])
+    state = plain({key: one for key, one in current["state"].items() if not str(key).startswith("temp:")})
+    assert sure(plain(history.state), state) == state
+
+
+def again(session: Session, turn: Turn, other: bool) -> Session:
+    """Resume a turn up to three times; by another agent, as in another process, or by the same."""
+    kept = [fault for fault in turn.faults if fault.place.startswith("around_turn")]  # its handlers run anew
+    for _ in range(3):
+        record, one = session.agent.record, session
+        if other:
+            session.agent.close()
+            one = Session(log=None)
+            one.llm.script = session.llm.script
+            if "good" in session.agent.tools:
+                one.agent.add_tool(good)
+        one.faults, session = kept, one
+        session.seen.clear()
+        ended = False
+        with contextlib.suppress(BaseException):
+            session.agent.resume(record)
+            ended = True
+        check(session)
+        if ended:
+            break
+    return session
+
+
+def relevant(faults: list[Fault]) -> list[Fault]:
+    around = any(fault.place.startswith("around_turn") for fault in faults)
+    return [one for one in faults if one.act not in KNOWN and not (around and one.place == "on_trace")]
+
+
+@settings(MEAN, max_examples=CASES, derandomize="SESSION_CASES" not in os.environ)
+@given(turns=st.lists(TURNS, min_size=1, max_size=2), others=st.lists(st.booleans(), min_size=2, max_size=2))
+def test_the_record_has_the_session_of_the_process(
+    turns: list[Turn], others: list[bool], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder: Path = tmp_path_factory.mktemp("co")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.setenv("CONNECTAGENT_DIR", str(folder))
+        session = Session(log=None)
+        for turn, other in zip(turns, others, strict=False):
+            faults = relevant(turn.faults)
+            session.faults, session.llm.script = faults, list(turn.rounds)
+            session.seen.clear()
+            ended = False
+            with contextlib.suppress(BaseException):
+                session.agent.input("Go.")
+                ended = True
+            check(session)
+            if not ended and session.agent.record is not None:
+                session = again(session, turn._replace(faults=faults), other)
+            session.faults, session.llm.script = [], []
+            session.good_turn()
+            check(session)
