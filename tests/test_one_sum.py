@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import forked
 import pytest
 import yaml
+from interrupted_writes import ctrl_c_after
 
 from connectagent import Agent, LLMResponse, Retry, TokenUsage, after_tools, around_llm, llm_do, on_complete, on_error
 from connectagent.builtin.console import Console
@@ -82,9 +82,7 @@ def run_session(prices: Prices, terminal: io.StringIO) -> Agent:
         judge = Agent("judge", llm=ScriptedLLM(prices.answer("Good.")), quiet=True, log=False)
         judge.input("Well?")
 
-    child = Agent(
-        "child", llm=ScriptedLLM(prices.failure(), prices.answer("Found.")), description="Finds.", quiet=True
-    )
+    child = Agent("child", llm=ScriptedLLM(prices.failure(), prices.answer("Found.")), description="Finds.", quiet=True)
     closer = Agent("closer", llm=ScriptedLLM(prices.answer("Closed."), prices.answer("Bye.")), quiet=True)
     own = ScriptedLLM(
         prices.failure(),
@@ -263,7 +261,6 @@ def test_what_a_tool_between_turns_asks_is_in_the_sums() -> None:
     assert listed["status"] == "answered"
 
 
-
 FAMILY = '''
 import glob, os, sys
 from connectagent import Agent, LLMResponse, TokenUsage, tool
@@ -341,22 +338,12 @@ def test_a_call_that_was_interrupted_may_have_cost_anything_whatever_a_handler_w
     assert [(one["tokens"], one["cost"]) for one in (listed, stats)] == [(7, None)] * 2
 
 
-def test_a_call_that_ctrl_c_kept_from_being_made_is_unknown_to_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-
-    def interrupted(fd: int, data: bytes) -> int:
-        written = write(fd, data)
-        if b'"began", "id": "T2/1/model1"' in bytes(data):
-            raise KeyboardInterrupt
-        return written
-
+def test_a_call_that_ctrl_c_kept_from_being_made_is_unknown_to_everybody() -> None:
     paid = LLMResponse("One.", usage=TokenUsage(3, 4, cost=0.5))
     agent = Agent("a", llm=ScriptedLLM(paid), quiet=True)
     agent.input("One")
-    monkeypatch.setattr(os, "write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ctrl_c_after(b'"began", "id": "T2/1/model1"'):
         agent.input("Two")
-    monkeypatch.setattr(os, "write", write)
     (listed,) = json.loads(told("log", "list", "--json"))
     other = Agent("a", llm=ScriptedLLM(paid), quiet=True)
     assert other.resume(agent.record) == "One."

@@ -26,6 +26,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from interrupted_writes import ctrl_c_after
 from record_agents import __file__ as helpers
 from record_agents import worker
 
@@ -646,23 +647,13 @@ def test_ctrl_c_at_any_moment_leaves_a_whole_record(folder: Path) -> None:
     assert {"interrupted", "answered"} <= {turn.get("status") for turn in turns}
 
 
-def test_ctrl_c_while_the_turns_end_is_written_leaves_no_record_locked(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-
-    def interrupted(fd: int, data: Any) -> int:
-        written = write(fd, data)
-        if b"  status: " in bytes(data):
-            raise KeyboardInterrupt
-        return written
-
+def test_ctrl_c_while_the_turns_end_is_written_leaves_no_record_locked() -> None:
     def made() -> Agent:
         return Agent("a", llm=ScriptedLLM("Done."), quiet=True)
 
     agent = made()
-    monkeypatch.setattr(os, "write", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), ctrl_c_after(b"  status: "):
         agent.input("Hi")
-    monkeypatch.setattr(os, "write", write)
     assert made().resume(agent.record) == "Done."
     assert agent.resume(agent.record) == "Done."
 

@@ -67,8 +67,8 @@ class ToolRun:
         """Place the result of the body, if the round ends before it is settled."""
         if "status" in self.entry and not self._traced:
             self.turn.conversation.answer(self.call, self.entry["result"])
-            is_open = self.entry["status"] == "interrupted" or self._waits_for_resume
-            place = {} if is_open else {"id": f"{self.id}/tool1", "unsettled": True}
+            runs_again = self.entry["status"] == "interrupted" or self._waits_for_resume
+            place = {} if runs_again else {"id": f"{self.id}/tool1", "unsettled": True}
             self.turn.conversation.trace_quietly({**self.entry, **place})
 
     def hold(self) -> None:

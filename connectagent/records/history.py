@@ -148,7 +148,7 @@ def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any
     void = void_entries(part)
     own = [line for line in own_entries(part.lines, agent) if id(line) not in void or line.get("type") in _MESSAGES]
     entries = [whole(line) for line in own]
-    history.passing.void |= {id(entry) for line, entry in zip(own, entries, strict=True) if id(line) in void}
+    history.until_resumed.void |= {id(entry) for line, entry in zip(own, entries, strict=True) if id(line) in void}
     history.extend(entries, closed="status" in part.last or "messages" in part.last)
     settle(history, part, whole)
 

@@ -17,7 +17,7 @@ from connectagent.errors import ConfigError
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.lines import Change as Change
 from connectagent.session.lines import Line as Line
-from connectagent.session.lines import Messages, Passing, Said
+from connectagent.session.lines import Messages, Said, UntilResumed
 from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
 from connectagent.session.moments import Moment
 from connectagent.session.observers import is_by_observer
@@ -87,7 +87,7 @@ class History:
         self.round: Round | None = None
         self.touched = 0  # the lines before it are as they were at the last `moment()`
         self._moment: Moment[Said] = Moment([])
-        self.passing = Passing()
+        self.until_resumed = UntilResumed()
         self._begin: Line | None = None  # the message with which the turn began
         self._state_before: dict[str, Any] | None = None  # as it was when the turn began, whose entries are applied
         for message in messages or ():
@@ -273,7 +273,7 @@ class History:
         self._result(entry["call_id"], entry.get("result"), by)
 
     def _on_resumed(self, entry: TraceEntry) -> None:
-        self._touch(self.passing.leave(self.lines, self.entries, self.turn))
+        self._touch(self.until_resumed.leave(self.lines, self.entries, self.turn))
 
     def _on_message(self, entry: TraceEntry) -> None:
         self._insert(entry["index"], entry.get("by") or {}, entry["message"])
@@ -282,8 +282,8 @@ class History:
         self._edit(entry["index"], entry.get("by") or {}, entry["message"])
 
     def _on_message_removed(self, entry: TraceEntry) -> None:
-        if id(entry) in self.passing.void:
-            self._touch(self.passing.remove(self.lines, entry["index"]))
+        if id(entry) in self.until_resumed.void:
+            self._touch(self.until_resumed.remove(self.lines, entry["index"]))
         else:
             self._remove(entry["index"], entry.get("by") or {})
 
@@ -300,8 +300,8 @@ class History:
             else:
                 self.lines.append(line)
         for index, line in enumerate(before):
-            if id(line.message) in lines and id(entry) in self.passing.void:
-                self.passing.keep(line, before[:index])
+            if id(line.message) in lines and id(entry) in self.until_resumed.void:
+                self.until_resumed.keep(line, before[:index])
             elif id(line.message) in lines:
                 line.changes.append(self._change("removed", by, None))
                 self.removed.append(line)

@@ -57,7 +57,7 @@ class Messages(Sequence[Message]):
         return self._lines[index].message
 
 
-class Passing:
+class UntilResumed:
     """What a turn changes in its messages until it is resumed, and what its resumed self does not have.
 
     Attributes:
