@@ -189,7 +189,9 @@ def on_complete(agent: AgentAPI, result: str, outcome: str) -> str | Continue | 
 def around_turn(agent: AgentAPI, prompt: str) -> Generator[None, Any, Any]:
     """The whole of a turn runs inside the handler's `yield`.
 
-    Fires: once per `input()`.
+    If the turn is resumed, what the handler changes then replaces what it had changed.
+
+    Fires: once per `input()`, and again when the turn is resumed.
 
     Args:
         agent: the agent.
