@@ -627,8 +627,8 @@ def test_a_bound_method_is_known_whenever_it_is_taken_from_its_object() -> None:
 
 def test_whoever_monitors_the_calls_of_hooks_counts_as_another_plugin() -> None:
     host = Agent("a", llm=ScriptedLLM(), log=False, quiet=True).hooks
-    assert not host.has_others("before_llm")
+    assert "before_llm" not in host.others
     undo = host.add_hookcall_monitoring(lambda *given: None, lambda *given: None)
-    assert host.has_others("before_llm")
+    assert "before_llm" in host.others
     undo()
-    assert not host.has_others("before_llm")
+    assert "before_llm" not in host.others

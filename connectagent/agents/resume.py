@@ -160,7 +160,7 @@ def _reason(fork: bool) -> str:
 
 def _goes_on(agent: Any, journal: Journal, turn: str, fork: bool) -> Journal:
     """Begin the handlers of `on_session` for an open turn, which runs them; what they change is the turn's."""
-    if agent.hooks.is_idle("on_session"):
+    if "on_session" not in agent.hooks.active:
         return journal
     id = f"{turn}/resumed{len(resumptions(journal, turn)) + 1}/on_session"
     line = {"type": BEGAN, "id": id, "reason": _reason(fork), "timestamp": time.time()}

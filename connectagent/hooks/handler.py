@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from connectagent.errors import HandlerError, did_you_mean
+from connectagent.errors import HandlerError, PluginError, did_you_mean
 from connectagent.hooks.specs import AROUND, CONTRACTS, PARAMETERS
 from connectagent.session.usage import Account
 
@@ -231,3 +231,29 @@ def who(handler: Handler) -> str:
     """A handler for errors: hook, name, file and line."""
     by = handler.by
     return f"{handler.hook} handler {by['handler']!r} ({by['file']}:{by['line']})"
+
+
+def tell_apart(listed: list[Handler]) -> None:
+    """Number handlers of the same name, such as methods of two objects: the log identifies handlers by name."""
+    taken: set[tuple[str, str, str]] = set()
+    for handler in listed:
+        name, number = handler.by["handler"], 1
+        while (key := (handler.hook, handler.plugin, handler.by["handler"])) in taken:
+            number += 1
+            handler.by["handler"] = f"{name}#{number}"
+        taken.add(key)
+
+
+def refuse_twice(listed: list[Handler]) -> None:
+    """Refuse handlers of which two are the same function for one hook.
+
+    Raises:
+        PluginError: there are such.
+    """
+    for index, handler in enumerate(listed):
+        for other in listed[:index]:
+            if handler.hook == other.hook and handler.function == other.function:
+                raise PluginError(
+                    f"{name_of(handler.function)!r} ({handler.by['file']}:{handler.by['line']}) is listed twice: "
+                    f"by {other.plugin!r} and by {handler.plugin!r}; list it once"
+                )

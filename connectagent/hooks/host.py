@@ -20,7 +20,7 @@ from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration
-from connectagent.hooks.handler import RESOURCE, Handler, name_of, who
+from connectagent.hooks.handler import RESOURCE, Handler, refuse_twice, tell_apart, who
 from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, OPTIONS, SPECS
 from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
@@ -37,11 +37,17 @@ class Host(pluggy.PluginManager):
 
     Args:
         boundary: runs each handler.
+
+    Attributes:
+        active: the hooks whose calls do something: they have handlers, or calls are monitored.
+        others: the hooks of these with handlers of plugins that are not built in, or all if calls are monitored.
     """
 
     def __init__(self, boundary: Boundary) -> None:
         super().__init__(PROJECT)
         self.boundary = boundary
+        self.active: set[str] = set()
+        self.others: set[str] = set()
         # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
         self._inner_hookexec = self._executor = cast(Any, Executor(boundary))
         super().add_hookspecs(NAMESPACE)
@@ -74,7 +80,7 @@ class Host(pluggy.PluginManager):
             PluginError: the same function is listed twice for one hook.
         """
         listed = list(handlers)
-        _refuse_twice(listed)
+        refuse_twice(listed)
         with self._arranging:
             self._arrange(listed, (*CONTRACTS, RESOURCE))
 
@@ -88,7 +94,7 @@ class Host(pluggy.PluginManager):
             PluginError: the same function is there already for that hook.
         """
         with self._arranging:
-            _refuse_twice([*self.loaded, *handlers])
+            refuse_twice([*self.loaded, *handlers])
             for hook in {handler.hook for handler in handlers}:
                 listed = list(self.handlers(hook))
                 for handler in handlers:
@@ -128,21 +134,22 @@ class Host(pluggy.PluginManager):
     def _arrange(self, listed: list[Handler], hooks: Iterable[str]) -> None:
         """Register handlers in a new order; the old registrations go last, so that no call misses a handler."""
         old = [one for one in self._registrations() if one.handler.hook in hooks]
-        _tell_apart(listed)
+        tell_apart(listed)
         for handler in reversed(listed):  # pluggy calls the last registered first
             self._register(handler)
         for registration in reversed(old):  # so that the rest keeps its order meanwhile
-            super().unregister(registration)
+            self.unregister(registration)
 
     def _register(self, handler: Handler) -> None:
         self.know(handler.hook)
         super().register(Registration(handler), f"{handler.plugin}:{handler.hook}:{next(self._numbers)}")
+        self._note(handler.hook)
 
     def _remove(self, handlers: Iterable[Handler]) -> None:
         with self._arranging:
             for registration in self._registrations():
                 if registration.handler in handlers:
-                    super().unregister(registration)
+                    self.unregister(registration)
 
     def _registrations(self) -> list[Registration]:
         return [plugin for _, plugin in super().list_name_plugin() if isinstance(plugin, Registration)]
@@ -172,8 +179,8 @@ class Host(pluggy.PluginManager):
         with self._arranging:
             if self.is_registered(plugin) or (name is not None and self.has_plugin(name)):
                 raise ValueError(f"plugin {known_as!r} is registered already: {plugin!r:.80}")
-            _refuse_twice([*self.loaded, *found])
-            _tell_apart([*self.loaded, *found])
+            refuse_twice([*self.loaded, *found])
+            tell_apart([*self.loaded, *found])
             for handler in reversed(found):
                 self._register(handler)
         return known_as
@@ -188,7 +195,9 @@ class Host(pluggy.PluginManager):
             ValueError: the plugin is not registered, or not under that name.
         """
         if isinstance(plugin, Registration):
-            return super().unregister(plugin, name)
+            super().unregister(plugin, name)
+            self._note(plugin.handler.hook)
+            return plugin
         with self._arranging:
             known_as = name if plugin is None else self.get_name(plugin)
             if known_as is None or (name is not None and name != known_as):
@@ -213,6 +222,8 @@ class Host(pluggy.PluginManager):
             if hasattr(member, f"{PROJECT}_spec") and name not in SPECS:
                 raise PluginError(f"hook {name!r} has no contract; define it with @connectagent.hookspec")
         super().add_hookspecs(module_or_class)
+        for name in vars(module_or_class).keys() & SPECS:
+            self._note(name)
 
     def list_name_plugin(self) -> list[tuple[str, Any]]:
         """The plugins with their names, and blocked names with None, as `get_plugin` gives them."""
@@ -255,15 +266,27 @@ class Host(pluggy.PluginManager):
         gone = [one for one in known if any(one is thing or _is_of(one.handler, thing) for thing in removed)]
         return super().subset_hook_caller(name, gone)
 
-    # -- calling a hook --------------------------------------------------------------------------
+    def add_hookcall_monitoring(self, before: Any, after: Any) -> Callable[[], None]:
+        """Call functions before and after each call of a hook, handlers or not; what undoes it."""
+        undo = super().add_hookcall_monitoring(before, after)
+        self._note(*vars(self.hook))
 
-    def has_others(self, *hooks: str) -> bool:
-        """Whether one of the hooks has handlers of plugins that are not built in, or calls are monitored."""
-        for hook in hooks:  # asked often: a generator would take longer than the answer
-            for one in getattr(self.hook, hook)._hookimpls:
-                if not one.plugin.handler.builtin:
-                    return True
-        return self._inner_hookexec is not self._executor
+        def stop() -> None:
+            undo()
+            self._note(*vars(self.hook))
+
+        return stop
+
+    def _note(self, *hooks: str) -> None:
+        """Note which of the hooks are active now: the loop asks it too often to look each time."""
+        monitored = self._inner_hookexec is not self._executor
+        for hook in hooks:
+            found = getattr(self.hook, hook)._hookimpls
+            (self.active.add if monitored or found else self.active.discard)(hook)
+            other = monitored or any(not one.plugin.handler.builtin for one in found)
+            (self.others.add if other else self.others.discard)(hook)
+
+    # -- calling a hook --------------------------------------------------------------------------
 
     def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
         """Call handlers by the hook's contract, without those in `over`; what the contract gives.
@@ -284,7 +307,7 @@ class Host(pluggy.PluginManager):
             but: handlers to leave out: those of `on_trace` do not get the entries that they cause.
             arguments: the hook's arguments.
         """
-        if self.is_idle(hook):
+        if hook not in self.active:
             return
         excluded = {id(by) for by in but}
         over = [[one.plugin, one.by["handler"]] for one in self.handlers(hook) if id(one.by) in excluded]
@@ -303,7 +326,7 @@ class Host(pluggy.PluginManager):
         **arguments: Any,
     ) -> Any:
         """Run an operation inside the hook's handlers, the first one outermost, without those in `over`."""
-        if self.is_idle(hook):
+        if hook not in self.active:
             return operation()
         return self.call(hook, HookCall(arguments, convert, operation=operation), over)
 
@@ -323,10 +346,6 @@ class Host(pluggy.PluginManager):
         """Whether a handler is marked `trylast`."""
         named = (one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] == [by["plugin"], by["handler"]])
         return any(one.opts.get("trylast") for one in named)
-
-    def is_idle(self, hook: str) -> bool:
-        """Whether a call would do nothing: no handler, and no monitoring."""
-        return not getattr(self.hook, hook)._hookimpls and self._inner_hookexec is self._executor
 
     def require(self, decision: HandlerValue, *kinds: type) -> None:
         """Refuse a value that the hook takes in other cases only.
@@ -365,24 +384,3 @@ def _has_hash(thing: Any) -> bool:
         hash(thing)
         return True
     return False
-
-
-def _tell_apart(listed: list[Handler]) -> None:
-    """Number handlers of the same name, such as methods of two objects: the log identifies handlers by name."""
-    taken: set[tuple[str, str, str]] = set()
-    for handler in listed:
-        name, number = handler.by["handler"], 1
-        while (key := (handler.hook, handler.plugin, handler.by["handler"])) in taken:
-            number += 1
-            handler.by["handler"] = f"{name}#{number}"
-        taken.add(key)
-
-
-def _refuse_twice(listed: list[Handler]) -> None:
-    for index, handler in enumerate(listed):
-        for other in listed[:index]:
-            if handler.hook == other.hook and handler.function == other.function:
-                raise PluginError(
-                    f"{name_of(handler.function)!r} ({handler.by['file']}:{handler.by['line']}) is listed twice: "
-                    f"by {other.plugin!r} and by {handler.plugin!r}; list it once"
-                )

@@ -46,7 +46,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
     agent, place = turn.agent, f"{turn.iteration}/"
     messages, tools = turn.conversation.session["messages"], agent.tools.schemas()
     request = LLMRequest(messages, tools, agent.llm.model, agent.call_options())
-    if turn.host.has_others(*_GIVEN):  # agents may share the schemas
+    if not turn.host.others.isdisjoint(_GIVEN):  # agents may share the schemas
         request.tools, request._tools_seen = own_tools(turn, tools), tools
     call = Call(turn, request, f"{turn.id}/{place[:-1]}")
     answer = turn.decide("before_llm", place, as_response, request=request)
@@ -239,7 +239,7 @@ class Attempt:
             self._lost()
             raise
         self._close(response, "success")
-        return as_response(response) if turn.host.has_others("around_llm") else response
+        return as_response(response) if "around_llm" in turn.host.others else response
 
     def _made(self, line: TraceEntry) -> LLMResponse | None:
         """The answer from the log; None if the log has an error."""
@@ -362,7 +362,7 @@ class Attempt:
     def _described(self, response: LLMResponse | None) -> dict[str, Any]:
         if response is None:
             return {}
-        if response is self._answer and self.own is not None and not self.turn.host.has_others("around_llm"):
+        if response is self._answer and self.own is not None and "around_llm" not in self.turn.host.others:
             return self.own  # no handler can have edited it
         return describe_answer(response)
 

@@ -168,7 +168,7 @@ class Operations:
 
     def first(self, hook: str, place: str, convert: Any, suffix: Any, over: Any, **given: Any) -> HookRun | None:
         """Like `decide`, but returns the run of the handlers."""
-        if self.host.is_idle(hook):
+        if hook not in self.host.active:
             return None
         call = HookCall({"agent": self.agent, **given})
         run = HookRun(hook, f"{place}{hook}{suffix}", call, *[convert] if convert else [])
@@ -189,7 +189,7 @@ class Operations:
         Args:
             last: an entry that stays the last of the trace for each of them.
         """
-        if self.host.is_idle(hook):
+        if hook not in self.host.active:
             return given[CONTRACTS[hook].chained], None
         call = HookCall({"agent": self.agent, **given}, convert)
         run = self._run_behind(last, HookRun(hook, place + hook, call))
@@ -197,7 +197,7 @@ class Operations:
 
     def notify(self, hook: str, place: str = "", last: TraceEntry | None = None, **given: Any) -> None:
         """Run the handlers of a hook; `last` as for `chain`."""
-        if not self.host.is_idle(hook):
+        if hook in self.host.active:
             self._run_behind(last, HookRun(hook, place + hook, HookCall({"agent": self.agent, **given})))
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
@@ -216,7 +216,7 @@ class Operations:
 
     def run_hook(self, run: HookRun) -> HookRun:
         """Run a hook's handlers as one operation, or look up its result."""
-        if not self.host.has_others(run.hook):  # only the package's own, which change nothing
+        if run.hook not in self.host.others:  # only the package's own, which change nothing
             return run.call(self.host, self.agent)
         run.id = id = f"{self.id}/{run.place}"
         if self.past is not None:

@@ -255,7 +255,7 @@ class _Batch:
         body.go.set()
         self._beside.wait(stack.over.is_set)
         stack.join()
-        if stack.error is None and turn.host.has_others("around_tool"):
+        if stack.error is None and "around_tool" in turn.host.others:
             by = {"hook": "around_tool", "tool": run.call.name}
             left = state_change(before, turn.state) if body.over else {}  # else no line stands before what they changed
             run.keep([*changes, {"by": by, **left}] if left else changes)

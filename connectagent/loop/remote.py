@@ -127,7 +127,7 @@ class _Host:
         """Run an operation in parallel, inside the hook's handlers, which run on the turn's own thread."""
         remote = self._remote
         host = remote.turn.host
-        if host.is_idle(hook):
+        if hook not in host.active:
             return operation()
         executor, handlers = host.halves(hook, over)
         if executor is None:
@@ -193,7 +193,7 @@ class _Boundary:
             run_apart(body, by, tool, arguments)
         except TimeoutError as raised:
             error = raised
-        if remote.turn.host.has_others("around_tool") and not body.beside.is_here:
+        if "around_tool" in remote.turn.host.others and not body.beside.is_here:
             if body.over:
                 self._write(here.id)
             body.is_back.set()

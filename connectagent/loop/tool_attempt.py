@@ -183,7 +183,7 @@ class ToolAttempt:
         turn, entry = self.turn, self.entry
         if turn.ended is not None:
             raise TurnEnded
-        handled = turn.host.has_others("around_tool")
+        handled = "around_tool" in turn.host.others
         if handled:  # they may have changed the call
             tool = self._tool()
         if tool is None:

@@ -142,7 +142,7 @@ class ToolRun:
             body: the parallel body; with handlers around it, the result is written in the order of the calls.
         """
         self.body()
-        if body is None or not self.turn.host.has_others("around_tool"):
+        if body is None or "around_tool" not in self.turn.host.others:
             self.keep([] if body is None else body.changes_as_data())
 
     def keep(self, changes: list[dict[str, Any]]) -> None:
@@ -273,6 +273,6 @@ def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
 
 def _decisions(turn: Turn, call: ToolCall, place: str) -> Decisions | None:
     """The decisions about a call; None if no handler could decide or change it."""
-    if turn.host.is_idle("before_each_tool") and not turn.host.has_others("around_tool", "on_error"):
+    if "before_each_tool" not in turn.host.active and turn.host.others.isdisjoint(("around_tool", "on_error")):
         return None
     return Decisions(call, place, partial(turn.host.is_last, "before_each_tool"))
