@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from connectagent.data import TraceEntry, Wait
 from connectagent.errors import ConfigError, Paused
-from connectagent.loop.operations import RESUMED
+from connectagent.loop.ending import RESUMED
 from connectagent.loop.stored import as_stored
 from connectagent.session.journal import DECIDED, Journal
 

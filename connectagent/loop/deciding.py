@@ -85,11 +85,11 @@ class Decisions:
 
     def _asked(self, turn: Any, place: str, suffix: str = "") -> HandlerValue | None:
         over = list(self._editors)
+        if "before_each_tool" not in turn.host.active:
+            return None
         for number in range(1, MAX_DECISIONS + 1):
             given: dict[str, Any] = {"tool_call": self._call}
             run = turn.first("before_each_tool", place, result_content, suffix, over, **given)
-            if run is None:
-                return None
             self._editors += run.editors(self._is_last)
             if run.by is not None or run.again is None:
                 return None if run.by is None else HandlerValue(run.value, run.by)

@@ -20,6 +20,7 @@ class Ending(NamedTuple):
     by: By
 
 
+RESUMED: By = {"plugin": "(resume)"}  # by: a person decided
 STOPPED = Ending(None, "ended", {"plugin": "(interrupt)"})  # by Ctrl-C: no decision, and gone when it is resumed
 
 

@@ -33,7 +33,7 @@ def _in_turn(turn: Any, asked: Any, hook: str, operation: Callable[[], Any] | No
         id = turn.key(asked, "hook", hook, [value for name, value in given.items() if name != "agent"])
         run = HookRun(hook, id.removeprefix(f"{turn.id}/"), HookCall(given, operation=operation))
         run.asked = True
-        return _result(turn.run_hook(run))
+        return _result(run.run(turn))
 
 
 def _result(run: HookRun) -> Any:

@@ -1,4 +1,4 @@
-"""One run of a hook's handlers: its progress and its result."""
+"""One run of a hook's handlers: its progress, its result, and its lines in the log."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from connectagent.data import Continue, ToolCall, TraceEntry
+from connectagent.data import Continue, ToolCall, TraceEntry, Wait
+from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
-from connectagent.loop.stored import as_stored, change_request, changed_request, edit_again, from_stored
-from connectagent.session.snapshot import By
+from connectagent.loop.divergence import finish
+from connectagent.loop.ending import RESUMED, STOPPED, Ending
+from connectagent.loop.stored import (
+    as_stored,
+    change_request,
+    changed_request,
+    edit_again,
+    from_stored,
+    hides_values,
+    input_digest,
+    no_values,
+)
+from connectagent.session.journal import CLOSED, HANDLERS, WAIT, Journal
+from connectagent.session.snapshot import By, as_data
 from connectagent.session.state import alike, copy_of
 
 
@@ -33,11 +46,10 @@ class HookRun:
     value: Any = None
     by: By | None = None
     again: list[list[Any]] | None = None
+    turn: Any = None  # the turn whose operation it is
 
-    def __init__(
-        self, hook: str, place: str, given: HookCall, convert: Callable[[Any], Any] = lambda value: value
-    ) -> None:
-        self.hook, self.place, self.given, self.convert = hook, place, given, convert
+    def __init__(self, hook: str, place: str, given: HookCall, convert: Callable[[Any], Any] | None = None) -> None:
+        self.hook, self.place, self.given, self.convert = hook, place, given, convert or _unchanged
         contract = CONTRACTS[hook]
         self.chained, self.kind = contract.chained, contract.kind
         self.asked = False  # whether a plugin fired it, so that its end is always written
@@ -46,6 +58,42 @@ class HookRun:
         self.passed: list[list[Any]] = []
         self._call = call_of(given) if hook == "before_each_tool" else None
         self._left: list[tuple[By, Any, bool]] = []  # by handler: the call afterwards, and whether it changed it
+
+    def run(self, turn: Any) -> HookRun:
+        """Run the handlers as one operation of a turn, or look up its result.
+
+        Raises:
+            ToolRejected, Waiting, Exception: as the handlers did.
+        """
+        self.turn = turn
+        if self.hook not in turn.host.others:  # only the package's own, which change nothing
+            return self.call(turn.host, turn.agent)
+        self.id = id = f"{turn.id}/{self.place}"
+        if turn.past is not None:
+            if self._looked_up():
+                return self
+            turn.between.everything()
+            self._begin_again(turn.past)
+        turn.runs[id] = self
+        ended = turn.ended
+        try:
+            with turn.inside(id):
+                self.call(turn.host, turn.agent)
+        except ToolRejected as rejection:
+            self._close(ended, rejected=str(rejection), by=turn.boundary.owner_of(rejection))
+            raise
+        except Pause as pause:
+            raise self._wait(pause) from None
+        except Waiting as waiting:
+            waiting.by, waiting.call = turn.boundary.owner_of(waiting) or {}, self.given.get("tool_call")
+            raise
+        except Exception as error:
+            self._fail(error)
+            raise
+        finally:
+            del turn.runs[id]
+        self._close(ended)
+        return self
 
     def ran(self, by: By, builtin: bool = False) -> None:
         """Note that a handler has run."""
@@ -125,7 +173,7 @@ class HookRun:
         return line
 
     def take(self, line: TraceEntry) -> None:
-        """Take the result from a line of `as_data`."""
+        """Take the result, and the ending of the turn, from a line."""
         self.again = line.get("again")
         if "request" in line:
             change_request(self.given["request"], line["request"])
@@ -135,6 +183,150 @@ class HookRun:
                 self.given[self.chained] = self.value
         if (more := line.get("more")) is not None:
             self.given.decided = HandlerValue(Continue(from_stored(more["prompt"])), more["by"])
+        if (ended := line.get("ended")) is not None:
+            self.turn.end_as(ended)
+
+    # -- its lines in the log --------------------------------------------------------------------
+
+    def _close(self, ended: Ending | None, **line: Any) -> None:
+        """Write what the handlers decided, or that they changed something; nothing if they only observed."""
+        turn = self.turn
+        if turn.past is not None and not line:
+            finish(turn, self.id, None if self.kind == "around" else self.passed[self.known :])
+        line = {**self.as_data(self.hook != "before_llm" or turn.has_changes(self.id)), **line}
+        if turn.ended is not ended:
+            line |= self._ending()
+        if line or self.asked or self.id in turn.touched:
+            self.begin()
+            turn.log.append({"type": CLOSED, "id": self.id, **line})
+
+    def _ending(self) -> dict[str, Any]:
+        """The ending of the turn in the form of a line; nothing where it goes on, or Ctrl-C has stopped it."""
+        turn = self.turn
+        return {} if turn.ended in (None, STOPPED) else {"ended": turn.ending_as_data()}
+
+    def begin(self) -> None:
+        """Write that the handlers begin, before the first line that one of them causes."""
+        if not self.begun:
+            self.begun = True
+            self.turn.began(self.id)
+
+    def _begin_again(self, past: Journal) -> None:
+        """Begin the handlers, or the rest of them, in a resumed turn."""
+        self.turn.opens(self.id)
+        if self.id in past.began:  # from here on the changes are void that handlers made which run again
+            self.begin()
+
+    def _fail(self, error: Exception) -> None:
+        """Write the error that ended the handlers, so that a resumed turn runs them again."""
+        self.begin()
+        line = {"error_type": type(error).__name__, "from": self.turn.failed(self.id, error), "open": True}
+        self.turn.log.append({"type": CLOSED, "id": self.id, **line})
+
+    def close_passed(self) -> None:
+        """Before a handler's first operation: write that the handlers before it need not run again."""
+        self.begin()
+        if self.last is None or self.written is self.last:
+            return
+        self.written = self.last
+        line = {**self.as_data(), **self._ending()}
+        self.turn.log.append({"type": HANDLERS, "id": self.id, "over": list(self.passed), **line})
+
+    def _wait(self, pause: Pause) -> Waiting:
+        """Write that a handler waits for a person."""
+        self.begin()
+        turn = self.turn
+        by = turn.boundary.owner_of(pause) or {}
+        call = self.given.get("tool_call")
+        shown = None if call is None else as_data(call)
+        line: TraceEntry = {"type": WAIT, "id": f"{self.id}/wait:{by.get('handler')}", "hook": self.id, "of": self.hook}
+        line |= {"agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
+        line |= {"digest": input_digest(shown and shown["arguments"])}
+        over = [*self.passed, [by.get("plugin"), by.get("handler")]]
+        turn.log.append({**line, "over": over, **self.as_data(), **self._ending()})
+        return Waiting([Wait(line["id"], line["agent"], shown, pause.reason, line["digest"], by)], call, by)
+
+    # -- what the log has of it ------------------------------------------------------------------
+
+    def _looked_up(self) -> bool:
+        """Take the result from the log; False if the handlers, or the rest of them, must run.
+
+        Raises:
+            ToolRejected, Waiting: as the handlers did.
+        """
+        turn, past, id = self.turn, self.turn.past, self.id
+        turn.between.before(id)
+        if (line := past.closing(id, turn.id)) is not None:
+            if self._is_lost(line):
+                return False
+            self.edit_again(turn.reapply(id))
+            self.take(line)
+            if "rejected" in line:
+                raise turn.rejection(line["rejected"], line.get("by") or RESUMED)
+            return True
+        part = past.lines[past.parts[id]] if id in past.parts else None
+        if past.is_over(id, turn.id):
+            self.edit_again(turn.reapply(id))
+            if part is not None and part["type"] == WAIT:  # the line of the decided call may come later
+                self.take(part)
+                self._decided(part)
+            return True
+        if part is None:
+            return False
+        self._require_values(part)
+        turn.opens(id)
+        self.passed = [list(one) for one in part.get("over") or ()]
+        self.over = [*self.over, *self.passed]
+        self.known = len(self.passed)
+        self.edit_again(turn.reapply(id, self.passed))
+        self.take(part)
+        return part["type"] == WAIT and self._decided(part)
+
+    def _is_lost(self, line: TraceEntry) -> bool:
+        """Whether handlers gave what a call that is to be made needs and no record has: a model, values of headers."""
+        value, place, past = line.get("value"), self.id.rpartition("/")[0], self.turn.past
+        if self.hook == "before_llm":
+            return hides_values(line) and past.needs_model(place, 1)
+        if self.hook != "on_error" or not isinstance(value, dict) or not value.get("given"):
+            return False
+        if not past.needs_model(place, self.given["attempt"] + 1):
+            return False
+        try:
+            self.turn.agent.create_llm(value["retry"]["model"])
+        except ConfigError:
+            return True
+        return False
+
+    def _require_values(self, part: TraceEntry) -> None:
+        """Raises `ConfigError` if handlers that do not run again gave what a call needs and no record has."""
+        approved = part["type"] != WAIT or self.turn.past.is_approved(part["id"])
+        if approved and self._is_lost(part):
+            raise ConfigError(no_values(self.id))
+
+    def _decided(self, part: TraceEntry) -> bool:
+        """Apply a person's decision in place of the waiting handler; whether it ends the hook."""
+        turn, past = self.turn, self.turn.past
+        if part["id"] not in past.decided:
+            waits = [one for one in past.pending() if one.id == part["id"]]
+            raise Waiting(waits, self.given.get("tool_call"), part.get("by"))
+        turn.require_shown(part, self.id, self.given.get("tool_call"))
+        decision = past.lines[past.decided[part["id"]]]
+        if "reject" in decision:
+            if self.hook == "before_llm":
+                self.value, self.by = self.convert(f"rejected: {decision['reject']}"), RESUMED
+                return True
+            raise turn.rejection(str(decision["reject"]))
+        if "answer" in decision:
+            self.value, self.by = self.convert(from_stored(decision["answer"])), RESUMED
+            return True
+        calls = [self.given["tool_call"]] if self.hook == "before_each_tool" else self.given.get("tool_calls") or ()
+        for call in calls:
+            call.approved = True
+        return False
+
+
+def _unchanged(value: Any) -> Any:
+    return value
 
 
 def _key(by: By) -> list[Any]:

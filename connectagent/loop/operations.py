@@ -8,20 +8,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import Log, ToolCall, TraceEntry, Wait
-from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
+from connectagent.data import Log, ToolCall, TraceEntry
+from connectagent.errors import ToolRejected
 from connectagent.frame import Frame, in_id
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.between_steps import NO_CHANGES, BetweenSteps, until_passed
-from connectagent.loop.divergence import expect, finish
-from connectagent.loop.ending import STOPPED, Ending
+from connectagent.loop.divergence import expect
+from connectagent.loop.ending import RESUMED, Ending
 from connectagent.loop.hook_run import HookRun
-from connectagent.loop.stored import from_stored, hides_values, input_digest, no_values
-from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
-from connectagent.session.snapshot import By, as_data, same
-
-RESUMED: By = {"plugin": "(resume)"}  # by: a person decided
+from connectagent.loop.stored import input_digest
+from connectagent.session.journal import BEGAN, Journal
+from connectagent.session.snapshot import By, same
 
 
 class Operations:
@@ -116,8 +114,7 @@ class Operations:
     def key(self, asked: Frame, kind: str, name: str, given: Any, key: str | None = None) -> str:
         """The place of an operation that a handler or tool asks for; a number distinguishes equal ones."""
         if asked.by is not None and (run := self.runs.get(asked.place)):
-            self._begin(run)
-            self._close_handlers(asked, run)
+            run.close_passed()
         digest = input_digest(given) if key is None else in_id(key)
         id = f"{asked.id}/{kind}:{in_id(name)}~{digest}"
         with self.root._guard:
@@ -163,18 +160,17 @@ class Operations:
             ToolRejected: a handler rejected the call or calls.
             Waiting: a handler waits for a person.
         """
-        run = self.first(hook, place, convert, suffix, over, **given)
-        return None if run is None or run.by is None else HandlerValue(run.value, run.by)
-
-    def first(self, hook: str, place: str, convert: Any, suffix: Any, over: Any, **given: Any) -> HookRun | None:
-        """Like `decide`, but returns the run of the handlers."""
         if hook not in self.host.active:
             return None
-        call = HookCall({"agent": self.agent, **given})
-        run = HookRun(hook, f"{place}{hook}{suffix}", call, *[convert] if convert else [])
+        run = self.first(hook, place, convert, suffix, over, **given)
+        return None if run.by is None else HandlerValue(run.value, run.by)
+
+    def first(self, hook: str, place: str, convert: Any, suffix: Any, over: Any, **given: Any) -> HookRun:
+        """Like `decide`, but returns the run of the handlers."""
+        run = HookRun(hook, f"{place}{hook}{suffix}", HookCall({"agent": self.agent, **given}), convert)
         if over:
             run.leave_out(over)
-        return self.run_hook(run)
+        return run.run(self)
 
     def chain(
         self,
@@ -184,21 +180,38 @@ class Operations:
         last: TraceEntry | None = None,
         **given: Any,
     ) -> tuple[Any, HandlerValue | None]:
-        """Let each handler of a hook see and replace a value; the value, and the last `Continue`.
-
-        Args:
-            last: an entry that stays the last of the trace for each of them.
-        """
+        """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
         if hook not in self.host.active:
             return given[CONTRACTS[hook].chained], None
         call = HookCall({"agent": self.agent, **given}, convert)
-        run = self._run_behind(last, HookRun(hook, place + hook, call))
-        return call[run.chained], call.decided
+        self.notify(hook, place, last, call)
+        return call[CONTRACTS[hook].chained], call.decided
 
-    def notify(self, hook: str, place: str = "", last: TraceEntry | None = None, **given: Any) -> None:
-        """Run the handlers of a hook; `last` as for `chain`."""
-        if hook in self.host.active:
-            self._run_behind(last, HookRun(hook, place + hook, HookCall({"agent": self.agent, **given})))
+    def notify(
+        self,
+        hook: str,
+        place: str = "",
+        last: TraceEntry | None = None,
+        call: HookCall | None = None,
+        **given: Any,
+    ) -> None:
+        """Run the handlers of a hook.
+
+        Args:
+            hook: the hook.
+            place: its place in the turn, with a `/` at the end.
+            last: an entry that stays the last of the trace for each of the handlers.
+            call: the arguments of the hook, in place of `given`.
+            given: the arguments without the agent.
+        """
+        if hook not in self.host.active:
+            return
+        run = HookRun(hook, place + hook, HookCall({"agent": self.agent, **given}) if call is None else call)
+        if last is None:
+            run.run(self)
+            return
+        with self.conversation.ending_with(last) as run.given.ready:
+            run.run(self)
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
         """Run the handlers of a hook; the rejection, if one of them refuses."""
@@ -207,158 +220,6 @@ class Operations:
         except ToolRejected as rejection:
             return rejection
         return None
-
-    def _run_behind(self, last: TraceEntry | None, run: HookRun) -> HookRun:
-        if last is None:
-            return self.run_hook(run)
-        with self.conversation.ending_with(last) as run.given.ready:
-            return self.run_hook(run)
-
-    def run_hook(self, run: HookRun) -> HookRun:
-        """Run a hook's handlers as one operation, or look up its result."""
-        if run.hook not in self.host.others:  # only the package's own, which change nothing
-            return run.call(self.host, self.agent)
-        run.id = id = f"{self.id}/{run.place}"
-        if self.past is not None:
-            if self._looked_up(run):
-                return run
-            self.between.everything()
-            self._begin_again(run, self.past)
-        self.runs[id] = run
-        ended = self.ended
-        try:
-            with self.inside(id):
-                run.call(self.host, self.agent)
-        except ToolRejected as rejection:
-            self._close(run, ended, rejected=str(rejection), by=self.boundary.owner_of(rejection))
-            raise
-        except Pause as pause:
-            raise self._wait(run, pause) from None
-        except Waiting as waiting:
-            waiting.by, waiting.call = self.boundary.owner_of(waiting) or {}, run.given.get("tool_call")
-            raise
-        except Exception as error:
-            self._fail(run, error)
-            raise
-        finally:
-            del self.runs[id]
-        self._close(run, ended)
-        return run
-
-    def _close(self, run: HookRun, ended: Ending | None, **line: Any) -> None:
-        """Write what the handlers decided, or that they changed something; nothing if they only observed."""
-        if self.past is not None and not line:
-            finish(self, run.id, None if run.kind == "around" else run.passed[run.known :])
-        line = {**run.as_data(run.hook != "before_llm" or self.has_changes(run.id)), **line}
-        if self.ended is not ended and self.ended not in (None, STOPPED):
-            line["ended"] = self.ending_as_data()
-        if line or run.asked or run.id in self.touched:
-            self._begin(run)
-            self.log.append({"type": CLOSED, "id": run.id, **line})
-
-    def _begin(self, run: HookRun) -> None:
-        """Write that a hook's handlers begin, before the first line that one of them causes.
-
-        Handlers that only observe cause none: the next line of their turn shows that they are over.
-        """
-        if not run.begun:
-            run.begun = True
-            self.began(run.id)
-
-    def _begin_again(self, run: HookRun, past: Journal) -> None:
-        """Begin a hook's handlers, or the rest of them, in a resumed turn."""
-        self.opens(run.id)
-        if run.id in past.began:  # from here on the changes are void that handlers made which run again
-            self._begin(run)
-
-    def _fail(self, run: HookRun, error: Exception) -> None:
-        """Write the error that ended the handlers, so that a resumed turn runs them again."""
-        self._begin(run)
-        line = {"error_type": type(error).__name__, "from": self.failed(run.id, error), "open": True}
-        self.log.append({"type": CLOSED, "id": run.id, **line})
-
-    def _close_handlers(self, asked: Frame, run: HookRun) -> None:
-        """Before a handler's first operation: write that the handlers before it need not run again."""
-        if run.last is None or run.written is run.last:
-            return
-        run.written = run.last
-        result = run.as_data() | ({"ended": self.ending_as_data()} if self.ended not in (None, STOPPED) else {})
-        self.log.append({"type": HANDLERS, "id": run.id, "over": list(run.passed), **result})
-
-    def _wait(self, run: HookRun, pause: Pause) -> Waiting:
-        """Write that a handler waits for a person."""
-        self._begin(run)
-        by = self.boundary.owner_of(pause) or {}
-        call = run.given.get("tool_call")
-        shown = None if call is None else as_data(call)
-        line: TraceEntry = {"type": WAIT, "id": f"{run.id}/wait:{by.get('handler')}", "hook": run.id, "of": run.hook}
-        line |= {"agent": self.agent.name, "call": shown, "reason": pause.reason, "by": by}
-        line |= {"digest": input_digest(shown and shown["arguments"])}
-        over = [*run.passed, [by.get("plugin"), by.get("handler")]]
-        ended = {"ended": self.ending_as_data()} if self.ended not in (None, STOPPED) else {}
-        self.log.append({**line, "over": over, **run.as_data(), **ended})
-        return Waiting([Wait(line["id"], line["agent"], shown, pause.reason, line["digest"], by)], call, by)
-
-    def _looked_up(self, run: HookRun) -> bool:
-        """Take the result of a hook's handlers from the log; False if they, or the rest of them, must run.
-
-        Raises:
-            ToolRejected, Waiting: as the handlers did.
-        """
-        past, id = self.past, run.id
-        assert past is not None
-        self.between.before(id)
-        if (line := past.closing(id, self.id)) is not None:
-            if self._is_lost(run, line):
-                return False
-            run.edit_again(self.reapply(id))
-            self._take(run, line)
-            if "rejected" in line:
-                raise self.rejection(line["rejected"], line.get("by") or RESUMED)
-            return True
-        part = past.lines[past.parts[id]] if id in past.parts else None
-        if past.is_over(id, self.id):
-            run.edit_again(self.reapply(id))
-            if part is not None and part["type"] == WAIT:  # the line of the decided call may come later
-                self._take(run, part)
-                self._decided(run, part)
-            return True
-        if part is None:
-            return False
-        self._require_values(run, part)
-        self.opens(id)
-        run.passed = [list(one) for one in part.get("over") or ()]
-        run.over = [*run.over, *run.passed]
-        run.known = len(run.passed)
-        run.edit_again(self.reapply(id, run.passed))
-        self._take(run, part)
-        return part["type"] == WAIT and self._decided(run, part)
-
-    def _is_lost(self, run: HookRun, line: TraceEntry) -> bool:
-        """Whether handlers gave what a call that is to be made needs and no record has: a model, values of headers."""
-        value, place, past = line.get("value"), run.id.rpartition("/")[0], self.past
-        if run.hook == "before_llm":
-            return past is not None and hides_values(line) and past.needs_model(place, 1)
-        if run.hook != "on_error" or not isinstance(value, dict) or not value.get("given"):
-            return False
-        if past is None or not past.needs_model(place, run.given["attempt"] + 1):
-            return False
-        try:
-            self.agent.create_llm(value["retry"]["model"])
-        except ConfigError:
-            return True
-        return False
-
-    def _require_values(self, run: HookRun, part: TraceEntry) -> None:
-        """Raises `ConfigError` if handlers that do not run again gave what a call needs and no record has."""
-        approved = part["type"] != WAIT or (self.past is not None and self.past.is_approved(part["id"]))
-        if approved and self._is_lost(run, part):
-            raise ConfigError(no_values(run.id))
-
-    def _take(self, run: HookRun, line: TraceEntry) -> None:
-        run.take(line)
-        if (ended := line.get("ended")) is not None:
-            self.end_as(ended)
 
     def rejection(self, reason: str, by: By = RESUMED) -> ToolRejected:
         """The rejection of a call that no handler made."""
@@ -372,28 +233,6 @@ class Operations:
         now = (call.name, call.arguments) if call is not None and is_here else None  # else it waits for an inner call
         if now is not None and not same(now, (shown.get("name"), shown.get("arguments"))):
             raise self.rejection("a person decided about another call than this one, so it was not run")
-
-    def _decided(self, run: HookRun, part: TraceEntry) -> bool:
-        """Apply a person's decision in place of the waiting handler; whether it ends the hook."""
-        past = self.past
-        assert past is not None
-        if part["id"] not in past.decided:
-            waits = [one for one in past.pending() if one.id == part["id"]]
-            raise Waiting(waits, run.given.get("tool_call"), part.get("by"))
-        self.require_shown(part, run.id, run.given.get("tool_call"))
-        decision = past.lines[past.decided[part["id"]]]
-        if "reject" in decision:
-            if run.hook == "before_llm":
-                run.value, run.by = run.convert(f"rejected: {decision['reject']}"), RESUMED
-                return True
-            raise self.rejection(str(decision["reject"]))
-        if "answer" in decision:
-            run.value, run.by = run.convert(from_stored(decision["answer"])), RESUMED
-            return True
-        calls = [run.given["tool_call"]] if run.hook == "before_each_tool" else run.given.get("tool_calls") or ()
-        for call in calls:
-            call.approved = True
-        return False
 
 
 id_of = id

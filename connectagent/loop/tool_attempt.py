@@ -13,8 +13,7 @@ from connectagent.loop.beside import RUNS_ON
 from connectagent.loop.call_entry import DATA, ENDED, IN_DOUBT, LACKS, LOST
 from connectagent.loop.described import outlined
 from connectagent.loop.divergence import finish
-from connectagent.loop.ending import STOPPED
-from connectagent.loop.operations import RESUMED
+from connectagent.loop.ending import RESUMED, STOPPED
 from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import LEFT, WAIT, Journal

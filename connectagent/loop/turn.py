@@ -323,7 +323,7 @@ class Turn(Operations):
         if (at := entry.get("at")) is not None:
             self.touched.add(at)
             if run := self.runs.get(at):
-                self._begin(run)
+                run.begin()
         self.log.append(self.conversation.snapshot.traced.copied(entry))
         for listener in self.listeners:
             listener.listen(self.agent, entry)
