@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from connectagent.data import LLMRequest, LLMResponse, Log, ToolCall, TraceEntry
+from connectagent.data import LLMRequest, LLMResponse, Log, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
 from connectagent.records.sent import schema_key
+from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.state import clone
 
 
@@ -24,7 +25,7 @@ def shown_call(call: ToolCall) -> dict[str, Any]:
 
 def describe_answer(response: LLMResponse) -> dict[str, Any]:
     """A model's answer in the form of a trace entry."""
-    answer = {"content": response.content, "tool_calls": [shown_call(call) for call in response.tool_calls or ()]}
+    answer = {"content": response.content, "tool_calls": list(map(shown_call, response.tool_calls or ()))}
     return {**answer, "provider_data": clone(response.provider_data)} if response.provider_data else answer
 
 
@@ -37,7 +38,7 @@ def model_entry(
         "provider_data": response.provider_data if response else None,
         "retries": response.retries if response else None,
     }
-    return {
+    entry: TraceEntry = {
         "type": "llm_call",
         "id": id,
         "model": (response.model if response else None) or request.model,
@@ -49,8 +50,11 @@ def model_entry(
         "content": response.content if response else None,
         "tool_calls": calls,
         "status": status,
-        **{key: value for key, value in more.items() if value},
     }
+    for key, value in more.items():
+        if value:
+            entry[key] = value
+    return entry
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
@@ -98,11 +102,32 @@ def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
         if key != "names" and (key not in before or value != before[key]):
             new[key] = value
     if new.get("tools"):
-        logged, tools = before.setdefault("schemas", []), []
+        logged, tools, added = before.setdefault("schemas", []), [], []
         for tool in new["tools"]:
-            tools.append(schema_key(tool) if tool in logged else tool)
+            is_logged = tool in logged
+            tools.append(schema_key(tool) if is_logged else tool)
+            if not is_logged:
+                added.append(tool)
         new["tools"] = tools
-        logged += clone([tool for tool in tools if not isinstance(tool, str)])
+        logged += clone(added)
     before.update(sent)
     before.pop("edited", None)
     return clone(new)  # type: ignore[no-any-return]
+
+
+def as_response(value: Any) -> LLMResponse:
+    """The answer of a model or handler, as a response whose calls can be answered.
+
+    Raises:
+        ProviderError: it is neither an LLMResponse nor a str.
+    """
+    if isinstance(value, str):
+        value = LLMResponse(value)
+    if not isinstance(value, LLMResponse):
+        problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
+        raise ProviderError(problem, kind="bad_response", provider="?")
+    if found := value_problem(value):
+        problem, usage = f"the model's answer cannot be used: {found}", value.usage
+        usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
+        raise ProviderError(problem, kind="bad_response", provider="?", usage=usage)
+    return tidy_calls(value)

@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Message, Retry, TokenUsage, TraceEntry
-from connectagent.errors import ProviderError, TurnEnded
+from connectagent.errors import TurnEnded
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.boundary import threads
 from connectagent.loop.described import (
+    as_response,
     describe_answer,
     describe_error,
     logged_before,
@@ -26,7 +27,6 @@ from connectagent.loop.stored import own_tools, sent_before, stored_response, wi
 from connectagent.loop.turn import Turn
 from connectagent.records.sent import difference, sent_digest
 from connectagent.session.journal import CLOSED
-from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.raised import model_error
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By, shown_options
@@ -59,16 +59,17 @@ def call_model(turn: Turn) -> LLMResponse | None:
         response, id = answer.value, f"{call.id}/model1"
         turn.conversation.answered(turn.between.has_failed(id))
         if turn.closing(id) is None:
-            calls = [shown_call(call) for call in response.tool_calls or ()]
+            calls = list(map(shown_call, response.tool_calls or ()))
             entry = {**model_entry(turn, id, request, response, "stand_in", calls), "usage": None, "by": answer.by}
             turn.conversation.trace({**entry, **turn.conversation.changed_by(answer.by)})
         else:
             turn.between.behind(id)
     if response is None:
         return None
-    final, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
-    if final is not response or turn.has_changes(f"{turn.id}/{place}after_llm"):  # handlers may leave anything
-        response = as_response(final)
+    if "after_llm" in turn.host.active or turn.past is not None:
+        final, _ = turn.chain("after_llm", place, as_response, request=request, response=response)
+        if final is not response or turn.has_changes(f"{turn.id}/{place}after_llm"):  # handlers may leave anything
+            response = as_response(final)
     return response
 
 
@@ -187,7 +188,21 @@ class Attempt:
         entry: its `llm_call` entry.
         own: the model's own answer or error in the form of a trace entry; None if the model was not asked.
         usage: the tokens that the model reported.
+        model, provider: the model that was asked.
+        options: what a handler changed.
+        digest: of all that was sent.
+        announced: how many trace entries there were when the request was sent.
     """
+
+    error: Exception | None = None
+    own: dict[str, Any] | None = None
+    _answer: LLMResponse | None = None  # the model's own
+    usage: TokenUsage | None = None
+    model: str | None = None
+    provider: str | None = None
+    options: dict[str, Any] | None = None
+    digest: str | None = None
+    announced = _since = 0  # older blames of handlers than `_since` do not count
 
     def __init__(self, call: Call, number: int, by: By | None) -> None:
         self.call, self.turn, self.request, self.number = call, call.turn, call.request, number
@@ -195,51 +210,45 @@ class Attempt:
         self.id = f"{call.id}/model{number}"
         # A call of a handler or tool is no part of the conversation.
         self.conversation = self.turn.conversation if call.asked is None else None
-        self.error: Exception | None = None
         self.entry: TraceEntry = {}
-        self.own: dict[str, Any] | None = None
-        self._answer: LLMResponse | None = None  # the model's own
-        self.usage: TokenUsage | None = None
-        self.model: str | None = None  # the model that was asked
-        self.provider: str | None = None
-        self.options: dict[str, Any] | None = None  # what a handler changed
-        self._since = 0  # older blames of handlers do not count
-        self.announced = 0  # how many trace entries there were when the request was sent
         self.sent: dict[str, Any] = {}
         self.before = logged_before(self.turn.log, self.conversation)
-        self.digest: str | None = None  # of all that was sent
         self.started, self._began = time.time(), time.perf_counter()
 
     def make(self) -> LLMResponse | None:
         """The answer; None if the attempt failed with `error`, or the turn ended before it."""
         turn, call = self.turn, self.call
-        if (line := turn.closing(self.id)) is not None:
+        if turn.past is not None and (line := turn.closing(self.id)) is not None:
             return self._made(line)
         if isinstance(call.llm, str):
             call.make_named(call.llm)
         turn.began(self.id)
         self._since = turn.boundary.blames
-        over = call.running("around_llm")
-        given: dict[str, Any] = {"agent": turn.agent, "request": self.request}
         try:
             with turn.inside(self.id):
-                response = turn.host.around("around_llm", self._ask, as_response, over, **given)
+                response = self._ask_around() if "around_llm" in turn.host.active else self._ask()
         except TurnEnded:
             self._not_made()
             return None
-        except Exception as error:
-            if turn.boundary.owner_of(error, self._since):
+        except BaseException as error:
+            if not isinstance(error, Exception) or turn.boundary.owner_of(error, self._since):
                 self._lost()
                 raise
-            self.error = error
-            described = {**describe_error(error), "from": turn.failed(self.id, error)}
-            self._close(None, "error", error, described)
+            self.error, own = error, describe_error(error)
+            self._close(None, "error", own, {**own, "from": turn.failed(self.id, error)})
             return None
-        except BaseException:
-            self._lost()
-            raise
-        self._close(response, "success")
+        if response is self._answer and "around_llm" not in turn.host.others:  # no handler can have edited it
+            self._close(response, "success", self.own)
+            return response
+        self._close(response, "success", describe_answer(response))
         return as_response(response) if "around_llm" in turn.host.others else response
+
+    def _ask_around(self) -> LLMResponse:
+        """Send the request inside the handlers around it."""
+        turn, over = self.turn, self.call.running("around_llm")
+        given: dict[str, Any] = {"agent": turn.agent, "request": self.request}
+        around: LLMResponse = turn.host.around("around_llm", self._ask, as_response, over, **given)
+        return around
 
     def _made(self, line: TraceEntry) -> LLMResponse | None:
         """The answer from the log; None if the log has an error."""
@@ -322,17 +331,14 @@ class Attempt:
     def _lost(self) -> None:
         """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""
         with contextlib.suppress(Exception):
-            self._close(None, "interrupted") if self.own is not None else self._not_made()
+            self._close(None, "interrupted", {}) if self.own is not None else self._not_made()
 
     def _not_made(self) -> None:
         """Write that the model was not asked, so that the attempt does not count as lost."""
         self.turn.log.append({"type": CLOSED, "id": self.id, "open": True})
 
-    def _close(
-        self, response: LLMResponse | None, status: str, error: Exception | None = None, described: Any = None
-    ) -> None:
+    def _close(self, response: LLMResponse | None, status: str, own: Any, described: Any = None) -> None:
         turn, conversation = self.turn, self.conversation
-        own = describe_error(error) if error is not None else self._described(response)
         entry = model_entry(turn, self.id, self.request, response, status, own.get("tool_calls", []))
         if self.model is not None and (response is None or response.model is None):
             entry["model"] = self.model
@@ -342,7 +348,7 @@ class Attempt:
             "provider": self.provider,
             "options": self.options,
             "attempt": self.number if self.number > 1 else None,
-            "retries": getattr(error, "retries", None),
+            "retries": getattr(self.error, "retries", None),
             "original": None if own == self.own else outlined(self.own),
             **(described or {}),
             "digest": self.digest,
@@ -356,15 +362,10 @@ class Attempt:
             conversation.answered()
         if self.own is not None:
             more["request"] = not_known(self.sent, self.before)
-        entry.update({key: value for key, value in more.items() if value})
+        for key, value in more.items():
+            if value:
+                entry[key] = value
         turn.conversation.trace(entry)
-
-    def _described(self, response: LLMResponse | None) -> dict[str, Any]:
-        if response is None:
-            return {}
-        if response is self._answer and self.own is not None and "around_llm" not in self.turn.host.others:
-            return self.own  # no handler can have edited it
-        return describe_answer(response)
 
     def recover(self, response: LLMResponse, by: By) -> LLMResponse:
         """Replace the error by a handler's answer."""
@@ -379,21 +380,3 @@ class Attempt:
         elif self.conversation is not None:
             self.turn.between.behind(id)
         return response
-
-
-def as_response(value: Any) -> LLMResponse:
-    """The answer of a model or handler, as a response whose calls can be answered.
-
-    Raises:
-        ProviderError: it is neither an LLMResponse nor a str.
-    """
-    if isinstance(value, str):
-        value = LLMResponse(value)
-    if not isinstance(value, LLMResponse):
-        problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
-        raise ProviderError(problem, kind="bad_response", provider="?")
-    if found := value_problem(value):
-        problem, usage = f"the model's answer cannot be used: {found}", value.usage
-        usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
-        raise ProviderError(problem, kind="bad_response", provider="?", usage=usage)
-    return tidy_calls(value)

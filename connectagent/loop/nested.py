@@ -12,7 +12,6 @@ from connectagent.data import TraceEntry
 from connectagent.errors import Abandoned, Diverged, DivergenceError, Paused, Waiting, short_path
 from connectagent.frame import Frame
 from connectagent.loop.described import describe_error
-from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.run import run_turn
 from connectagent.loop.turn import Turn
@@ -76,11 +75,13 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             turn.prepare()
             log.begin(turn)
             try:
-                result = _framed(turn)
-            except BaseException as error:
-                _note_stop(turn, error)
+                result = run_turn(turn)
+            except BaseException as raised:
+                error = _stopped_by(turn, raised)
                 log.end(turn, None, error)
-                raise
+                if error is raised:
+                    raise
+                raise error from None
             log.end(turn, result, None)
             return result
         finally:
@@ -91,8 +92,10 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
                 tear_down(turn.pool)
 
 
-def _note_stop(turn: Turn, error: BaseException) -> None:
-    """Note what stopped a root turn: something waits, it failed, or Ctrl-C came."""
+def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
+    """Note what stopped a root turn: something waits, it failed, or Ctrl-C came; the exception to raise."""
+    if isinstance(error, Diverged):
+        error = DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())]))
     if isinstance(error, Paused):
         turn.waiting, turn.agent.waits_in = error.waiting, turn
     elif isinstance(error, Exception):
@@ -100,30 +103,18 @@ def _note_stop(turn: Turn, error: BaseException) -> None:
         turn.log.append({"type": CLOSED, "id": turn.id, **failure})
     else:
         turn.count_lost()
+    return error
 
 
 def _beside(body: Any, turn: Turn) -> str:
     """Take a turn inside a parallel body, or outside of one if `body` is None."""
     if body is None:
-        return _framed(turn)
+        return run_turn(turn)
     body.leave_turn()
     try:
-        return _framed(turn)
+        return run_turn(turn)
     finally:
         body.come_back()
-
-
-def _framed(turn: Turn) -> str:
-    try:
-        with turn.frame:
-            result = run_turn(turn)
-        if turn.past is not None:
-            finish(turn, turn.id)
-        return result
-    except Diverged as error:
-        if turn.parent is not None:
-            raise
-        raise DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())])) from None
 
 
 def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, handoff: Any = None) -> TraceEntry:

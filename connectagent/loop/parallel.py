@@ -14,7 +14,7 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
-from connectagent.errors import ToolRejected, Waiting
+from connectagent.errors import Waiting
 from connectagent.frame import Frame
 from connectagent.loop.beside import Beside, Body, end_with
 from connectagent.loop.between_steps import NO_CHANGES
@@ -26,19 +26,8 @@ from connectagent.loop.turn import Turn
 from connectagent.session.state import copy_of, state_change
 
 
-def run_round(turn: Turn, calls: list[ToolCall], rejection: ToolRejected | None) -> list[TraceEntry]:
-    """Run the calls of a round, one after the other or several at the same time; their trace entries."""
-    entries, runs = [], []
-    for number, call in enumerate(calls, 1):
-        runs.append(ToolRun(turn, call, f"{turn.iteration}/c{number}/", rejection))
-    if len(runs) > 1 and (turn.agent.parallel_tools > 1 or _asks_several(turn, calls)):
-        return Round(turn, runs).run()
-    for run in runs:
-        entries.append(run.whole())
-    return entries
-
-
-def _asks_several(turn: Turn, calls: list[ToolCall]) -> bool:
+def asks_several(turn: Turn, calls: list[ToolCall]) -> bool:
+    """Whether several calls ask agents, which then always work at the same time."""
     return sum(turn.agent.asked_by(call) is not None for call in calls) > 1
 
 

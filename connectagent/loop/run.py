@@ -4,23 +4,33 @@ from __future__ import annotations
 
 from functools import partial
 
-from connectagent.data import LLMResponse, ToolCall
-from connectagent.errors import Waiting
+from connectagent.data import LLMResponse, ToolCall, TraceEntry
+from connectagent.errors import ToolRejected, Waiting
 from connectagent.loop.described import shown_call
+from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Ending
 from connectagent.loop.model_call import call_model
-from connectagent.loop.parallel import run_round
+from connectagent.loop.parallel import Round, asks_several
+from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.messages import NOT_RUN, assistant_message
 
 
 def run_turn(turn: Turn) -> str:
-    """Take one turn from the user's message to its result."""
-    around = turn.host.around("around_turn", partial(_run, turn), agent=turn.agent, prompt=turn.prompt)
-    return str(around)
+    """Take one turn from the user's message to its result, with the handlers around it."""
+    with turn.frame:
+        if "around_turn" in turn.host.active:
+            around = turn.host.around("around_turn", partial(take_steps, turn), agent=turn.agent, prompt=turn.prompt)
+            result = str(around)
+        else:
+            result = take_steps(turn)
+    if turn.past is not None:
+        finish(turn, turn.id)
+    return result
 
 
-def _run(turn: Turn) -> str:
+def take_steps(turn: Turn) -> str:
+    """Take the steps of a turn, from the user's message to the result that `on_complete` leaves."""
     try:
         turn.begin()
         if (value := turn.decide("after_user_input", prompt=turn.prompt)) is not None:
@@ -69,7 +79,7 @@ def iterate(turn: Turn) -> LLMResponse | None:
 def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
     """Run one round of tools; every call is answered, however the round ends."""
     conversation, place, reason = turn.conversation, f"{turn.iteration}/", "the turn was ended"
-    conversation.begin_round([shown_call(call) for call in calls])
+    conversation.begin_round(list(map(shown_call, calls)))
     try:
         if turn.ended is None:
             rejection = turn.rejects("before_tools", place, tool_calls=list(calls))
@@ -82,3 +92,15 @@ def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
         raise
     finally:
         conversation.close_round(calls, NOT_RUN.format(reason=reason))
+
+
+def run_round(turn: Turn, calls: list[ToolCall], rejection: ToolRejected | None) -> list[TraceEntry]:
+    """Run the calls of a round, one after the other or several at the same time; their trace entries."""
+    entries, runs = [], []
+    for number, call in enumerate(calls, 1):
+        runs.append(ToolRun(turn, call, f"{turn.iteration}/c{number}/", rejection))
+    if len(runs) > 1 and (turn.agent.parallel_tools > 1 or asks_several(turn, calls)):
+        return Round(turn, runs).run()
+    for run in runs:
+        entries.append(run.whole())
+    return entries

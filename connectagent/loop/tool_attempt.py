@@ -74,7 +74,7 @@ class ToolAttempt:
             self._interrupted(interrupt)
             raise
         finally:
-            if any(entry.get(key) != self.own[key] for key in self.own):
+            if self.own and any(entry.get(key) != self.own[key] for key in self.own):
                 entry["original"] = outlined(self.own)
         return None
 
@@ -91,12 +91,15 @@ class ToolAttempt:
             raise turn.agent.tools.missing(call.name)
         if call.error:
             raise ToolArgumentsError(f"the arguments could not be read: {call.error}; send one JSON object")
-        if self._is_answered(tool):
+        if turn.past is not None and self._is_answered(tool, turn.past):
             return
         turn.began(self.id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
-        run = partial(self._run, tool)
         with turn.inside(self.id, call):
-            value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
+            if "around_tool" in turn.host.active:
+                run = partial(self._run, tool)
+                value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
+            else:
+                value = self._run(tool)
         if turn.past is not None:
             finish(turn, self.id)
         self.entry.update(status="success", result=result_content(value))
@@ -122,16 +125,14 @@ class ToolAttempt:
         if isinstance(interrupt, Diverged) and past is not None and id in past.left:
             turn.log.append({"type": LEFT, "id": id, "waits": past.left[id]})
 
-    def _is_answered(self, tool: Tool) -> bool:
+    def _is_answered(self, tool: Tool, past: Journal) -> bool:
         """Whether a person's answer stands in for a tool that began before; False if the tool must run.
 
         Raises:
             ToolRejected: the person refuses, the tool may have taken effect already, or an argument is masked.
             Waiting: no decision was made yet.
         """
-        past, arguments = self.turn.past, self.call.arguments
-        if past is None:
-            return False
+        arguments = self.call.arguments
         answered = self.id in past.began and self._is_decided(tool, past)
         if not answered and past.lacks(arguments):
             names = " and ".join(repr(name) for name in arguments if past.lacks(arguments[name]))
@@ -201,9 +202,11 @@ class ToolAttempt:
                 self.own.update(failure(error) if isinstance(error, Exception) else interruption(error))
             raise
         finally:
-            took = (time.perf_counter() - started) * 1000
-            entry["timing"], entry["duration_ms"] = round(took - _waited_s() * 1000, 3), round(took, 3)
-            self._note_wishes(request)
+            took, here = (time.perf_counter() - started) * 1000, frame.current()
+            waited_s = 0.0 if here is None or here.body is None else here.body.waited_s  # for the turn's own thread
+            entry["timing"], entry["duration_ms"] = round(took - waited_s * 1000, 3), round(took, 3)
+            if turn.ended is not None or turn.request is not request:
+                self._note_wishes(request)
 
     def _note_wishes(self, request: Any) -> None:
         """Note that the body ended the turn, or asked for a handoff."""
@@ -213,9 +216,3 @@ class ToolAttempt:
             entry["ended"] = turn.ending_as_data()
         if turn.request is not None and turn.request is not request:
             entry["handoff"] = turn.request.as_data()
-
-
-def _waited_s() -> float:
-    """How long the parallel body that runs here has waited for the turn's own thread."""
-    here = frame.current()
-    return 0.0 if here is None or here.body is None else float(here.body.waited_s)

@@ -45,7 +45,10 @@ class ToolRun:
         self.entry = new_entry(turn, call)
         self.error: Exception | None = None
         self.decided = False
-        self.decisions = _decisions(turn, call, place)
+        self.decisions: Decisions | None = None  # None if no handler can decide or change the call
+        host = turn.host
+        if "before_each_tool" in host.active or not host.others.isdisjoint(("around_tool", "on_error")):
+            self.decisions = Decisions(call, place, partial(host.is_last, "before_each_tool"))
         self._known = self._traced = False  # whether the log, and the trace, have the first attempt
 
     def whole(self) -> TraceEntry:
@@ -126,7 +129,7 @@ class ToolRun:
 
     def body(self) -> None:
         """Run the tool, unless the call is decided or the log has its result."""
-        line = self.turn.closing(f"{self.id}/tool1")
+        line = None if self.turn.past is None else self.turn.closing(f"{self.id}/tool1")
         if line is not None:
             self._take(line)
         elif not self.decided:
@@ -190,7 +193,8 @@ class ToolRun:
         else:
             self.entry["id"] = f"{self.id}/tool1"
             conversation.place(self.call, self.entry)
-        self._recover()
+        if self.error is not None:
+            self._recover()
         given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}
         result, _ = turn.chain("after_each_tool", self.place, self._take_result, self.entry, **given)
         if result is not given["result"] and result != self.entry.get("result"):  # it comes from the log
@@ -269,10 +273,3 @@ def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
     described = {"tool_name": call.name, "arguments": clone(call.arguments), "call_id": call.id, "timing": 0.0}
     iteration = turn.conversation.session["iteration"]
     return {"type": "tool_execution", **described, "iteration": iteration, "timestamp": time.time()}
-
-
-def _decisions(turn: Turn, call: ToolCall, place: str) -> Decisions | None:
-    """The decisions about a call; None if no handler could decide or change it."""
-    if "before_each_tool" not in turn.host.active and turn.host.others.isdisjoint(("around_tool", "on_error")):
-        return None
-    return Decisions(call, place, partial(turn.host.is_last, "before_each_tool"))
