@@ -20,7 +20,8 @@ from connectagent.data import LLM, Log, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.hooks.discovery import find_handlers, left_out
 from connectagent.hooks.host import Host
-from connectagent.loop.dry_run import DryRunBoundary
+from connectagent.loop.boundary import Boundary
+from connectagent.loop.dry_run import DryRuns
 from connectagent.loop.ending import Ending, Given
 from connectagent.loop.execute import execute_inside, execute_outside
 from connectagent.loop.nested import take_turn
@@ -134,7 +135,7 @@ class Agent(Repeatable):
         self._executed = 0
         self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
-        self.boundary = DryRunBoundary(self, announce, warn_only=plugin_errors == "warn")
+        self.boundary = Boundary(self, announce, warn_only=plugin_errors == "warn", dry_runs=DryRuns())
         self.hooks = Host(self.boundary)
         own = import_module(OWN_PLUGINS).built_in(trust=trust, log=log, quiet=quiet)
         asked_for = ("trust",) if log is None else ("trust", "record", "textlog")

@@ -11,7 +11,7 @@ from connectagent.agents.handoff import HandoffRequest, delegate
 from connectagent.agents.runtime import Runtime
 from connectagent.agents.tree import Node, parameters_of
 from connectagent.data import LLM, Log, Session, TokenUsage, ToolCall, TraceEntry
-from connectagent.loop.dry_run import DryRunBoundary
+from connectagent.loop.boundary import Boundary
 from connectagent.loop.ending import Ending
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
@@ -24,7 +24,7 @@ from connectagent.session.usage import Spent
 class Links(Node):
     """An agent as the loop and the conversation use it; `Agent` adds the public methods."""
 
-    boundary: DryRunBoundary
+    boundary: Boundary
     llm: LLM
     prompted: SystemPrompt
     runtime: Runtime

@@ -67,19 +67,10 @@ class HookCall(dict[str, Any]):
         operation: the operation of an around hook; None: the function that `call_extra` adds.
     """
 
-    __slots__ = ("convert", "decided", "operation", "ready")
-
-    def __init__(
-        self,
-        arguments: Mapping[str, Any],
-        convert: Callable[[Any], Any] | None = None,
-        operation: Callable[[], Any] | None = None,
-    ) -> None:
-        super().__init__(arguments)
-        self.operation = operation
-        self.convert = convert
-        self.ready: Callable[[], None] = nothing
-        self.decided: HandlerValue | None = None
+    convert: Callable[[Any], Any] | None = None
+    ready: Callable[[], None] = staticmethod(nothing)
+    decided: HandlerValue | None = None
+    operation: Callable[[], Any] | None = None
 
 
 class Registration:

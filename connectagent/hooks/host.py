@@ -328,7 +328,9 @@ class Host(pluggy.PluginManager):
         """Run an operation inside the hook's handlers, the first one outermost, without those in `over`."""
         if hook not in self.active:
             return operation()
-        return self.call(hook, HookCall(arguments, convert, operation=operation), over)
+        call = HookCall(arguments)
+        call.convert, call.operation = convert, operation
+        return self.call(hook, call, over)
 
     def halves(self, hook: str, over: Over = ()) -> tuple[Any, list[Handler]]:
         """The executor and the around handlers, for running their two halves apart from the operation.

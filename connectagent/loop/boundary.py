@@ -41,13 +41,18 @@ class Boundary:
         agent: the agent whose session is watched.
         announce: traces the entries of what a handler or tool changed.
         warn_only: whether an exception of an observing handler becomes a warning.
+        dry_runs: runs shadowed handlers.
 
     Attributes:
+        pending: the entries of shadowed handlers, until `announce_pending`.
         running: the handlers and tools that are running, innermost last; None for one that is not watched.
     """
 
-    def __init__(self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False) -> None:
-        self.agent = agent
+    def __init__(
+        self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False, dry_runs: Any = None
+    ) -> None:
+        self.agent, self.dry_runs = agent, dry_runs
+        self.pending: list[TraceEntry] = []
         self.announce = announce
         self.warn_only = warn_only
         self.snapshot: Snapshot | None = None
@@ -85,7 +90,11 @@ class Boundary:
         self.slow_calls.clear()
 
     def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Run a handler; its value."""
+        """Run a handler; its value, or None if it is shadowed."""
+        if handler.shadowed:
+            if arguments.get("entry", {}).get("type") != "shadow":  # or on_trace would never end
+                self.pending += self.dry_runs.of(handler, self).whole(arguments)
+            return None
         if not self.warn_only or handler.builtin or handler.hook.startswith("before_"):
             return self.watched(handler, arguments, run, handler, arguments)
         try:
@@ -106,31 +115,41 @@ class Boundary:
             self.announce(entry)
 
     def begin(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Make the generator of an around handler, without running it."""
-        return handler(arguments)
+        """Make the generator of an around handler, without running it, or its dry run."""
+        return self.dry_runs.of(handler, self) if handler.shadowed else handler(arguments)
 
     def enter(self, handler: Handler, half: Any, arguments: dict[str, Any]) -> None:
         """Run an around handler up to its yield."""
-        if not self.watched(handler, arguments, resume, handler, half, None, None)[0]:
+        if handler.shadowed:
+            self.pending += half.first_half(arguments)
+        elif not self.watched(handler, arguments, resume, handler, half, None, None)[0]:
             raise self.blame(HookResultError(f"{who(handler)} returned before its yield"), handler)
 
     def leave(
         self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
     ) -> Any:
         """Run the rest of an around handler with the outcome of the operation; its return value."""
+        if handler.shadowed:
+            self.pending += half.second_half(result, error)
+            if handler.hook == "around_turn":  # the loop writes no more entries
+                self.announce_pending()
+            return None
         yielded, value = self.watched(handler, arguments, resume, handler, half, error, result, expected=error)
         if yielded:
             half.close()
             raise self.blame(HookResultError(f"{who(handler)} yields more than once"), handler)
         return value
 
+    def announce_pending(self) -> None:
+        """Trace what shadowed handlers would have done, before the loop's next entry.
+
+        Handlers that read the last entry of the trace thus find the same one as without shadowed handlers.
+        """
+        pending, self.pending = self.pending, []
+        self.announce(*pending)
+
     def watched(
-        self,
-        handler: Handler,
-        arguments: dict[str, Any],
-        function: Callable[..., Any],
-        *given: Any,
-        expected: BaseException | None = None,
+        self, handler: Handler, arguments: dict[str, Any], step: Callable[..., Any], *given: Any, expected: Any = None
     ) -> Any:
         """Run a handler or one half of it. Its changes are traced, or rolled back if it raises.
 
@@ -138,13 +157,18 @@ class Boundary:
             expected: an error that passes through the handler without being its own.
         """
         snapshot = None if handler.builtin else self.snapshot
-        before = None if snapshot is None else self._begin(snapshot, handler, arguments)
+        before = None
+        if snapshot is not None:
+            self.settle()
+            snapshot.deltas.pop(id(handler.by), None)
+            snapshot.sync()
+            before = peek(arguments)
         here = frame.current()
         with _NOWHERE if here is None else here.of_handler(handler.by, handler.account):
             self.running.append(None if handler.builtin else handler.by)
             started, since = time.perf_counter(), self.blames
             try:
-                value = function(*given)
+                value = step(*given)
             except BaseException as error:
                 decided = error is expected or _is_decision(error, handler)
                 if snapshot is not None:
@@ -158,12 +182,6 @@ class Boundary:
                 return value
             finally:
                 self._leave(handler, here, started)
-
-    def _begin(self, snapshot: Snapshot, handler: Handler, arguments: dict[str, Any]) -> dict[str, Any]:
-        self.settle()
-        snapshot.deltas.pop(id(handler.by), None)
-        snapshot.sync()
-        return peek(arguments)
 
     def _leave(self, handler: Handler, here: frame.Frame | None, started: float) -> None:
         self.running.pop()

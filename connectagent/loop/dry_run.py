@@ -57,12 +57,16 @@ def copied(value: Any, made: dict[int, Any]) -> Any:
     return made[id(value)]
 
 
-class DryRunState:
-    """The changes of `state` by shadowed plugins, so that each finds its own the next time."""
+class DryRuns:
+    """The dry runs of an agent's handlers. They keep changes of `state`, so that each plugin finds its own again."""
 
     def __init__(self) -> None:
         self._session: Any = None
         self._kept: dict[str, dict[Any, tuple[int, Any]]] = {}
+
+    def of(self, handler: Handler, real: Boundary) -> DryRun:
+        """One run of a handler, beside the boundary of its agent."""
+        return DryRun(real, handler, self)
 
     def recall(self, session: Any, plugin: str, copy: dict[str, Any]) -> None:
         """Put what a plugin left into a copy of the session; `temp:` keys live for one turn."""
@@ -196,11 +200,11 @@ class DryRun(Boundary):
     Args:
         real: the boundary of the agent itself.
         handler: the handler.
-        state: the changes of `state` by shadowed plugins.
+        runs: has the changes of `state` by shadowed plugins.
     """
 
-    def __init__(self, real: Boundary, handler: Handler, state: DryRunState) -> None:
-        self.real, self.handler, self.state = real, handler, state
+    def __init__(self, real: Boundary, handler: Handler, runs: DryRuns) -> None:
+        self.real, self.handler, self.runs = real, handler, runs
         self.calls: list[dict[str, Any]] = []
         self.changes: list[TraceEntry] = []
         self.given: dict[str, Any] = {}
@@ -257,7 +261,7 @@ class DryRun(Boundary):
 
     def _copy_session(self, real: Snapshot, made: dict[int, Any]) -> None:
         session, before = copied(real.session, made), self.snapshot
-        self.state.recall(real.session, self.handler.plugin, session)
+        self.runs.recall(real.session, self.handler.plugin, session)
         if before is not None:  # the handler may hold these lists from before its yield
             before.messages[:], before.trace[:] = session["messages"], session["trace"]
             before.session.clear()
@@ -290,7 +294,7 @@ class DryRun(Boundary):
         finally:
             self._restore()
         if shadow is not None:
-            self.state.keep(self.handler.plugin, state, shadow.session)
+            self.runs.keep(self.handler.plugin, state, shadow.session)
         would |= {"changes": list(self.changes)} if self.changes else {}
         would |= {"calls": list(self.calls)} if self.calls else {}
         self.changes.clear()
@@ -310,56 +314,6 @@ class DryRun(Boundary):
             real.agent.current_session is not real.snapshot.session or not real.snapshot.unchanged()
         ):
             real.roll_back(real.snapshot, None)
-
-
-class DryRunBoundary(Boundary):
-    """The boundary of an agent: shadowed handlers run dry, all others for real.
-
-    Attributes:
-        pending: the entries of shadowed handlers, until `announce_pending`.
-    """
-
-    def __init__(self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False) -> None:
-        super().__init__(agent, announce, warn_only=warn_only)
-        self.pending: list[TraceEntry] = []
-        self._state = DryRunState()
-
-    def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Run a handler; its value, or None if it is shadowed."""
-        if not handler.shadowed:
-            return super().call(handler, arguments)
-        if arguments.get("entry", {}).get("type") != "shadow":  # or on_trace would never end
-            self.pending += DryRun(self, handler, self._state).whole(arguments)
-        return None
-
-    def begin(self, handler: Handler, arguments: dict[str, Any]) -> Any:
-        """Make the generator of an around handler, or its dry run."""
-        return DryRun(self, handler, self._state) if handler.shadowed else super().begin(handler, arguments)
-
-    def enter(self, handler: Handler, half: Any, arguments: dict[str, Any]) -> None:
-        """Run an around handler up to its yield."""
-        if not isinstance(half, DryRun):
-            return super().enter(handler, half, arguments)
-        self.pending += half.first_half(arguments)
-
-    def leave(
-        self, handler: Handler, half: Any, arguments: dict[str, Any], result: Any, error: BaseException | None
-    ) -> Any:
-        """Run the rest of an around handler with the outcome of the operation; its return value."""
-        if not isinstance(half, DryRun):
-            return super().leave(handler, half, arguments, result, error)
-        self.pending += half.second_half(result, error)
-        if handler.hook == "around_turn":  # the loop writes no more entries
-            self.announce_pending()
-        return None
-
-    def announce_pending(self) -> None:
-        """Trace what shadowed handlers would have done, before the loop's next entry.
-
-        Handlers that read the last entry of the trace thus find the same one as without shadowed handlers.
-        """
-        pending, self.pending = self.pending, []
-        self.announce(*pending)
 
 
 @contextlib.contextmanager

@@ -19,19 +19,21 @@ def fire_hook(agent: Any, hook: str, operation: Callable[[], Any] | None, given:
         Exception: what a handler or the operation raised.
     """
     agent.hooks.know(hook)
+    call = HookCall(given)
+    call.operation = operation
     if agent.turn is None:
-        return _result(HookRun(hook, "", HookCall(given, operation=operation)).call(agent.hooks, agent))
+        return _result(HookRun(hook, "", call).call(agent.hooks, agent))
     turn = agent.turn
     asked = asking_in(turn)
     if asked.body is not None:
-        return Remote(asked.body, copy_context()).call(_in_turn, turn, asked, hook, operation, given)
-    return _in_turn(turn, asked, hook, operation, given)
+        return Remote(asked.body, copy_context()).call(_in_turn, turn, asked, hook, call)
+    return _in_turn(turn, asked, hook, call)
 
 
-def _in_turn(turn: Any, asked: Any, hook: str, operation: Callable[[], Any] | None, given: dict[str, Any]) -> Any:
+def _in_turn(turn: Any, asked: Any, hook: str, call: HookCall) -> Any:
     with turn.alone(asked):
-        id = turn.key(asked, "hook", hook, [value for name, value in given.items() if name != "agent"])
-        run = HookRun(hook, id.removeprefix(f"{turn.id}/"), HookCall(given, operation=operation))
+        id = turn.key(asked, "hook", hook, [value for name, value in call.items() if name != "agent"])
+        run = HookRun(hook, id.removeprefix(f"{turn.id}/"), call)
         run.asked = True
         return _result(run.run(turn))
 

@@ -183,7 +183,8 @@ class Operations:
         """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
         if hook not in self.host.active:
             return given[CONTRACTS[hook].chained], None
-        call = HookCall({"agent": self.agent, **given}, convert)
+        call = HookCall({"agent": self.agent, **given})
+        call.convert = convert
         self.notify(hook, place, last, call)
         return call[CONTRACTS[hook].chained], call.decided
 

@@ -132,7 +132,8 @@ class _Host:
         executor, handlers = host.halves(hook, over)
         if executor is None:
             return remote.call(host.around, hook, operation, convert, over, **arguments)
-        call, entered = HookCall(arguments, convert), list[Any]()
+        call, entered = HookCall(arguments), list[Any]()
+        call.convert = convert
         result, error = None, None
         try:
             remote.call(executor.enter, handlers, call, entered)
