@@ -208,6 +208,7 @@ class Slow(dict[str, int]):
         return Slow(self)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_the_turn_of_an_agent_that_is_left_behind_before_it_begins_does_nothing() -> None:
     @after_user_input
     def give(agent: Agent) -> None:
