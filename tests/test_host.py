@@ -632,3 +632,37 @@ def test_whoever_monitors_the_calls_of_hooks_counts_as_another_plugin() -> None:
     assert "before_llm" in host.others
     undo()
     assert "before_llm" not in host.others
+
+
+def test_the_host_knows_at_any_time_which_hooks_have_handlers_and_which_have_other_handlers_than_its_own() -> None:
+    host = Agent("a", llm=ScriptedLLM(), log=False, quiet=True, plugins=[noting([], "first")]).hooks
+
+    def agrees() -> tuple[set[str], set[str]]:
+        listed = {hook: host.handlers(hook) for hook in vars(host.hook)}
+        assert host.active == {hook for hook, found in listed.items() if found}
+        assert host.others == {hook for hook, found in listed.items() if any(not one.builtin for one in found)}
+        return set(host.active), set(host.others)
+
+    begun = agrees()
+    assert "before_each_tool" in host.others and "on_error" not in host.active
+    pair, (handler,) = Pair([]), handlers_of(on_error(lambda: None), "failing")
+    with host.add(handler):
+        assert "on_error" in host.active & host.others
+        agrees()
+        with host.without(["failing"]):
+            assert agrees() == begun
+        agrees()
+    assert agrees() == begun
+    host.register(pair)
+    agrees()
+    host.unregister(pair)
+    assert agrees() == begun
+    before = host.loaded
+    host.load([])
+    assert agrees() == (set(), set())
+    host.load(before)
+    assert agrees() == begun
+    undo = host.add_hookcall_monitoring(lambda *given: None, lambda *given: None)
+    assert host.active == host.others == set(vars(host.hook))
+    undo()
+    assert agrees() == begun

@@ -143,7 +143,9 @@ class Host(pluggy.PluginManager):
     def _register(self, handler: Handler) -> None:
         self.know(handler.hook)
         super().register(Registration(handler), f"{handler.plugin}:{handler.hook}:{next(self._numbers)}")
-        self._note(handler.hook)
+        self.active.add(handler.hook)
+        if not handler.builtin:
+            self.others.add(handler.hook)
 
     def _remove(self, handlers: Iterable[Handler]) -> None:
         with self._arranging:
