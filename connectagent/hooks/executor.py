@@ -131,14 +131,12 @@ class Executor:
             return self._first(handlers, call)
         if kind == "chain":
             return self._chain(handlers, CONTRACTS[hook].chained, call)
-        return self._all(handlers, call, kind)
-
-    def _all(self, handlers: Iterable[Handler], call: HookCall, kind: str) -> list[Any] | None:
         values = []
         for handler in handlers:
             call.ready()
-            values.append(self.boundary.call(handler, call))
-        return [value for value in values if value is not None] if kind == "collect" else None
+            if (value := self.boundary.call(handler, call)) is not None:
+                values.append(value)
+        return values if kind == "collect" else None
 
     def _first(self, handlers: Iterable[Handler], call: HookCall) -> Any:
         for handler in handlers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from connectagent.data import LLMRequest, LLMResponse, Log, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLMRequest, LLMResponse, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
 from connectagent.records.sent import schema_key
@@ -73,21 +73,6 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
     status = own.get("status") or ("error" if "error_type" in own else "success")
     return {"status": status, **{key: own[key] for key in kept if key in own}}
-
-
-def logged_before(log: Log, conversation: Any) -> dict[str, Any]:
-    """What the conversation's model call before was sent, as far as it is known that this log has it.
-
-    Args:
-        log: the log.
-        conversation: the conversation; None for a call of a handler or tool, which has none before it.
-    """
-    nothing: dict[str, Any] = {"tools": [], "names": [], "options": None, "output": None}
-    if conversation is None:
-        return nothing
-    if conversation.sent.get("log") != log.id:  # another process, or another log, may have had other calls
-        conversation.sent = {"log": log.id, **({} if conversation.sent or conversation.begins_behind else nothing)}
-    return conversation.sent  # type: ignore[no-any-return]
 
 
 def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:

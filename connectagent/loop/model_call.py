@@ -17,7 +17,6 @@ from connectagent.loop.described import (
     as_response,
     describe_answer,
     describe_error,
-    logged_before,
     model_entry,
     not_known,
     outlined,
@@ -192,6 +191,7 @@ class Attempt:
         options: what a handler changed.
         digest: of all that was sent.
         announced: how many trace entries there were when the request was sent.
+        before: what the conversation's model call before was sent, as far as it is known that this log has it.
     """
 
     error: Exception | None = None
@@ -212,7 +212,12 @@ class Attempt:
         self.conversation = self.turn.conversation if call.asked is None else None
         self.entry: TraceEntry = {}
         self.sent: dict[str, Any] = {}
-        self.before = logged_before(self.turn.log, self.conversation)
+        self.before: dict[str, Any] = {"tools": [], "names": [], "options": None, "output": None}
+        if (conversation := self.conversation) is not None:
+            if conversation.sent.get("log") != self.turn.log.id:  # this log may lack calls of another one
+                nothing = {} if conversation.sent or conversation.begins_behind else self.before
+                conversation.sent = {"log": self.turn.log.id, **nothing}
+            self.before = conversation.sent
         self.started, self._began = time.time(), time.perf_counter()
 
     def make(self) -> LLMResponse | None:

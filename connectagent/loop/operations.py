@@ -1,29 +1,31 @@
-"""The operations of a turn: each is looked up in the log before it is done, and written into it."""
+"""What a turn finds in the log, which of its operations failed, and how it stops."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from connectagent import frame
 from connectagent.data import Log, ToolCall, TraceEntry
-from connectagent.errors import ToolRejected
+from connectagent.errors import Paused, ToolRejected, Waiting
 from connectagent.frame import Frame, in_id
-from connectagent.hooks.executor import HandlerValue, HookCall
-from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.between_steps import NO_CHANGES, BetweenSteps, until_passed
 from connectagent.loop.divergence import expect
-from connectagent.loop.ending import RESUMED, Ending
+from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import input_digest
-from connectagent.session.journal import BEGAN, Journal
-from connectagent.session.snapshot import By, same
+from connectagent.output.text import describe
+from connectagent.session.journal import Journal, is_inside, place_of
+from connectagent.session.observers import is_by_observer
+from connectagent.session.snapshot import By, as_data, same
+from connectagent.session.state import clone
+from connectagent.session.usage import Spent, spent_in, time_in
 
 
 class Operations:
-    """What a turn does, one operation after the other; see `Turn`."""
+    """What the operations of a turn have in common; see `Turn`."""
 
     agent: Any
     host: Any
@@ -32,43 +34,21 @@ class Operations:
     log: Log
     past: Journal | None
     root: Any
-    ended: Ending | None
-    outward: tuple[Ending, str] | None
-    touched: set[str]
-    runs: dict[str, HookRun]
     conversation: Any
+    runs: dict[str, HookRun]
+    inner: list[Any]
+    started: float
+    spent: Spent
+    ended: Ending | None = None
+    outward: tuple[Ending, str] | None = None
+    left: Ending | None = None  # set where nobody wants the results of turns that it asks for
+    stopped = False
     between: BetweenSteps = NO_CHANGES
 
     @property
     def branch(self) -> str | None:
         """The names of the agents from the root down to this one, as entries of the trace carry them."""
         return self.conversation.labels.get("branch")  # type: ignore[no-any-return]
-
-    def end(self, ending: Ending, scope: str = "agent") -> None:
-        """End the turn before its next call of a model or tool; `scope` says which of the turns around it end too."""
-        self.ended = ending
-        if scope != "agent":
-            self.outward = (ending, scope)
-
-    def ending_as_data(self) -> dict[str, Any]:
-        """The ending in the form of a line."""
-        ending = {} if self.ended is None else self.ended._asdict()
-        return {**ending, "scope": self.outward[1]} if self.outward is not None else ending
-
-    def end_as(self, data: dict[str, Any]) -> None:
-        """End the turn as in data of `ending_as_data`."""
-        self.end(Ending(data.get("result"), str(data["outcome"]), data["by"]), data.get("scope", "agent"))
-
-    # -- operations ----------------------------------------------------------------------------
-
-    def began(self, id: str, **more: Any) -> None:
-        """Write that an operation begins, before anything of it happens."""
-        if self.past is not None:
-            self.opens(id)
-            self.between.everything()
-            if id in self.past.began:
-                self.past.forget_error(id, len(self.past.lines))
-        self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def closing(self, id: str) -> TraceEntry | None:
         """The line that ended an operation, whose changes are applied again; None if the operation must run."""
@@ -98,19 +78,6 @@ class Operations:
         self.conversation.reapply(self.between.among(changes))
         return changes
 
-    def has_changes(self, id: str) -> bool:
-        """Whether handlers of a hook changed anything, as far as this process knows: before a resume they may have."""
-        return id in self.touched or self.past is not None
-
-    def inside(self, id: str, call: ToolCall | None = None) -> Frame:
-        """The frame of an operation that begins here; `call`: the tool call that it is."""
-        outer = frame.current()
-        if outer is None:
-            return Frame(self, id, None, None, None, call)
-        if outer.turn is not self:
-            return Frame(self, id, None, outer.account, None, call)
-        return Frame(self, id, None, outer.account, outer.body, call or outer.call)
-
     def key(self, asked: Frame, kind: str, name: str, given: Any, key: str | None = None) -> str:
         """The place of an operation that a handler or tool asks for; a number distinguishes equal ones."""
         if asked.by is not None and (run := self.runs.get(asked.place)):
@@ -130,6 +97,23 @@ class Operations:
             lock: threading.RLock = self.root._locks.setdefault(asked.id, threading.RLock())
             return lock
 
+    def rejection(self, reason: str, by: By = RESUMED) -> ToolRejected:
+        """The rejection of a call that no handler made."""
+        rejection = ToolRejected(reason)
+        self.boundary.keep_owner(rejection, by)
+        return rejection
+
+    def require_shown(self, wait: TraceEntry, place: str, call: ToolCall | None) -> None:
+        """Raises `ToolRejected` for a call that is not the one that a person was shown, if it waited at this place."""
+        shown, is_here = wait.get("call") or {}, wait["id"].rpartition("/wait:")[0] == place
+        now = (call.name, call.arguments) if call is not None and is_here else None  # else it waits for an inner call
+        if now is not None and not same(now, (shown.get("name"), shown.get("arguments"))):
+            raise self.rejection("a person decided about another call than this one, so it was not run")
+
+    def is_known(self, id: str) -> bool:
+        """Whether the log has the end of an operation."""
+        return self.past is not None and id in self.past.closed and not self.past.is_open(id)
+
     def failed(self, id: str, error: BaseException) -> list[str]:
         """Note that an operation ended with an error; the operations that ended with the same error before."""
         whose: list[str] = []
@@ -143,97 +127,96 @@ class Operations:
         self.root._errors[id_of(error)] = (error, [id])
         return whose
 
-    # -- hooks ---------------------------------------------------------------------------------
+    def failed_together(self, errors: list[BaseException]) -> None:
+        """Note that operations failed at the same time, so that each error counts for all of them."""
+        whose = [one for error in errors for one in self.root._errors.get(id_of(error), (None, []))[1]]
+        for error in errors:
+            self.root._errors[id_of(error)] = (error, whose)
 
-    def decide(
-        self,
-        hook: str,
-        place: str = "",
-        convert: Callable[[Any], Any] | None = None,
-        suffix: int | str = "",
-        over: Sequence[list[Any]] = (),
-        **given: Any,
-    ) -> HandlerValue | None:
-        """Let the handlers of a hook decide, except those in `over`; the first value wins.
+    # -- how it ends ---------------------------------------------------------------------------
 
-        Raises:
-            ToolRejected: a handler rejected the call or calls.
-            Waiting: a handler waits for a person.
-        """
-        if hook not in self.host.active:
-            return None
-        run = self.first(hook, place, convert, suffix, over, **given)
-        return None if run.by is None else HandlerValue(run.value, run.by)
+    def _body(self) -> Any:
+        here = frame.current()
+        return here.body if here is not None and here.turn is self else None
 
-    def first(self, hook: str, place: str, convert: Any, suffix: Any, over: Any, **given: Any) -> HookRun:
-        """Like `decide`, but returns the run of the handlers."""
-        run = HookRun(hook, f"{place}{hook}{suffix}", HookCall({"agent": self.agent, **given}), convert)
-        if over:
-            run.leave_out(over)
-        return run.run(self)
-
-    def chain(
-        self,
-        hook: str,
-        place: str = "",
-        convert: Callable[[Any], Any] | None = None,
-        last: TraceEntry | None = None,
-        **given: Any,
-    ) -> tuple[Any, HandlerValue | None]:
-        """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
-        if hook not in self.host.active:
-            return given[CONTRACTS[hook].chained], None
-        call = HookCall({"agent": self.agent, **given})
-        call.convert = convert
-        self.notify(hook, place, last, call)
-        return call[CONTRACTS[hook].chained], call.decided
-
-    def notify(
-        self,
-        hook: str,
-        place: str = "",
-        last: TraceEntry | None = None,
-        call: HookCall | None = None,
-        **given: Any,
-    ) -> None:
-        """Run the handlers of a hook.
+    def end(self, ending: Ending, scope: str = "agent") -> None:
+        """End the turn before its next call of a model or tool. Parallel bodies finish first.
 
         Args:
-            hook: the hook.
-            place: its place in the turn, with a `/` at the end.
-            last: an entry that stays the last of the trace for each of the handlers.
-            call: the arguments of the hook, in place of `given`.
-            given: the arguments without the agent.
+            ending: how it ends. Of parallel bodies the first that ended it, in order, decides.
+            scope: which of the turns around it end too.
         """
-        if hook not in self.host.active:
-            return
-        run = HookRun(hook, place + hook, HookCall({"agent": self.agent, **given}) if call is None else call)
-        if last is None:
-            run.run(self)
-            return
-        with self.conversation.ending_with(last) as run.given.ready:
-            run.run(self)
+        if (body := self._body()) is not None:
+            body.ending = (ending, scope)
+        self.ended = ending
+        if scope != "agent":
+            self.outward = (ending, scope)
 
-    def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
-        """Run the handlers of a hook; the rejection, if one of them refuses."""
-        try:
-            self.notify(hook, place, **given)
-        except ToolRejected as rejection:
-            return rejection
-        return None
+    def ending_as_data(self) -> dict[str, Any]:
+        """The ending in the form of a line."""
+        ending = {} if self.ended is None else self.ended._asdict()
+        return {**ending, "scope": self.outward[1]} if self.outward is not None else ending
 
-    def rejection(self, reason: str, by: By = RESUMED) -> ToolRejected:
-        """The rejection of a call that no handler made."""
-        rejection = ToolRejected(reason)
-        self.boundary.keep_owner(rejection, by)
-        return rejection
+    def end_as(self, data: dict[str, Any]) -> None:
+        """End the turn as in data of `ending_as_data`."""
+        self.end(Ending(data.get("result"), str(data["outcome"]), data["by"]), data.get("scope", "agent"))
 
-    def require_shown(self, wait: TraceEntry, place: str, call: ToolCall | None) -> None:
-        """Raises `ToolRejected` for a call that is not the one that a person was shown, if it waited at this place."""
-        shown, is_here = wait.get("call") or {}, wait["id"].rpartition("/wait:")[0] == place
-        now = (call.name, call.arguments) if call is not None and is_here else None  # else it waits for an inner call
-        if now is not None and not same(now, (shown.get("name"), shown.get("arguments"))):
-            raise self.rejection("a person decided about another call than this one, so it was not run")
+    def leave(self, ending: Ending) -> None:
+        """End this turn, the turns inside it, and those that its code still asks for: nobody wants their results."""
+        self.left = ending  # before `inner` is read: a turn that begins now looks at it after it was added
+        self.end(ending)
+        for turn in list(self.inner):
+            turn.leave(ending)
+
+    def stop_inner(self) -> None:
+        """Interrupt the turns inside this one at their next step."""
+        for turn in list(self.inner):
+            turn.stop()
+
+    def stop(self) -> None:
+        """Interrupt this turn and its inner turns at their next step, after Ctrl-C in a turn around them."""
+        self.stopped = True
+        self.ended = self.ended or STOPPED
+        self.stop_inner()
+
+    def on_stop(self, error: BaseException) -> BaseException:
+        """Trace what stopped the turn; the exception to raise."""
+        if isinstance(error, Waiting):
+            return self._paused(error)
+        by = self.boundary.owner_of(error)
+        entry = {"type": "error", "by": by, "error": describe(str, error), "error_type": type(error).__name__}
+        self.conversation.trace_quietly(entry)
+        return error
+
+    def _paused(self, waiting: Waiting) -> Paused:
+        first, by = waiting.waits[0], waiting.by
+        hook = by.get("hook", "tool")
+        shown = first.call  # the innermost call, which is to be decided
+        call = None if shown is None else ToolCall(shown["id"], shown["name"], clone(shown["arguments"]))
+        entry = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and as_data(call)}
+        entry["waits"] = [wait.id for wait in waiting.waits]
+        if first.agent != self.agent.name:
+            entry["inner"] = {"agent": first.agent}
+        self.conversation.trace_quietly(entry)
+        return Paused(waiting.waits, self.log.path, call)
+
+    def _expect(self, past: Journal) -> None:
+        """Apply what the program changed before the turn, and expect what the loop changes in it again."""
+        lines = past.own(self.id, self.branch)
+        before = takewhile(lambda line: line["type"] != "user_input", lines)
+        # The session may have its first state already: so lists are set, not added to.
+        self.conversation.reapply({**line, "added": {}} for line in before if is_by_observer(line))
+        self.between = BetweenSteps(past, self.id, self.branch, self.conversation)
+        self.conversation.repeat((line for line in lines if not is_by_observer(line)), self.between.behind_line)
+
+    def sums(self) -> tuple[float, Spent]:
+        """How long the turn took so far, in ms, and what it spent, including the time before it was resumed."""
+        ms = (time.time() - self.started) * 1000
+        if self.past is None:
+            return ms, self.spent
+        before = spent_in(line for line in self.past.lines if is_inside(place_of(line), self.id))
+        before.include(self.spent)
+        return ms + time_in(self.past.lines, self.id), before
 
 
 id_of = id

@@ -49,7 +49,10 @@ class ToolAttempt:
             ToolRejected: the call is refused.
             Waiting: it waits for a person.
         """
-        entry, tool = self.entry, self._tool()
+        entry = self.entry
+        if self.decisions is not None:
+            self.decisions.decide_again(self.turn, self.number, entry, self._first)
+        tool: Tool | None = self.turn.agent.tools.get(self.call.name)
         since = self.turn.boundary.blames
         try:
             self._take(tool)
@@ -66,9 +69,7 @@ class ToolAttempt:
             waiting.by = {"tool": self.call.name}
             raise
         except Exception as error:
-            self._failed(error, since)
-            if tool is None:
-                entry["status"] = "not_found"
+            self._failed(error, since, tool)
             return error
         except BaseException as interrupt:
             self._interrupted(interrupt)
@@ -77,12 +78,6 @@ class ToolAttempt:
             if self.own and any(entry.get(key) != self.own[key] for key in self.own):
                 entry["original"] = outlined(self.own)
         return None
-
-    def _tool(self) -> Tool | None:
-        """The tool that the call names now; a changed call is decided again first."""
-        if self.decisions is not None:
-            self.decisions.decide_again(self.turn, self.number, self.entry, self._first)
-        return self.turn.agent.tools.get(self.call.name)  # type: ignore[no-any-return]
 
     def _take(self, tool: Tool | None) -> None:
         """Take the answer of a person, or run the tool inside the handlers around it."""
@@ -104,7 +99,7 @@ class ToolAttempt:
             finish(turn, self.id)
         self.entry.update(status="success", result=result_content(value))
 
-    def _failed(self, error: Exception, since: int) -> None:
+    def _failed(self, error: Exception, since: int, tool: Tool | None) -> None:
         """Write the error of the tool into `entry`; raises the error of a handler again."""
         entry = self.entry
         if self.turn.boundary.owner_of(error, since):
@@ -115,6 +110,8 @@ class ToolAttempt:
         entry.update(failure(error), **{"from": self.turn.failed(self.id, error)})
         if getattr(error, "left_behind", False):  # it runs on
             entry["left_behind"] = True
+        if tool is None:
+            entry["status"] = "not_found"
 
     def _interrupted(self, interrupt: BaseException) -> None:
         """Write the interruption of the tool into `entry`; a waiting tool that diverged can begin again."""
@@ -184,8 +181,10 @@ class ToolAttempt:
         if turn.ended is not None:
             raise TurnEnded
         handled = "around_tool" in turn.host.others
-        if handled:  # they may have changed the call
-            tool = self._tool()
+        if handled:  # they may have changed the call, which is then decided again
+            if self.decisions is not None:
+                self.decisions.decide_again(turn, self.number, entry, self._first)
+            tool = turn.agent.tools.get(self.call.name)
         if tool is None:
             raise turn.agent.tools.missing(self.call.name)
         arguments = tool.bind(self.call.arguments, agent=turn.agent)

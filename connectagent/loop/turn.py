@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from connectagent import frame
 from connectagent.data import Log, TokenUsage, ToolCall, TraceEntry, Wait
-from connectagent.errors import Paused, Waiting
+from connectagent.errors import ToolRejected
 from connectagent.frame import Frame
-from connectagent.hooks.executor import HandlerValue
-from connectagent.loop.between_steps import BetweenSteps
+from connectagent.hooks.executor import HandlerValue, HookCall
+from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
-from connectagent.output.text import describe
-from connectagent.session.journal import TURN_ENDED, Journal, is_inside, place_of
+from connectagent.session.journal import BEGAN, TURN_ENDED, Journal
 from connectagent.session.messages import text_of, user_message
-from connectagent.session.observers import is_by_observer
-from connectagent.session.snapshot import as_data
 from connectagent.session.state import clone
-from connectagent.session.usage import Spent, spent_in, time_in
+from connectagent.session.usage import Spent, spent_in
 from connectagent.tools.awaiting import interrupt
 
 
@@ -46,13 +42,10 @@ class Turn(Operations):
     """
 
     waiting: Sequence[Wait] = ()
-    ended: Ending | None = None
-    over = stopped = abandoned = False
-    left: Ending | None = None  # set where nobody wants the results of turns that it asks for
+    over = abandoned = False
     handoff: Any = None  # what the leading agent hands over: see `agents.handoff`
     request: Any = None  # the handoff that the agent's own model asks for
     hops = handoffs = misfits = 0
-    outward: tuple[Ending, str] | None = None
     own_tools: list[dict[str, Any]] | None = None  # the schemas that handlers may edit: see `loop.stored`
     pool: Any = None  # of a root turn: the resources that were made for it
 
@@ -101,10 +94,6 @@ class Turn(Operations):
         body = self._body()
         return self.conversation.session["state"] if body is None else body.state  # type: ignore[no-any-return]
 
-    def _body(self) -> Any:
-        here = frame.current()
-        return here.body if here is not None and here.turn is self else None
-
     @property
     def exhausted(self) -> bool:
         """Whether the turn may take no further iteration."""
@@ -117,28 +106,110 @@ class Turn(Operations):
             yield turn
             turn = turn.parent
 
+    # -- its operations ------------------------------------------------------------------------
+
+    def began(self, id: str, **more: Any) -> None:
+        """Write that an operation begins, before anything of it happens."""
+        if self.past is not None:
+            self.opens(id)
+            self.between.everything()
+            if id in self.past.began:
+                self.past.forget_error(id, len(self.past.lines))
+        self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
+
+    def has_changes(self, id: str) -> bool:
+        """Whether handlers of a hook changed anything, as far as this process knows: before a resume they may have."""
+        return id in self.touched or self.past is not None
+
+    def inside(self, id: str, call: ToolCall | None = None) -> Frame:
+        """The frame of an operation that begins here; `call`: the tool call that it is."""
+        outer = frame.current()
+        if outer is None:
+            return Frame(self, id, None, None, None, call)
+        if outer.turn is not self:
+            return Frame(self, id, None, outer.account, None, call)
+        return Frame(self, id, None, outer.account, outer.body, call or outer.call)
+
+    # -- hooks ---------------------------------------------------------------------------------
+
+    def decide(
+        self,
+        hook: str,
+        place: str = "",
+        convert: Callable[[Any], Any] | None = None,
+        suffix: int | str = "",
+        over: Sequence[list[Any]] = (),
+        **given: Any,
+    ) -> HandlerValue | None:
+        """Let the handlers of a hook decide, except those in `over`; the first value wins.
+
+        Raises:
+            ToolRejected: a handler rejected the call or calls.
+            Waiting: a handler waits for a person.
+        """
+        if hook not in self.host.active:
+            return None
+        run = self.first(hook, place, convert, suffix, over, **given)
+        return None if run.by is None else HandlerValue(run.value, run.by)
+
+    def first(self, hook: str, place: str, convert: Any, suffix: Any, over: Any, **given: Any) -> HookRun:
+        """Like `decide`, but returns the run of the handlers."""
+        run = HookRun(hook, f"{place}{hook}{suffix}", HookCall({"agent": self.agent, **given}), convert)
+        if over:
+            run.leave_out(over)
+        return run.run(self)
+
+    def chain(
+        self,
+        hook: str,
+        place: str = "",
+        convert: Callable[[Any], Any] | None = None,
+        last: TraceEntry | None = None,
+        **given: Any,
+    ) -> tuple[Any, HandlerValue | None]:
+        """Let each handler of a hook see and replace a value; the value, and the last `Continue`."""
+        if hook not in self.host.active:
+            return given[CONTRACTS[hook].chained], None
+        call = HookCall({"agent": self.agent, **given})
+        call.convert = convert
+        self.notify(hook, place, last, call)
+        return call[CONTRACTS[hook].chained], call.decided
+
+    def notify(
+        self,
+        hook: str,
+        place: str = "",
+        last: TraceEntry | None = None,
+        call: HookCall | None = None,
+        **given: Any,
+    ) -> None:
+        """Run the handlers of a hook.
+
+        Args:
+            hook: the hook.
+            place: its place in the turn, with a `/` at the end.
+            last: an entry that stays the last of the trace for each of the handlers.
+            call: the arguments of the hook, in place of `given`.
+            given: the arguments without the agent.
+        """
+        if hook not in self.host.active:
+            return
+        run = HookRun(hook, place + hook, HookCall({"agent": self.agent, **given}) if call is None else call)
+        if last is None:
+            run.run(self)
+            return
+        with self.conversation.ending_with(last) as run.given.ready:
+            run.run(self)
+
+    def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
+        """Run the handlers of a hook; the rejection, if one of them refuses."""
+        try:
+            self.notify(hook, place, **given)
+        except ToolRejected as rejection:
+            return rejection
+        return None
+
     # -- its beginning and its end -------------------------------------------------------------
-
-    def on_stop(self, error: BaseException) -> BaseException:
-        """Trace what stopped the turn; the exception to raise."""
-        if isinstance(error, Waiting):
-            return self._paused(error)
-        by = self.boundary.owner_of(error)
-        entry = {"type": "error", "by": by, "error": describe(str, error), "error_type": type(error).__name__}
-        self.conversation.trace_quietly(entry)
-        return error
-
-    def _paused(self, waiting: Waiting) -> Paused:
-        first, by = waiting.waits[0], waiting.by
-        hook = by.get("hook", "tool")
-        shown = first.call  # the innermost call, which is to be decided
-        call = None if shown is None else ToolCall(shown["id"], shown["name"], clone(shown["arguments"]))
-        entry = {"type": "paused", "by": by, "hook": hook, "reason": first.reason, "call": call and as_data(call)}
-        entry["waits"] = [wait.id for wait in waiting.waits]
-        if first.agent != self.agent.name:
-            entry["inner"] = {"agent": first.agent}
-        self.conversation.trace_quietly(entry)
-        return Paused(waiting.waits, self.log.path, call)
 
     def prepare(self) -> None:
         """Prepare the conversation for the turn, before anything of it is written.
@@ -150,15 +221,6 @@ class Turn(Operations):
         if self.past is not None:
             self._expect(self.past)
         self.conversation.begin_turn(self.prompt)
-
-    def _expect(self, past: Journal) -> None:
-        """Apply what the program changed before the turn, and expect what the loop changes in it again."""
-        lines = past.own(self.id, self.branch)
-        before = takewhile(lambda line: line["type"] != "user_input", lines)
-        # The session may have its first state already: so lists are set, not added to.
-        self.conversation.reapply({**line, "added": {}} for line in before if is_by_observer(line))
-        self.between = BetweenSteps(past, self.id, self.branch, self.conversation)
-        self.conversation.repeat((line for line in lines if not is_by_observer(line)), self.between.behind_line)
 
     def begin(self) -> None:
         """Take the user's message into the conversation."""
@@ -266,15 +328,6 @@ class Turn(Operations):
             listener.listen(self.agent, {"type": "text", "text": text, **self.conversation.labels})
         self.host.observe("on_text", agent=self.agent, text=text)
 
-    def sums(self) -> tuple[float, Spent]:
-        """How long the turn took so far, in ms, and what it spent, including the time before it was resumed."""
-        ms = (time.time() - self.started) * 1000
-        if self.past is None:
-            return ms, self.spent
-        before = spent_in(line for line in self.past.lines if is_inside(place_of(line), self.id))
-        before.include(self.spent)
-        return ms + time_in(self.past.lines, self.id), before
-
     def retrying(self, retry: dict[str, Any]) -> None:
         """Trace that a provider's SDK waits before it repeats a failed request."""
         self.conversation.trace({"type": "retrying", **{key: retry[key] for key in retry if retry[key] is not None}})
@@ -314,10 +367,6 @@ class Turn(Operations):
                     line = self.past.lines[self.past.closed[change["turn"]]]
                     self.take_closing(line, line, line["type"] == "agent_turn")
 
-    def is_known(self, id: str) -> bool:
-        """Whether the log has the end of an operation."""
-        return self.past is not None and id in self.past.closed and not self.past.is_open(id)
-
     def emit(self, entry: TraceEntry) -> None:
         """Write an entry of the trace into the log, and pass it to the consumer of a streamed turn."""
         if (at := entry.get("at")) is not None:
@@ -343,34 +392,3 @@ class Turn(Operations):
         ending = Ending(outward["result"], outward["outcome"], outward["by"])
         repeats = bool(getattr(getattr(self.agent.body, "function", None), "repeats", False))
         self.end(ending, "agent" if outward["scope"] == "loop" and repeats else outward["scope"])
-
-    def end(self, ending: Ending, scope: str = "agent") -> None:
-        """End the turn. Parallel bodies finish first, and the first of them that ended it, in order, decides how."""
-        if (body := self._body()) is not None:
-            body.ending = (ending, scope)
-        super().end(ending, scope)
-
-    def leave(self, ending: Ending) -> None:
-        """End this turn, the turns inside it, and those that its code still asks for: nobody wants their results."""
-        self.left = ending  # before `inner` is read: a turn that begins now looks at it after it was added
-        self.end(ending)
-        for turn in list(self.inner):
-            turn.leave(ending)
-
-    def stop_inner(self) -> None:
-        """Interrupt the turns inside this one at their next step."""
-        for turn in list(self.inner):
-            turn.stop()
-
-    def failed_together(self, errors: list[BaseException]) -> None:
-        """Note that operations failed at the same time, so that each error counts for all of them."""
-        whose = [one for error in errors for one in self.root._errors.get(id_of(error), (None, []))[1]]
-        for error in errors:
-            self.root._errors[id_of(error)] = (error, whose)
-
-    def stop(self) -> None:
-        """Interrupt this turn and its inner turns at their next step, after Ctrl-C in a turn around them."""
-        self.stopped = True
-        self.ended = self.ended or STOPPED
-        for turn in list(self.inner):
-            turn.stop()
