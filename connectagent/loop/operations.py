@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from connectagent import frame
@@ -211,8 +212,8 @@ class Operations:
     def _run_behind(self, last: TraceEntry | None, run: HookRun) -> HookRun:
         if last is None:
             return self.run_hook(run)
-        with self.conversation.ending_with(last) as run.given.ready:
-            return self.run_hook(run)
+        kept: HookRun = self.conversation.snapshot.traced.keeping_last(last, run.given, partial(self.run_hook, run))
+        return kept
 
     def run_hook(self, run: HookRun) -> HookRun:
         """Run a hook's handlers as one operation, or look up its result."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
-from connectagent.session.messages import LEFT_OUT, is_open, mend, place_of_result, says_nothing, sendable
+from connectagent.session.messages import LEFT_OUT, is_open, is_valid, mended, place_of_result, says_nothing, sendable
 from connectagent.session.observers import PROGRAM, around_tool_at, is_by_observer
 from connectagent.session.prompt import Prompt, fresh_session, last_filled
 from connectagent.session.snapshot import By, Snapshot
@@ -24,7 +25,7 @@ from connectagent.session.state import (
     state_delta,
 )
 from connectagent.session.surroundings import Surroundings
-from connectagent.session.trace import OWN, EntryEnd, PendingEntries
+from connectagent.session.trace import OWN, PendingEntries
 
 _REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
 
@@ -70,14 +71,15 @@ class Conversation:
         begins = "state" not in self.session
         for key, value in fresh_session(system_prompt).items():
             self.session.setdefault(key, value)
-        first = clone(self.session["messages"]) if session is not None else None
-        self.begun = self.beginning = (system_prompt, first, copy_of(self.session["state"]), self.session["turn"])
-        self.announced, self.begins_behind = 0, len(self.session["trace"])
+        trace = self.session["trace"]
+        self.announced, self.begins_behind = 0, len(trace)
         self.snapshot = Snapshot(self.session)
+        first = None if session is None else clone(session["messages"])
+        self.begun = self.beginning = (system_prompt, first, self.snapshot.copy["state"], self.session["turn"])
         self.prompt = Prompt(system_prompt, strict=state is not None)
-        self._filled = last_filled(self.session["trace"], system_prompt)
-        if begins:  # after the snapshot, so that it is traced as a change by the program
-            self.session["state"].update(copy_of(state or {}))
+        self._filled = last_filled(trace, system_prompt) if trace else system_prompt
+        if begins and state:  # after the snapshot, so that it is traced as a change by the program
+            self.session["state"].update(copy_of(state))
         self.unmerged: list[dict[str, Any]] = []  # the changes of inner agents whose turns wait
         self.home: Any = None  # the log that has all of its turns
         self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
@@ -117,8 +119,8 @@ class Conversation:
         self.state_before = self.snapshot.copy["state"]  # replaced with each change, never modified
         while self.unmerged:  # the waiting turn is given up
             self.merge(self.unmerged.pop(0))
-        state, system = self.session["state"], self._system()
-        filled = self._filled
+        messages, state, filled = self.session["messages"], self.session["state"], self._filled
+        system = messages[0] if messages and messages[0]["role"] == "system" else None
         if system and system["content"] == filled:  # one that was edited stays as it is
             filled = self.prompt.fill(state, self.name)
         self.session["turn"] += 1
@@ -132,17 +134,12 @@ class Conversation:
             self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message})
         self.mend()
 
-    def _system(self) -> Message | None:
-        """The system message, while it is the first."""
-        first: Message | None = next(iter(self.session["messages"]), None)
-        return first if first and first["role"] == "system" else None
-
     def end_turn(self) -> None:
         """Clear the pending calls and the `temp:` state of the turn."""
         self._repeats = {}
         self.session.update(pending_tool=None, pending_tools=None)
         state, self.dropped = self.session.get("state"), {}
-        if isinstance(state, dict):
+        if state and isinstance(state, dict):
             before = dict(state)
             if drop_temporary(state):
                 self.dropped = {key: before[key] for key in before if key not in state}
@@ -293,27 +290,22 @@ class Conversation:
         them, but not to the handlers that caused them. Each is emitted, whatever is raised.
         """
         self.announced += len(entries)
-        pending = self._pending
-        pending.entries += [(entry, [*(pending.causes or ()), *self._running.running]) for entry in entries]
+        pending, causes = self._pending, [*(self._pending.causes or ()), *self._running.running]
+        pending.entries = [*pending.entries, *zip(entries, repeat(causes))]
         if pending.causes is not None:
             return
         errors: list[BaseException] = []
         try:
             while pending.entries:
-                entry, pending.causes = pending.entries.pop(0)
+                (entry, pending.causes), *pending.entries = pending.entries
                 try:
                     self._around.emit(entry, pending.causes)
                 except BaseException as error:
                     errors.append(error)
         finally:
-            pending.causes = None
-            pending.entries.clear()
+            pending.causes, pending.entries = None, ()
         if errors:
             raise errors[0]
-
-    def ending_with(self, entry: TraceEntry) -> EntryEnd:
-        """Keep an entry the last of the trace for each handler of a hook."""
-        return EntryEnd(self.snapshot.traced, entry)
 
     def changed_by(self, by: By | None) -> dict[str, Any]:
         """The state that a handler changed in the call that decided: `delta`, `removed`; {} for none."""
@@ -380,17 +372,19 @@ class Conversation:
         if request is not None and request.messages is not messages:
             request.messages = sendable(request.messages)
             return
-        if request is not None and says_nothing(messages):  # no provider accepts an empty conversation
+        changed = request is not None and says_nothing(messages)
+        if changed:  # no provider accepts an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
         for announced in (True, True, False):  # a handler of that trace entry may break it again
-            mended, before = mend(messages, self.snapshot.valid), len(messages)
+            valid, before = is_valid(messages, self.snapshot.valid), len(messages)
             self.snapshot.valid = before
-            if mended is None:
+            if valid:
                 break
-            messages[:] = mended
+            messages[:] = mended(messages)
+            changed = True
             self.snapshot.take()
-            self.snapshot.valid = len(mended)
+            self.snapshot.valid = len(messages)
             if announced and not silently:
-                self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})
-        if request is not None and says_nothing(messages):  # a handler of those entries emptied it again
+                self.trace({"type": "mended", "messages_before": before, "messages": len(messages)})
+        if changed and request is not None and says_nothing(messages):  # a handler of those entries emptied it again
             request.messages = sendable(messages)
