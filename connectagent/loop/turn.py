@@ -318,15 +318,11 @@ class Turn(Operations):
         """Whether the log has the end of an operation."""
         return self.past is not None and id in self.past.closed and not self.past.is_open(id)
 
-    def emit(self, entry: TraceEntry) -> None:
-        """Write an entry of the trace into the log, and pass it to the consumer of a streamed turn."""
-        if (at := entry.get("at")) is not None:
-            self.touched.add(at)
-            if run := self.runs.get(at):
-                self._begin(run)
-        self.log.append(self.conversation.snapshot.traced.copied(entry))
-        for listener in self.listeners:
-            listener.listen(self.agent, entry)
+    def changed_at(self, place: str) -> None:
+        """Note that something in the conversation was changed at a place, before the line that says so."""
+        self.touched.add(place)
+        if run := self.runs.get(place):
+            self._begin(run)
 
     def is_consumer(self) -> bool:
         """Whether this is the thread of the consumer of a streamed turn."""

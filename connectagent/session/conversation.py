@@ -12,8 +12,8 @@ from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, Trac
 from connectagent.errors import HookResultError
 from connectagent.session.messages import LEFT_OUT, is_open, is_valid, mended, place_of_result, says_nothing, sendable
 from connectagent.session.observers import PROGRAM, around_tool_at, is_by_observer
-from connectagent.session.prompt import Prompt, fresh_session, last_filled
-from connectagent.session.snapshot import By, Snapshot
+from connectagent.session.prompt import Prompt, last_filled
+from connectagent.session.snapshot import By, Snapshot, fresh_session
 from connectagent.session.state import (
     clone,
     copy_of,
@@ -24,7 +24,7 @@ from connectagent.session.state import (
     same,
     state_delta,
 )
-from connectagent.session.surroundings import Surroundings
+from connectagent.session.surroundings import Surroundings, threads
 from connectagent.session.trace import OWN, PendingEntries
 
 _REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
@@ -42,6 +42,7 @@ class Conversation:
         labels: keys that each entry of the trace carries.
 
     Attributes:
+        changed: whether messages were changed, or a handler failed, since the model answered.
         announced: how many entries of the trace were announced so far.
         begins_behind: how many entries the trace had at the beginning.
         sent: what the newest model call was sent, as the loop keeps it.
@@ -73,10 +74,10 @@ class Conversation:
             self.session.setdefault(key, value)
         trace = self.session["trace"]
         self.announced, self.begins_behind = 0, len(trace)
-        self.snapshot = Snapshot(self.session)
+        self.prompt = Prompt(system_prompt, state is not None)
+        self.snapshot, self.changed = Snapshot(self.session), False
         first = None if session is None else clone(session["messages"])
         self.begun = self.beginning = (system_prompt, first, self.snapshot.copy["state"], self.session["turn"])
-        self.prompt = Prompt(system_prompt, strict=state is not None)
         self._filled = last_filled(trace, system_prompt) if trace else system_prompt
         if begins and state:  # after the snapshot, so that it is traced as a change by the program
             self.session["state"].update(copy_of(state))
@@ -84,7 +85,12 @@ class Conversation:
         self.home: Any = None  # the log that has all of its turns
         self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
         self._repeats: dict[str, list[TraceEntry]] = {}
-        self._changed = False  # since the model answered: messages, or a handler failed
+
+    def _settle(self) -> None:
+        """Trace what others have changed so far, before the loop changes something."""
+        running = self._running
+        if running.running or running.alive or threads():
+            running.settle()
 
     def take_over(self) -> None:
         """Trace what the program changed since the last turn.
@@ -94,20 +100,24 @@ class Conversation:
         """
         self.session.update(pending_tool=None, pending_tools=None)
         self.snapshot.sync()
-        self.take_changes()
+        if not self.snapshot.unchanged():
+            self._take_changes(PROGRAM)
         for restored in self.snapshot.traced.begin_round():
             self.announce(restored)
 
     def take_changes(self, by: By = PROGRAM) -> None:
-        """Trace what the program changed; raises as `take_over` does."""
+        """Trace what the program changed during a turn; raises as `take_over` does."""
         self._around.keep_session(self.session)  # it may be changed, not replaced
         if not self.snapshot.unchanged():
-            try:
-                entries = self.snapshot.changes(by)
-            except HookResultError:
-                self.snapshot.restore()
-                raise
-            self.announce(*entries)
+            self._take_changes(by)
+
+    def _take_changes(self, by: By) -> None:
+        try:
+            entries = self.snapshot.changes(by)
+        except HookResultError:
+            self.snapshot.restore()
+            raise
+        self.announce(*entries)
 
     def begin_turn(self, prompt: str) -> None:
         """Start the next turn.
@@ -166,18 +176,14 @@ class Conversation:
         A model's answer has no trace entry besides its `llm_call`, unless messages were changed meanwhile, or a
         handler failed, after which there may be none: then another entry says where it is.
         """
-        self._running.settle()
+        self._settle()
         self.snapshot.insert(message)
         index = len(self.session["messages"]) - 1
         if by is not None:
             entry = {"type": "message", "by": by, "index": index, "message": clone(message)}
             self.trace({**entry, **self.changed_by(by)})
-        elif message["role"] == "assistant" and self._changed:
+        elif message["role"] == "assistant" and self.changed:
             self.trace({"type": "assistant", "index": index, "message": clone(message)})
-
-    def answered(self, changed: bool = False) -> None:
-        """Note that the model has answered: later changes come between its answer and its message, as those known."""
-        self._changed = changed
 
     def set_state(self, wanted: dict[str, Any], by: By) -> None:
         """Make the state equal to another agent's."""
@@ -193,7 +199,7 @@ class Conversation:
         self._change_state(lambda state: state.update({key: value}), by)
 
     def _change_state(self, change: Callable[[dict[str, Any]], Any], by: By) -> None:
-        self._running.settle()
+        self._settle()
         state, before = self.session["state"], self.snapshot.copy["state"]
         change(state)
         delta = state_delta(before, state)
@@ -204,7 +210,7 @@ class Conversation:
     def merge(self, change: dict[str, Any]) -> None:
         """Merge an inner agent's changes of the state, which its closing entry records."""
         if any(change.get(key) for key in ("delta", "appended", "removed")):
-            self._running.settle()
+            self._settle()
             merge_change(self.session["state"], change)
             self.snapshot.copy["state"] = copy_of(self.session["state"])
 
@@ -213,7 +219,7 @@ class Conversation:
         snapshot, messages = self.snapshot, self.session["messages"]
         for entry in changes:
             kind, index = entry.get("type"), entry.get("index", 0)
-            self._changed = self._changed or kind in BEFORE_ANSWER
+            self.changed = self.changed or kind in BEFORE_ANSWER
             if kind in ("message", "assistant"):
                 snapshot.insert(clone(entry["message"]), index)
             elif kind == "message_edited" and index < len(messages):  # it may have been of a step that is void
@@ -249,7 +255,7 @@ class Conversation:
         """Add an entry to the trace and announce it."""
         if self._repeats and self._is_repeated(entry):
             return
-        self._running.settle()
+        self._settle()
         if self._running.pending:
             self._running.announce_pending()
         self._add(entry)
@@ -280,7 +286,7 @@ class Conversation:
         if entry["type"] == "change":
             entry.update(self.changed_by(entry["by"]))
         if entry.get("of") != "llm_call":
-            self._changed = self._changed or entry["type"] in BEFORE_ANSWER
+            self.changed = self.changed or entry["type"] in BEFORE_ANSWER
         self.snapshot.traced.append(entry)
 
     def _emit(self, *entries: TraceEntry) -> None:
@@ -316,7 +322,7 @@ class Conversation:
     def note_pending(self, call: dict[str, Any] | None) -> None:
         """Set the call that is being run, as a change by the loop even inside a tool or handler."""
         self.session["pending_tool"] = call
-        self.snapshot.copy["pending_tool"] = clone(call)
+        self.snapshot.copy["pending_tool"] = call and clone(call)
 
     def place(self, call: ToolCall, entry: TraceEntry) -> None:
         """Put a call's result after its assistant message, and its entry into the trace."""
@@ -325,7 +331,7 @@ class Conversation:
 
     def answer(self, call: ToolCall, content: Any) -> None:
         """Put a result after the assistant message that asked for it, or replace the one that is there."""
-        self._running.settle()
+        self._settle()
         index, there = place_of_result(self.session["messages"], call.id)
         if there is not None:
             if not same(there.get("content"), content):
@@ -341,7 +347,7 @@ class Conversation:
 
     def amend_entry(self, entry: TraceEntry, **changed: Any) -> None:
         """Change an entry of the trace."""
-        self._running.settle()
+        self._settle()
         self.snapshot.traced.amend(entry, changed)
 
     def begin_round(self, calls: list[dict[str, Any]]) -> None:

@@ -34,8 +34,8 @@ class Snapshot:
         self.session = session
         self.messages: list[Message] = session["messages"]  # the list objects must stay the same
         self.trace: list[TraceEntry] = session["trace"]
-        self.traced = FollowedTrace(self.trace, start)
         self.take()
+        self.traced = FollowedTrace(self.trace, start)
 
     def take(self) -> None:
         """Copy the whole session."""
@@ -44,10 +44,8 @@ class Snapshot:
         self.marked = 0  # the messages before it are as they were when a digest was made last
         self.originals = list(self.messages)
         self.valid = 0  # how many messages from the start are known to be valid: see `Conversation.mend`
-        self.copy: dict[str, Any] = {
-            "messages": list(map(clone, self.messages)),
-            "state": copy_of(self.session["state"]),
-        }
+        messages, state = list(map(clone, self.messages)), copy_of(self.session["state"])
+        self.copy: dict[str, Any] = {"messages": messages, "state": state}
         self.deltas: dict[int, dict[str, Any]] = {}  # by id(by): what its call has changed in the state
         self.sync()
 
@@ -231,6 +229,13 @@ class Snapshot:
             if not isinstance(session.get(key), int | float):  # 1.0 and True are equal to 1, and as good
                 value = session.get(key)
                 raise HookResultError(f"{who} left current_session[{key!r}] as {value!r}; it must stay an int")
+
+
+def fresh_session(system_prompt: str) -> dict[str, Any]:
+    """A session in which nothing was said yet."""
+    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    session = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
+    return {**session, "pending_tools": None, "result": None, "outcome": None, "state": {}}
 
 
 def session_problem(session: dict[str, Any]) -> str | None:
