@@ -18,6 +18,8 @@ from connectagent.session.state import copy_of
 
 NOT_RUN = "not run: {reason}"
 LEFT_OUT = "(The conversation so far is not shown.)"
+# Made once: `json.dumps` with other options than its own makes an encoder for each call.
+_STRICT, _AS_SENT = json.JSONEncoder(ensure_ascii=False, allow_nan=False), json.JSONEncoder(ensure_ascii=False)
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -68,8 +70,8 @@ def assistant_message(response: LLMResponse) -> Message:
 def _shown(call: ToolCall) -> dict[str, Any]:
     """A call in a message. Its arguments are `{}` if they could not be read, since some servers parse them again."""
     try:
-        text = json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
-        if call.raw is not None and json.dumps(json.loads(call.raw), ensure_ascii=False) == text:
+        text = _STRICT.encode(call.arguments)
+        if call.raw is not None and _AS_SENT.encode(json.loads(call.raw)) == text:
             text = call.raw
     except (TypeError, ValueError, RecursionError):
         text = "{}"
