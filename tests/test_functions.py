@@ -14,7 +14,7 @@ MAX_COMPLEXITY, MAX_LINES = 15, 30
 # The functions above the bounds today, by their numbers, which are exact: mend a function, and take it out here.
 COMPLEX: dict[int, str] = {}
 LONG = {
-    64: "Agent.__init__",
+    63: "Agent.__init__",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -16,7 +16,7 @@ from connectagent.models.openai_messages import to_wire as to_openai
 from connectagent.models.responses_messages import to_wire as to_responses
 from connectagent.models.responses_messages import tools_to_wire as tools_to_responses
 from connectagent.models.sdk import encoded
-from connectagent.session.messages import mend
+from connectagent.session.messages import is_valid, mended
 from connectagent.testing import ScriptedLLM, conversation_problems
 
 
@@ -288,8 +288,8 @@ def test_a_mended_conversation_has_each_result_behind_its_round_and_no_other() -
     asks = {"role": "assistant", "content": None, "tool_calls": [call]}
     result, stray = ({"role": "tool", "tool_call_id": id, "content": id} for id in ("a", "b"))
     messages: Any = [{"role": "user", "content": "Hi"}, stray, asks, {"role": "user", "content": "hm"}, result]
-    assert mend(messages) == [messages[0], asks, result, messages[3]]
-    first, *others = mend([asks, asks, result]) or []  # a provider may give an id twice
+    assert mended(messages) == [messages[0], asks, result, messages[3]]
+    first, *others = mended([asks, asks, result])  # a provider may give an id twice
     assert first == asks and others[1:] == [asks, result]
     assert others[0] == {"role": "tool", "tool_call_id": "a", "content": "not run: no result"}
 
@@ -309,7 +309,7 @@ def test_a_conversation_is_mended_alike_where_its_beginning_is_known_to_be_valid
     later: Any = [prompt, asking("d"), *map(answering, "abcd")]
     for cut in range(len(valid) + 1):
         for tail in [[], *([one] for one in later), *([one, other] for one in later for other in later)]:
-            assert mend(valid[:cut] + tail, cut) == mend(valid[:cut] + tail)
+            assert is_valid(valid[:cut] + tail, cut) == is_valid(valid[:cut] + tail)
 
 
 def test_rounds_that_are_known_to_be_valid_are_not_read_again() -> None:
@@ -322,4 +322,4 @@ def test_rounds_that_are_known_to_be_valid_are_not_read_again() -> None:
             return found
 
     rounds = Counted(message for number in range(100) for message in (asking(str(number)), answering(str(number))))
-    assert mend(rounds, len(rounds)) is None and len(read) < 10
+    assert is_valid(rounds, len(rounds)) and len(read) < 10

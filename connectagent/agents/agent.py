@@ -29,7 +29,6 @@ from connectagent.loop.stream import Events, streamed
 from connectagent.models.connection import given
 from connectagent.models.names import default_model, parse_model
 from connectagent.records.write import new_log
-from connectagent.session.conversation import Conversation
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.prompt import SystemPrompt, read_prompt
 from connectagent.session.snapshot import By
@@ -120,7 +119,6 @@ class Agent(Repeatable):
         _check(name, plugin_errors)
         self._state = initial_state(state)  # of each new session
         self._connection = given(model, api_key, base_url, options, llm)
-        self._conversation: Conversation | None = None
         self.current_session = None
         self.last_usage = None
         self.spent = Spent()
@@ -206,7 +204,8 @@ class Agent(Repeatable):
         self.refuse_inside("input()")
         if dropped:
             close_dropped()
-        turn = partial(take_turn, self, Given(message, text_of(message["content"]), limit, form), key)
+        text = prompt if isinstance(prompt, str) else text_of(message["content"])
+        turn = partial(take_turn, self, Given(message, text, limit, form), key)
         return str(self.runtime.run(self, "input", turn))
 
     def stream(self, prompt: Prompt, max_iterations: int | None = None, *, output: Any = None) -> Events:
@@ -343,7 +342,8 @@ class Agent(Repeatable):
             RuntimeError: a turn is running.
         """
         self.refuse_inside("reset_conversation()")
-        self._conversation = self.current_session = self.boundary.snapshot = self.last_usage = None
+        vars(self).pop("conversation", None)
+        self.current_session = self.boundary.snapshot = self.last_usage = None
         self.spent, self.outside, self.spent_outside = Spent(), {}, {}
         self.leave_log()
         for child in self.children:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cached_property
 from typing import Any, cast
 
 from connectagent import frame
@@ -31,7 +32,6 @@ class Links(Node):
     _connection: Any  # the key, address and options given in code
     spent: Spent
     listener: Any = None  # who streams this agent's next turn
-    _conversation: Conversation | None
     log: Log  # where the lines of this agent's own sessions go
     _state: dict[str, Any] | None
     form: Any = None  # of results; None for text
@@ -52,24 +52,16 @@ class Links(Node):
     def current_session(self, session: Session | dict[str, Any] | None) -> None:
         self._session = cast("Session | None", session)
 
-    @property
+    @cached_property
     def conversation(self) -> Conversation:
         """The object through which the loop changes `current_session`."""
-        if self._conversation is None:
-            self._open(None)
-        assert self._conversation is not None
-        return self._conversation
-
-    def _open(self, session: dict[str, Any] | None) -> None:
-        self._conversation = Conversation(self, self.name, self.prompted.text, session, self._state, self.labels)
-        self._session = cast(Session, self._conversation.session)
-        self.fresh = session is None
-        self.boundary.snapshot = self._conversation.snapshot
+        self._session = None
+        return self._take_session()
 
     def label(self, labels: dict[str, str]) -> None:
         super().label(labels)
-        if self._conversation is not None:
-            self._conversation.labels = labels
+        if "conversation" in vars(self):
+            self.conversation.labels = labels
 
     def form_for(self, output: Any) -> Any:
         """The form of results for `output`; None for text."""
@@ -118,20 +110,20 @@ class Links(Node):
         self._take_session()
         self.conversation.state_before = self.conversation.snapshot.copy["state"]  # observers are told of the resume
 
-    def _take_session(self) -> None:
+    def _take_session(self) -> Conversation:
         """Go on with the session that the program left in `current_session`: the same, another one, or none."""
-        if self._session is None:
-            self._conversation = None
-            _ = self.conversation
-        elif self._conversation is None or self._session is not self._conversation.session:
-            self._open(cast(dict[str, Any], self._session))
+        session = cast("dict[str, Any] | None", self._session)
+        if session is None or "conversation" not in vars(self) or session is not self.conversation.session:
+            begun = Conversation(self, self.name, self.prompted.text, session, self._state, self.labels)
+            self.conversation, self._session = begun, cast(Session, begun.session)
+            self.fresh, self.boundary.snapshot = session is None, begun.snapshot
+        return self.conversation
 
     def open_log(self) -> Log:
         """The log of the current session."""
-        self._take_session()
+        conversation = self._take_session()
         self.log.follow(self)
-        if self._session is not None:
-            self._session["id"] = self.log.id
+        conversation.session["id"] = self.log.id
         return self.log
 
     def enter_session(self, turn: Turn, branch: str | None) -> dict[str, str]:
@@ -233,7 +225,7 @@ class Links(Node):
         """A copy of the provider's parameters for a model call of this agent."""
         llm: Any = self.llm  # not isinstance(): a protocol's members are looked up anew each time
         own = llm.options if hasattr(llm, "with_options") else self._connection.options
-        return dict(clone(dict(own)))
+        return clone(dict(own)) if own else {}
 
     def delegate(self, turn: Turn) -> Ending | None:
         """The ending of a turn that another agent, or a function, answers in place of the model."""
@@ -287,8 +279,13 @@ class Links(Node):
             if self.listener is not None and self.listener.is_own_thread():
                 self.listener.listen(self, entry)
         else:
-            turn.emit(entry)
-        self.hooks.observe("on_trace", causes, agent=self, entry=entry)
+            if (at := entry.get("at")) is not None:
+                turn.changed_at(at)
+            turn.log.append(turn.conversation.snapshot.traced.copied(entry))
+            for listener in turn.listeners:
+                listener.listen(self, entry)
+        if "on_trace" in self.hooks.active:
+            self.hooks.observe("on_trace", causes, agent=self, entry=entry)
 
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo an assignment to `current_session`."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -22,11 +20,10 @@ from connectagent.session.observers import OUTSIDE
 from connectagent.session.requests import changed_tools
 from connectagent.session.snapshot import By, Snapshot, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.state import merge_change
+from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.tool import Tool
 
-# The number of threads besides the main one. `threading.active_count` takes a lock, which is too slow here.
-threads: Callable[[], int] = getattr(_thread, "_count", lambda: threading.active_count() - 1)
 SLOW_S = 0.005  # a handler call that takes longer is listed by itself
 MOST_SLOW = 1000  # the most slow calls listed for one turn
 _NOWHERE = contextlib.nullcontext()  # outside of turns there is no frame
@@ -60,7 +57,7 @@ class Boundary:
         self._blamed: dict[int, tuple[BaseException, By, int]] = {}
         self.slow_calls: list[tuple[str, str, float, float]] = []  # plugin, hook, Unix seconds, seconds: of this turn
         self._straying = False
-        self._alive = 0  # how many threads there were at the last look, and when the last handler or tool ended
+        self.alive = 0  # how many threads there were at the last look, and when the last handler or tool ended
         self.running: list[By | None] = []
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
@@ -185,7 +182,7 @@ class Boundary:
 
     def _leave(self, handler: Handler, here: frame.Frame | None, started: float) -> None:
         self.running.pop()
-        self._alive = threads()
+        self.alive = threads()
         if here is not None and (run := here.turn.runs.get(here.place)) is not None:
             run.ran(handler.by, handler.builtin)
         seconds = time.perf_counter() - started
@@ -221,7 +218,7 @@ class Boundary:
             raise
         finally:
             self.running.pop()
-            self._alive = threads()
+            self.alive = threads()
             if snapshot is not None:
                 self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
@@ -253,8 +250,8 @@ class Boundary:
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
             self._announce_changes(self.snapshot, by)
         elif not self.running:
-            before, self._alive = self._alive, threads()
-            if before or self._alive:  # one that is gone may have changed something before
+            before, self.alive = self.alive, threads()
+            if before or self.alive:  # one that is gone may have changed something before
                 self._take_strayed()
 
     def _take_strayed(self) -> None:

@@ -12,7 +12,6 @@ from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Mes
 from connectagent.errors import TurnEnded
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
-from connectagent.loop.boundary import threads
 from connectagent.loop.described import (
     as_response,
     describe_answer,
@@ -30,6 +29,7 @@ from connectagent.session.raised import model_error
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
+from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER
 
 _GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
@@ -56,7 +56,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
         response = call.attempts()
     else:
         response, id = answer.value, f"{call.id}/model1"
-        turn.conversation.answered(turn.between.has_failed(id))
+        turn.conversation.changed = turn.between.has_failed(id)
         if turn.closing(id) is None:
             calls = list(map(shown_call, response.tool_calls or ()))
             entry = {**model_entry(turn, id, request, response, "stand_in", calls), "usage": None, "by": answer.by}
@@ -259,7 +259,7 @@ class Attempt:
         """The answer from the log; None if the log has an error."""
         self.entry = line
         if self.conversation is not None:
-            self.conversation.answered(self.turn.between.has_failed(self.id))
+            self.conversation.changed = self.turn.between.has_failed(self.id)
             self.before.update(sent_before(line, self.request))
             self.turn.between.behind(self.id)
         if line.get("status") in ("error", "recovered"):
@@ -364,7 +364,7 @@ class Attempt:
                 more["entries_since_request"] = conversation.announced - self.announced
                 if "names" in self.sent and self.sent["names"] != self.before.get("names"):
                     entry["tools"] = self.sent["names"]
-            conversation.answered()
+            conversation.changed = False
         if self.own is not None:
             more["request"] = not_known(self.sent, self.before)
         for key, value in more.items():
@@ -379,7 +379,7 @@ class Attempt:
         change["iteration"] = self.entry.get("iteration")
         self.turn.conversation.amend_entry(self.entry, **value, by=by)
         if self.conversation is not None:
-            self.conversation.answered(self.turn.between.has_failed(f"{self.id}/recovered"))
+            self.conversation.changed = self.turn.between.has_failed(f"{self.id}/recovered")
         if self.turn.closing(id := f"{self.id}/recovered") is None:
             self.turn.conversation.trace({**change, "id": id})
         elif self.conversation is not None:

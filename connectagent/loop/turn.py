@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from connectagent import frame
@@ -198,8 +199,7 @@ class Turn(Operations):
         if last is None:
             run.run(self)
             return
-        with self.conversation.ending_with(last) as run.given.ready:
-            run.run(self)
+        self.conversation.snapshot.traced.keeping_last(last, run.given, partial(run.run, self))
 
     def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
         """Run the handlers of a hook; the rejection, if one of them refuses."""
@@ -367,15 +367,11 @@ class Turn(Operations):
                     line = self.past.lines[self.past.closed[change["turn"]]]
                     self.take_closing(line, line, line["type"] == "agent_turn")
 
-    def emit(self, entry: TraceEntry) -> None:
-        """Write an entry of the trace into the log, and pass it to the consumer of a streamed turn."""
-        if (at := entry.get("at")) is not None:
-            self.touched.add(at)
-            if run := self.runs.get(at):
-                run.begin()
-        self.log.append(self.conversation.snapshot.traced.copied(entry))
-        for listener in self.listeners:
-            listener.listen(self.agent, entry)
+    def changed_at(self, place: str) -> None:
+        """Note that something in the conversation was changed at a place, before the line that says so."""
+        self.touched.add(place)
+        if run := self.runs.get(place):
+            run.begin()
 
     def is_consumer(self) -> bool:
         """Whether this is the thread of the consumer of a streamed turn."""

@@ -89,10 +89,10 @@ class MemoryLog:
         """Begin or resume a root turn."""
         with self._lock:
             lines, self._lines = self._lines, []
-            if turn.past is None:  # what the program changed before it is the turn's
+            if turn.past is not None:
+                self._lines += map(dict, turn.past.lines)
+            elif lines:  # what the program changed before it is the turn's
                 self._lines += [line for line in lines if line.get("at") == turn.id]
-            else:
-                self._lines += [dict(line) for line in turn.past.lines]
 
     def append(self, line: TraceEntry) -> None:
         """Add a copy of one line; later changes of its entry are lines of their own."""

@@ -22,6 +22,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, default=_fields).encode
+_encode_exactly = json.JSONEncoder(ensure_ascii=False).encode
 _quote = json.encoder.encode_basestring
 # What JSON may contain raw and YAML 1.1 may not, or takes for the end of a line.
 _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff\ud800-\udfff]")
@@ -69,10 +70,12 @@ def _is_simple(value: Any, depth: int) -> bool:
         return False
     if kind is dict:
         for key, item in value.items():
-            if type(key) is not str or len(key) > MAX_KEY // 6 or not _is_simple(item, depth - 1):
+            if type(key) is not str or len(key) > MAX_KEY // 6:
+                return False
+            if type(item) not in _PLAIN and not _is_simple(item, depth - 1):
                 return False
         return True
-    if kind is list or kind is tuple:
+    if kind in (list, tuple):
         return all([_is_simple(item, depth - 1) for item in value])
     return dataclasses.is_dataclass(kind) and kind.__base__ is object and _is_simple(_fields(value), depth)
 
@@ -114,7 +117,7 @@ def _yaml_scalar(value: str | float | None) -> str:
 def json_text(value: Any) -> str:
     """A value as JSON text, exactly: lone surrogates are escaped."""
     try:
-        text = json.dumps(value, ensure_ascii=False)
+        text = _encode_exactly(value)
     except Exception:  # objects, circles
         text = json_line(value)
     return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)

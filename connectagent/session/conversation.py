@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable
+from itertools import repeat
 from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
-from connectagent.session.messages import LEFT_OUT, is_open, mend, place_of_result, says_nothing, sendable
+from connectagent.session.messages import LEFT_OUT, is_open, is_valid, mended, place_of_result, says_nothing, sendable
 from connectagent.session.observers import PROGRAM, around_tool_at, is_by_observer
-from connectagent.session.prompt import Prompt, fresh_session, last_filled
-from connectagent.session.snapshot import By, Snapshot
+from connectagent.session.prompt import Prompt, last_filled
+from connectagent.session.snapshot import By, Snapshot, fresh_session
 from connectagent.session.state import (
     clone,
     copy_of,
@@ -23,8 +24,8 @@ from connectagent.session.state import (
     same,
     state_delta,
 )
-from connectagent.session.surroundings import Surroundings
-from connectagent.session.trace import OWN, EntryEnd, PendingEntries
+from connectagent.session.surroundings import Surroundings, threads
+from connectagent.session.trace import OWN, PendingEntries
 
 _REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
 
@@ -41,6 +42,7 @@ class Conversation:
         labels: keys that each entry of the trace carries.
 
     Attributes:
+        changed: whether messages were changed, or a handler failed, since the model answered.
         announced: how many entries of the trace were announced so far.
         begins_behind: how many entries the trace had at the beginning.
         sent: what the newest model call was sent, as the loop keeps it.
@@ -70,19 +72,25 @@ class Conversation:
         begins = "state" not in self.session
         for key, value in fresh_session(system_prompt).items():
             self.session.setdefault(key, value)
-        first = clone(self.session["messages"]) if session is not None else None
-        self.begun = self.beginning = (system_prompt, first, copy_of(self.session["state"]), self.session["turn"])
-        self.announced, self.begins_behind = 0, len(self.session["trace"])
-        self.snapshot = Snapshot(self.session)
-        self.prompt = Prompt(system_prompt, strict=state is not None)
-        self._filled = last_filled(self.session["trace"], system_prompt)
-        if begins:  # after the snapshot, so that it is traced as a change by the program
-            self.session["state"].update(copy_of(state or {}))
+        trace = self.session["trace"]
+        self.announced, self.begins_behind = 0, len(trace)
+        self.prompt = Prompt(system_prompt, state is not None)
+        self.snapshot, self.changed = Snapshot(self.session), False
+        first = None if session is None else clone(session["messages"])
+        self.begun = self.beginning = (system_prompt, first, self.snapshot.copy["state"], self.session["turn"])
+        self._filled = last_filled(trace, system_prompt) if trace else system_prompt
+        if begins and state:  # after the snapshot, so that it is traced as a change by the program
+            self.session["state"].update(copy_of(state))
         self.unmerged: list[dict[str, Any]] = []  # the changes of inner agents whose turns wait
         self.home: Any = None  # the log that has all of its turns
         self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
         self._repeats: dict[str, list[TraceEntry]] = {}
-        self._changed = False  # since the model answered: messages, or a handler failed
+
+    def _settle(self) -> None:
+        """Trace what others have changed so far, before the loop changes something."""
+        running = self._running
+        if running.running or running.alive or threads():
+            running.settle()
 
     def take_over(self) -> None:
         """Trace what the program changed since the last turn.
@@ -92,20 +100,24 @@ class Conversation:
         """
         self.session.update(pending_tool=None, pending_tools=None)
         self.snapshot.sync()
-        self.take_changes()
+        if not self.snapshot.unchanged():
+            self._take_changes(PROGRAM)
         for restored in self.snapshot.traced.begin_round():
             self.announce(restored)
 
     def take_changes(self, by: By = PROGRAM) -> None:
-        """Trace what the program changed; raises as `take_over` does."""
+        """Trace what the program changed during a turn; raises as `take_over` does."""
         self._around.keep_session(self.session)  # it may be changed, not replaced
         if not self.snapshot.unchanged():
-            try:
-                entries = self.snapshot.changes(by)
-            except HookResultError:
-                self.snapshot.restore()
-                raise
-            self.announce(*entries)
+            self._take_changes(by)
+
+    def _take_changes(self, by: By) -> None:
+        try:
+            entries = self.snapshot.changes(by)
+        except HookResultError:
+            self.snapshot.restore()
+            raise
+        self.announce(*entries)
 
     def begin_turn(self, prompt: str) -> None:
         """Start the next turn.
@@ -117,8 +129,8 @@ class Conversation:
         self.state_before = self.snapshot.copy["state"]  # replaced with each change, never modified
         while self.unmerged:  # the waiting turn is given up
             self.merge(self.unmerged.pop(0))
-        state, system = self.session["state"], self._system()
-        filled = self._filled
+        messages, state, filled = self.session["messages"], self.session["state"], self._filled
+        system = messages[0] if messages and messages[0]["role"] == "system" else None
         if system and system["content"] == filled:  # one that was edited stays as it is
             filled = self.prompt.fill(state, self.name)
         self.session["turn"] += 1
@@ -132,17 +144,12 @@ class Conversation:
             self.trace({"type": "message_edited", "by": OWN, "index": 0, "message": message})
         self.mend()
 
-    def _system(self) -> Message | None:
-        """The system message, while it is the first."""
-        first: Message | None = next(iter(self.session["messages"]), None)
-        return first if first and first["role"] == "system" else None
-
     def end_turn(self) -> None:
         """Clear the pending calls and the `temp:` state of the turn."""
         self._repeats = {}
         self.session.update(pending_tool=None, pending_tools=None)
         state, self.dropped = self.session.get("state"), {}
-        if isinstance(state, dict):
+        if state and isinstance(state, dict):
             before = dict(state)
             if drop_temporary(state):
                 self.dropped = {key: before[key] for key in before if key not in state}
@@ -169,18 +176,14 @@ class Conversation:
         A model's answer has no trace entry besides its `llm_call`, unless messages were changed meanwhile, or a
         handler failed, after which there may be none: then another entry says where it is.
         """
-        self._running.settle()
+        self._settle()
         self.snapshot.insert(message)
         index = len(self.session["messages"]) - 1
         if by is not None:
             entry = {"type": "message", "by": by, "index": index, "message": clone(message)}
             self.trace({**entry, **self.changed_by(by)})
-        elif message["role"] == "assistant" and self._changed:
+        elif message["role"] == "assistant" and self.changed:
             self.trace({"type": "assistant", "index": index, "message": clone(message)})
-
-    def answered(self, changed: bool = False) -> None:
-        """Note that the model has answered: later changes come between its answer and its message, as those known."""
-        self._changed = changed
 
     def set_state(self, wanted: dict[str, Any], by: By) -> None:
         """Make the state equal to another agent's."""
@@ -196,7 +199,7 @@ class Conversation:
         self._change_state(lambda state: state.update({key: value}), by)
 
     def _change_state(self, change: Callable[[dict[str, Any]], Any], by: By) -> None:
-        self._running.settle()
+        self._settle()
         state, before = self.session["state"], self.snapshot.copy["state"]
         change(state)
         delta = state_delta(before, state)
@@ -207,7 +210,7 @@ class Conversation:
     def merge(self, change: dict[str, Any]) -> None:
         """Merge an inner agent's changes of the state, which its closing entry records."""
         if any(change.get(key) for key in ("delta", "appended", "removed")):
-            self._running.settle()
+            self._settle()
             merge_change(self.session["state"], change)
             self.snapshot.copy["state"] = copy_of(self.session["state"])
 
@@ -216,7 +219,7 @@ class Conversation:
         snapshot, messages = self.snapshot, self.session["messages"]
         for entry in changes:
             kind, index = entry.get("type"), entry.get("index", 0)
-            self._changed = self._changed or kind in BEFORE_ANSWER
+            self.changed = self.changed or kind in BEFORE_ANSWER
             if kind in ("message", "assistant"):
                 snapshot.insert(clone(entry["message"]), index)
             elif kind == "message_edited" and index < len(messages):  # it may have been of a step that is void
@@ -252,7 +255,7 @@ class Conversation:
         """Add an entry to the trace and announce it."""
         if self._repeats and self._is_repeated(entry):
             return
-        self._running.settle()
+        self._settle()
         if self._running.pending:
             self._running.announce_pending()
         self._add(entry)
@@ -283,7 +286,7 @@ class Conversation:
         if entry["type"] == "change":
             entry.update(self.changed_by(entry["by"]))
         if entry.get("of") != "llm_call":
-            self._changed = self._changed or entry["type"] in BEFORE_ANSWER
+            self.changed = self.changed or entry["type"] in BEFORE_ANSWER
         self.snapshot.traced.append(entry)
 
     def _emit(self, *entries: TraceEntry) -> None:
@@ -293,27 +296,22 @@ class Conversation:
         them, but not to the handlers that caused them. Each is emitted, whatever is raised.
         """
         self.announced += len(entries)
-        pending = self._pending
-        pending.entries += [(entry, [*(pending.causes or ()), *self._running.running]) for entry in entries]
+        pending, causes = self._pending, [*(self._pending.causes or ()), *self._running.running]
+        pending.entries = [*pending.entries, *zip(entries, repeat(causes))]
         if pending.causes is not None:
             return
         errors: list[BaseException] = []
         try:
             while pending.entries:
-                entry, pending.causes = pending.entries.pop(0)
+                (entry, pending.causes), *pending.entries = pending.entries
                 try:
                     self._around.emit(entry, pending.causes)
                 except BaseException as error:
                     errors.append(error)
         finally:
-            pending.causes = None
-            pending.entries.clear()
+            pending.causes, pending.entries = None, ()
         if errors:
             raise errors[0]
-
-    def ending_with(self, entry: TraceEntry) -> EntryEnd:
-        """Keep an entry the last of the trace for each handler of a hook."""
-        return EntryEnd(self.snapshot.traced, entry)
 
     def changed_by(self, by: By | None) -> dict[str, Any]:
         """The state that a handler changed in the call that decided: `delta`, `removed`; {} for none."""
@@ -324,7 +322,7 @@ class Conversation:
     def note_pending(self, call: dict[str, Any] | None) -> None:
         """Set the call that is being run, as a change by the loop even inside a tool or handler."""
         self.session["pending_tool"] = call
-        self.snapshot.copy["pending_tool"] = clone(call)
+        self.snapshot.copy["pending_tool"] = call and clone(call)
 
     def place(self, call: ToolCall, entry: TraceEntry) -> None:
         """Put a call's result after its assistant message, and its entry into the trace."""
@@ -333,7 +331,7 @@ class Conversation:
 
     def answer(self, call: ToolCall, content: Any) -> None:
         """Put a result after the assistant message that asked for it, or replace the one that is there."""
-        self._running.settle()
+        self._settle()
         index, there = place_of_result(self.session["messages"], call.id)
         if there is not None:
             if not same(there.get("content"), content):
@@ -349,7 +347,7 @@ class Conversation:
 
     def amend_entry(self, entry: TraceEntry, **changed: Any) -> None:
         """Change an entry of the trace."""
-        self._running.settle()
+        self._settle()
         self.snapshot.traced.amend(entry, changed)
 
     def begin_round(self, calls: list[dict[str, Any]]) -> None:
@@ -380,17 +378,19 @@ class Conversation:
         if request is not None and request.messages is not messages:
             request.messages = sendable(request.messages)
             return
-        if request is not None and says_nothing(messages):  # no provider accepts an empty conversation
+        changed = request is not None and says_nothing(messages)
+        if changed:  # no provider accepts an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
         for announced in (True, True, False):  # a handler of that trace entry may break it again
-            mended, before = mend(messages, self.snapshot.valid), len(messages)
+            valid, before = is_valid(messages, self.snapshot.valid), len(messages)
             self.snapshot.valid = before
-            if mended is None:
+            if valid:
                 break
-            messages[:] = mended
+            messages[:] = mended(messages)
+            changed = True
             self.snapshot.take()
-            self.snapshot.valid = len(mended)
+            self.snapshot.valid = len(messages)
             if announced and not silently:
-                self.trace({"type": "mended", "messages_before": before, "messages": len(mended)})
-        if request is not None and says_nothing(messages):  # a handler of those entries emptied it again
+                self.trace({"type": "mended", "messages_before": before, "messages": len(messages)})
+        if changed and request is not None and says_nothing(messages):  # a handler of those entries emptied it again
             request.messages = sendable(messages)

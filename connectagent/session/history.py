@@ -18,7 +18,7 @@ from connectagent.session.journal import LINES, is_aside
 from connectagent.session.lines import Change as Change
 from connectagent.session.lines import Line as Line
 from connectagent.session.lines import Messages, Said, UntilResumed
-from connectagent.session.messages import assistant_message, mend, place_of_result, user_message
+from connectagent.session.messages import assistant_message, is_valid, mended, place_of_result, user_message
 from connectagent.session.moments import Moment
 from connectagent.session.observers import is_by_observer
 from connectagent.session.snapshot import By
@@ -289,11 +289,11 @@ class History:
 
     def _on_mended(self, entry: TraceEntry) -> None:
         lines = {id(line.message): line for line in self.lines}
-        mended, by = mend(self.messages), {"plugin": "connectagent"}
-        if mended is None:
+        messages, by = self.messages, {"plugin": "connectagent"}
+        if is_valid(messages):
             return
         before, self.lines, self.touched = self.lines, [], 0
-        for message in mended:
+        for message in mended(messages):
             line = lines.pop(id(message), None)
             if line is None:
                 self._insert(len(self.lines), by, message)

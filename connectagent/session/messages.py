@@ -18,6 +18,8 @@ from connectagent.session.state import copy_of
 
 NOT_RUN = "not run: {reason}"
 LEFT_OUT = "(The conversation so far is not shown.)"
+# Made once: `json.dumps` with other options than its own makes an encoder for each call.
+_STRICT, _AS_SENT = json.JSONEncoder(ensure_ascii=False, allow_nan=False), json.JSONEncoder(ensure_ascii=False)
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -57,10 +59,7 @@ def assistant_message(response: LLMResponse) -> Message:
     """The message that puts a model's answer into the conversation, text and calls."""
     message: Message = {"role": "assistant", "content": response.content}
     if response.tool_calls:
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
-            for call in response.tool_calls
-        ]
+        message["tool_calls"] = list(map(_shown, response.tool_calls))
     elif response.content is None:
         message["content"] = ""
     if response.provider_data:
@@ -68,15 +67,15 @@ def assistant_message(response: LLMResponse) -> Message:
     return message
 
 
-def _arguments(call: ToolCall) -> str:
-    """The arguments as JSON text; `{}` if they could not be read, since some servers parse them again."""
+def _shown(call: ToolCall) -> dict[str, Any]:
+    """A call in a message. Its arguments are `{}` if they could not be read, since some servers parse them again."""
     try:
-        text = json.dumps(call.arguments, ensure_ascii=False, allow_nan=False)
-        if call.raw is not None and json.dumps(json.loads(call.raw), ensure_ascii=False) == text:
-            return call.raw
+        text = _STRICT.encode(call.arguments)
+        if call.raw is not None and _AS_SENT.encode(json.loads(call.raw)) == text:
+            text = call.raw
     except (TypeError, ValueError, RecursionError):
-        return "{}"
-    return text
+        text = "{}"
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": text}}
 
 
 def tidy_calls(response: LLMResponse) -> LLMResponse:
@@ -99,76 +98,55 @@ def tidy_calls(response: LLMResponse) -> LLMResponse:
     return dataclasses.replace(response, tool_calls=calls)
 
 
-def find_round(messages: Sequence[Message], call_id: str) -> int | None:
-    """The index of the assistant message that asked for a call, the newest first; None if it is gone."""
-    for index in range(len(messages) - 1, -1, -1):
-        for call in messages[index].get("tool_calls") or ():
-            if call["id"] == call_id:
-                return index
-    return None
-
-
 def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | None, Message | None]:
     """Where a call's result belongs, and the message that is there already, if any.
 
     Returns:
         The index at which to insert it (None if the call is gone), and the result already at that index.
     """
-    index = find_round(messages, call_id)
-    if index is None:
-        return None, None
-    before = set()
-    for call in messages[index]["tool_calls"]:
-        if call["id"] == call_id:
-            break
-        before.add(call["id"])
-    index += 1
-    while index < len(messages) and messages[index].get("tool_call_id") in before:
-        index += 1
-    if index < len(messages) and messages[index].get("tool_call_id") == call_id:
-        return index, messages[index]
-    return index, None
+    for index in range(len(messages), 0, -1):  # behind the newest message that asked for it
+        before = set()
+        for call in messages[index - 1].get("tool_calls") or ():
+            if call["id"] == call_id:
+                while index < len(messages) and messages[index].get("tool_call_id") in before:
+                    index += 1
+                there = index < len(messages) and messages[index].get("tool_call_id") == call_id
+                return index, messages[index] if there else None
+            before.add(call["id"])
+    return None, None
 
 
 def is_open(messages: Sequence[Message], call_id: str) -> bool:
     """Whether a call has no result, not even one that was moved elsewhere."""
-    index, there = place_of_result(messages, call_id)
-    if index is None or there is not None:
-        return False
-    return not any(message.get("tool_call_id") == call_id for message in messages[index:])
+    for message in reversed(messages):
+        for call in message.get("tool_calls") or ():
+            if call["id"] == call_id:
+                return True
+        if message.get("tool_call_id") == call_id:
+            return False
+    return False
 
 
-def mend(messages: Sequence[Message], valid: int = 0) -> list[Message] | None:
-    """The conversation with every result in its place, or None if it is already valid.
-
-    Args:
-        messages: the conversation.
-        valid: how many messages from the start are known to be valid; they are not checked again.
+def mended(messages: Sequence[Message]) -> list[Message]:
+    """The conversation with every result in its place.
 
     A misplaced result is moved after its call, a missing one is filled in, and one without a call is dropped.
-    Handlers and callers may edit messages freely; this runs before each model call.
     """
-    while valid and messages[valid - 1]["role"] == "tool":  # back to the beginning of the last round
-        valid -= 1
-    if valid and messages[valid - 1].get("tool_calls"):
-        valid -= 1
-    if _is_valid(messages[valid:]):
-        return None
-    mended: list[Message] = []
+    made: list[Message] = []
     for index, message in enumerate(messages):
         calls = message.get("tool_calls")
         if message["role"] == "tool":
             continue
         if not calls:
-            mended.append(_without_calls(message) if "tool_calls" in message else message)
+            made.append(_without_calls(message) if "tool_calls" in message else message)
             continue
         single = {call["id"]: call for call in calls}  # two calls with one id cannot both be answered
-        mended.append(message if len(single) == len(calls) else {**message, "tool_calls": list(single.values())})
+        made.append(message if len(single) == len(calls) else {**message, "tool_calls": list(single.values())})
         results = _results_after(messages, index)
         for call_id in single:
             missing: Message = {"role": "tool", "tool_call_id": call_id, "content": NOT_RUN.format(reason="no result")}
-            mended.append(results.get(call_id, missing))
-    return mended
+            made.append(results.get(call_id, missing))
+    return made
 
 
 def says_nothing(messages: Sequence[Message]) -> bool:
@@ -185,8 +163,7 @@ def says_nothing(messages: Sequence[Message]) -> bool:
 
 def sendable(messages: list[Message]) -> list[Message]:
     """The conversation in an order that providers accept, and not empty."""
-    mended = mend(messages)
-    sent = messages if mended is None else mended
+    sent = messages if is_valid(messages) else mended(messages)
     return [*sent, {"role": "user", "content": LEFT_OUT}] if says_nothing(sent) else sent
 
 
@@ -209,9 +186,19 @@ def _results_after(messages: Sequence[Message], index: int) -> dict[str, Message
     return results
 
 
-def _is_valid(messages: Sequence[Message]) -> bool:
+def is_valid(messages: Sequence[Message], valid: int = 0) -> bool:
+    """Whether every result is in its place. Handlers and callers may edit messages freely; no provider takes all.
+
+    Args:
+        messages: the conversation.
+        valid: how many messages from the start are known to be valid; they are not checked again.
+    """
+    while valid and messages[valid - 1]["role"] == "tool":  # back to the beginning of the last round
+        valid -= 1
+    if valid and messages[valid - 1].get("tool_calls"):
+        valid -= 1
     open_ids: list[str] = []
-    for message in messages:
+    for message in messages[valid:]:
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_ids:
                 return False
@@ -222,9 +209,10 @@ def _is_valid(messages: Sequence[Message]) -> bool:
         if "tool_calls" in message:
             if not message["tool_calls"]:
                 return False
-            open_ids = [call["id"] for call in message["tool_calls"]]
-            if len(set(open_ids)) < len(open_ids):
-                return False
+            for call in message["tool_calls"]:
+                if call["id"] in open_ids:
+                    return False
+                open_ids.append(call["id"])
     return not open_ids
 
 

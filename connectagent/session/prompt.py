@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ def read_text(path: Path, what: str) -> str:
     return text
 
 
+@dataclass(slots=True)
 class Prompt:
     """A system prompt with placeholders for the state: `{name}`, `{user:name}`, `{name?}`; `{{name}}` is text.
 
@@ -94,9 +96,8 @@ class Prompt:
         strict: whether the state must have each name; otherwise the placeholder of a missing name stays.
     """
 
-    def __init__(self, template: str, *, strict: bool) -> None:
-        self.template = template
-        self.strict = strict
+    template: str
+    strict: bool
 
     def fill(self, state: dict[str, Any], agent: str) -> str:
         """The prompt filled with the values of the state as text; None becomes "".
@@ -173,13 +174,6 @@ def prompt_changes(recorded: Any) -> list[dict[str, Any]]:
         for one in recorded
     )
     return recorded if fits else []
-
-
-def fresh_session(system_prompt: str) -> dict[str, Any]:
-    """A session in which nothing was said yet."""
-    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
-    session = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
-    return {**session, "pending_tools": None, "result": None, "outcome": None, "state": {}}
 
 
 def last_filled(trace: list[Any], system_prompt: str) -> Any:

@@ -34,18 +34,18 @@ class Snapshot:
         self.session = session
         self.messages: list[Message] = session["messages"]  # the list objects must stay the same
         self.trace: list[TraceEntry] = session["trace"]
-        self.traced = FollowedTrace(self.trace, start)
-        self.copy: dict[str, Any] = {}
-        self.marks: list[bytes | None] = []  # of each message what stands for it in digests, as far as it was needed
-        self.marked = 0  # the messages before it are as they were when a digest was made last
         self.take()
+        self.traced = FollowedTrace(self.trace, start)
 
     def take(self) -> None:
         """Copy the whole session."""
-        self._replaced(0, len(self.copy.get("messages", ())), len(self.messages))
+        # Of each message what stands for it in digests, as far as it was needed.
+        self.marks: list[bytes | None] = [None] * len(self.messages)
+        self.marked = 0  # the messages before it are as they were when a digest was made last
         self.originals = list(self.messages)
         self.valid = 0  # how many messages from the start are known to be valid: see `Conversation.mend`
-        self.copy = {"messages": clone(self.messages), "state": copy_of(self.session["state"])}
+        messages, state = list(map(clone, self.messages)), copy_of(self.session["state"])
+        self.copy: dict[str, Any] = {"messages": messages, "state": state}
         self.deltas: dict[int, dict[str, Any]] = {}  # by id(by): what its call has changed in the state
         self.sync()
 
@@ -60,7 +60,8 @@ class Snapshot:
         self.messages.insert(index, message)
         self.originals.insert(index, message)
         self.copy["messages"].insert(index, clone(message))
-        self._replaced(index, index, 1)
+        self.marks.insert(index, None)
+        self.marked = min(self.marked, index)
         self.valid = min(self.valid, index)
 
     def set_content(self, message: Message, content: Any) -> None:
@@ -99,7 +100,7 @@ class Snapshot:
         """Copy what the loop changed, except messages and state, which have methods of their own."""
         copy, session = self.copy, self.session
         if len(copy) != len(session):
-            for key in [key for key in copy if key not in session]:
+            for key in copy.keys() - session:
                 del copy[key]
         copy["trace"] = self.trace
         for key, value in session.items():
@@ -228,6 +229,13 @@ class Snapshot:
             if not isinstance(session.get(key), int | float):  # 1.0 and True are equal to 1, and as good
                 value = session.get(key)
                 raise HookResultError(f"{who} left current_session[{key!r}] as {value!r}; it must stay an int")
+
+
+def fresh_session(system_prompt: str) -> dict[str, Any]:
+    """A session in which nothing was said yet."""
+    messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
+    session = {"messages": messages, "trace": [], "turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None}
+    return {**session, "pending_tools": None, "result": None, "outcome": None, "state": {}}
 
 
 def session_problem(session: dict[str, Any]) -> str | None:

@@ -49,7 +49,11 @@ def clone(value: Any) -> Any:
                 copied[key] = clone(item)
         return copied
     if isinstance(value, list):
-        return [item if type(item) in ATOMS else clone(item) for item in value]
+        listed = list(value)
+        for index, item in enumerate(listed):
+            if type(item) not in ATOMS:
+                listed[index] = clone(item)
+        return listed
     return value
 
 
@@ -63,9 +67,13 @@ def copy_of(value: Any) -> Any:
     if kind in ATOMS:
         return value
     if kind is dict:
-        return {key: copy_of(item) for key, item in value.items()}
+        copied = dict(value)
+        for key, item in copied.items():
+            if type(item) not in ATOMS:
+                copied[key] = copy_of(item)
+        return copied
     if kind is list:
-        return [copy_of(item) for item in value]
+        return list(map(copy_of, value))
     try:
         copied = _copied(value)
     except RecursionError:

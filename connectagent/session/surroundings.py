@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from connectagent.data import TraceEntry
 from connectagent.session.snapshot import By
 
+# The number of threads besides the main one. `threading.active_count` takes a lock, which is too slow here.
+threads: Callable[[], int] = getattr(_thread, "_count", lambda: threading.active_count() - 1)
+
 
 class Running(Protocol):
-    """The handlers and tools that are running, innermost last; None for one that is not watched."""
+    """What runs in the agent: code of others, which may change the session."""
 
-    running: list[By | None]
+    running: list[By | None]  # handlers and tools, innermost last; None for one that is not watched
+    alive: int  # how many threads there were at the last look
     pending: list[TraceEntry]  # are traced before the loop's next entry
 
     def settle(self) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from connectagent.data import CORE_TYPES, TraceEntry
@@ -36,9 +38,9 @@ class FollowedTrace:
     def __init__(self, entries: list[TraceEntry], start: int | None = None) -> None:
         self.entries = entries
         self.past: list[TraceEntry] = entries[:start]
-        self._kept: list[TraceEntry] = clone(self.past) if start is None else self.past  # copies of the past
+        self._kept: list[TraceEntry] = list(map(clone, self.past)) if start is None else self.past  # copies
         self.newest: list[TraceEntry] = entries[start:] if start is not None else []
-        self.copies: list[TraceEntry] = clone(self.newest)
+        self.copies: list[TraceEntry] = list(map(clone, self.newest))
         self.start = len(self.past)
         self._rearranged = False
         self._next = 0  # the next entry of the past to compare
@@ -80,21 +82,32 @@ class FollowedTrace:
                     copies[index] = clone(entry)
                     return
 
-    def cut_behind(self, entry: TraceEntry) -> list[TraceEntry]:
-        """Remove the entries after one from the trace, and return them; `append` puts them back."""
+    def keeping_last(self, entry: TraceEntry, call: Any, run: Callable[[], Any]) -> Any:
+        """Run the handlers of a hook's call; an entry is the last of the trace for each, whatever others added."""
+        behind: list[TraceEntry] = []
+        call.ready = partial(self._set_aside, entry, behind)
+        try:
+            return run()
+        finally:
+            if behind:
+                self._set_aside(entry, behind)
+            for later in behind:
+                self.append(later)
+
+    def _set_aside(self, entry: TraceEntry, behind: list[TraceEntry]) -> None:
+        """Move the entries after one from the trace to the end of `behind`."""
         if not self.entries or self.entries[-1] is entry:
-            return []
+            return
         at = next((at for at in range(len(self.entries) - 1, -1, -1) if self.entries[at] is entry), None)
         if at is None:
-            return []
+            return
         if at < self.start:  # of an earlier round, in a resumed turn
             self.newest[:0], self.copies[:0] = self.past[at:], self._kept[at:]
             del self.past[at:], self._kept[at:]
             self.start = at
-        gone = self.entries[at + 1 :]
-        behind = at + 1 - self.start
-        del self.entries[at + 1 :], self.newest[behind:], self.copies[behind:]
-        return gone
+        behind += self.entries[at + 1 :]
+        newer = at + 1 - self.start
+        del self.entries[at + 1 :], self.newest[newer:], self.copies[newer:]
 
     def is_anchored(self) -> bool:
         """Whether the newest round still begins where it began."""
@@ -168,32 +181,12 @@ def _check(entry: Any, who: str) -> None:
 
 
 class PendingEntries(threading.local):
-    """The entries of the trace that were not announced yet; each thread announces its own."""
+    """The entries of the trace that were not announced yet; each thread announces its own.
 
-    def __init__(self) -> None:
-        self.entries: list[tuple[TraceEntry, list[Any]]] = []  # each with the handlers and tools that caused it
-        self.causes: list[Any] | None = None  # the same of the entry that is being announced
-
-
-class EntryEnd:
-    """Keeps an entry the last of the trace: called before each handler of a hook, it sets later entries aside.
-
-    They come back, in order, when the hook is over. (Not a `contextlib.contextmanager`, which sets attributes of the
-    exceptions that pass through.)
+    Attributes:
+        causes: the handlers and tools that caused the entry that is being announced; None: none is being announced.
+        entries: what comes after it, each with its causes.
     """
 
-    def __init__(self, trace: FollowedTrace, entry: TraceEntry) -> None:
-        self._trace, self._entry = trace, entry
-        self._behind: list[TraceEntry] = []
-
-    def __enter__(self) -> EntryEnd:
-        return self
-
-    def __call__(self) -> None:
-        self._behind += self._trace.cut_behind(self._entry)
-
-    def __exit__(self, *error: object) -> None:
-        if self._behind:
-            self()
-        for entry in self._behind:
-            self._trace.append(entry)
+    causes: list[Any] | None = None
+    entries: Sequence[tuple[TraceEntry, list[Any]]] = ()

@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from connectagent.data import TokenUsage, TraceEntry
@@ -14,6 +15,7 @@ from connectagent.session.journal import BEGAN, DECIDED, is_inside, place_of, tu
 _MODEL = re.compile(r"/model\d+$")  # the places of attempts at a model
 
 
+@dataclass(slots=True, eq=False)
 class Spent:
     """The sum of model calls, from which every figure of tokens and cost is taken.
 
@@ -23,11 +25,10 @@ class Spent:
         priced: whether every price is known.
     """
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.usage = TokenUsage(cost=0.0)
-        self.priced = True
-        self._known = False
+    calls: int = 0
+    usage: TokenUsage = field(default_factory=partial(TokenUsage, cost=0.0))
+    priced: bool = True
+    _known: bool = False
 
     def add(self, usage: TokenUsage | None) -> None:
         """Add one attempt; None if its usage is not known."""

@@ -43,7 +43,27 @@ def signature_check(
             schema.setdefault("$defs", {}).update(more.get("$defs", {}))
     except Exception as error:
         _refuse_culprit({**annotations, "kwargs": extra}, refuse, error)
-    return schema, SignatureCheck(schema, validate, validate_extra, tuple(fill.items()))
+    if validate_extra is not None:
+        validate = functools.partial(_with_extra, schema.setdefault("properties", {}), validate, validate_extra)
+    return schema, SignatureCheck(schema, functools.partial(_filled, fill, validate) if fill else validate)
+
+
+def _with_extra(
+    own: dict[str, Any], validate: Callable[[Any], Any], validate_extra: Callable[[Any], Any], arguments: dict[str, Any]
+) -> dict[str, Any]:
+    values: dict[str, Any] = validate({key: value for key, value in arguments.items() if key in own})
+    extra = {key: value for key, value in arguments.items() if key not in own}
+    return {**values, **validate_extra({"kwargs": extra})["kwargs"]}
+
+
+def _filled(
+    fill: dict[str, Callable[[], Any]], validate: Callable[[Any], Any], arguments: dict[str, Any]
+) -> dict[str, Any]:
+    values: dict[str, Any] = validate(arguments)
+    for key, make in fill.items():
+        if key not in values:
+            values[key] = make()
+    return values
 
 
 def _pydantic_check(annotations: dict[str, Any], required: set[str]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
@@ -92,35 +112,19 @@ class SignatureCheck:
     """Validates arguments with pydantic, in its lax mode: "3" is an int, 3 is a str, "three" is neither."""
 
     schema: dict[str, Any]
-    validate: Callable[[Any], Any]
-    validate_extra: Callable[[Any], Any] | None
-    fill: tuple[tuple[str, Callable[[], Any]], ...]
+    validate: Callable[[dict[str, Any]], dict[str, Any]]
 
     def __call__(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         try:
-            return self._values(arguments)
+            return self.validate(arguments)
         except Exception as error:  # validators of users' models may raise anything
             unquoted = _unquoted(arguments, error)
             if unquoted is not None:
                 try:
-                    return self._values(unquoted)
+                    return self.validate(unquoted)
                 except Exception:
                     unquoted = None  # what was sent is reported, not what was made of it
             raise misfit(name, self.schema, _problems(error, arguments, self.schema)) from error
-
-    def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        values: dict[str, Any]
-        if self.validate_extra is None:
-            values = self.validate(arguments)
-        else:
-            own = self.schema["properties"]
-            values = self.validate({key: value for key, value in arguments.items() if key in own})
-            extra = {key: value for key, value in arguments.items() if key not in own}
-            values |= self.validate_extra({"kwargs": extra})["kwargs"]
-        for key, make in self.fill:
-            if key not in values:
-                values[key] = make()
-        return values
 
 
 def _unquoted(arguments: dict[str, Any], error: Exception) -> dict[str, Any] | None:

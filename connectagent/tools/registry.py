@@ -117,7 +117,7 @@ class ToolRegistry:
     ) -> None:
         self._resources = resources
         self._tools: dict[str, Tool] = {}
-        self._schemas: list[dict[str, Any]] | None = None
+        self._schemas: list[dict[str, Any]] = []
         self._agent_tool = agent_tool
         self.add(source)
 
@@ -169,7 +169,7 @@ class ToolRegistry:
         new = collect_tools(source, agent_tool=self._agent_tool, resources=self._resources())
         _put(dict(self._tools), iter(new))
         self._tools.update((one.name, one) for one in new)
-        self._schemas = None
+        self._schemas = [one.schema for one in self._tools.values()]
         return new
 
     def remove(self, name: str) -> Tool:
@@ -180,13 +180,12 @@ class ToolRegistry:
         """
         if name not in self._tools:
             raise self.missing(name)
-        self._schemas = None
-        return self._tools.pop(name)
+        removed = self._tools.pop(name)
+        self._schemas = [one.schema for one in self._tools.values()]
+        return removed
 
     def schemas(self) -> list[dict[str, Any]]:
         """The schemas for the model: the same list until tools change, as providers remember what they made of it."""
-        if self._schemas is None:
-            self._schemas = [one.schema for one in self._tools.values()]
         return self._schemas
 
     def closest(self, name: str) -> str | None:

@@ -18,6 +18,9 @@ NOTHING = "(no output)"
 _DEPTH = 100
 """Levels of a nested value that are shown. Far below the recursion limit, as the stack may be deep already."""
 
+_LONG_NUMBER = 10_000
+"""Bits of an int that `json.dumps` may refuse, as Python does not print it."""
+
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _HARMFUL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -41,10 +44,13 @@ def result_content(value: object, *, limit: int = 100_000) -> str | list[dict[st
 
 
 def _text(value: object, limit: int) -> str:
-    if value is None:
-        return "None"
     if type(value) is str:
         return readable(value, limit)
+    if value is None:
+        return "None"
+    if type(value) is bool or type(value) is float or (type(value) is int and value.bit_length() < _LONG_NUMBER):
+        number = json.dumps(value)
+        return number if len(number) <= limit else _cut(number, limit)
     # JSON of ten times the limit is made, so that its end can be shown; what is beyond is not even looked at.
     plain = _Plain(limit, budget=10 * limit).of(value)
     return readable(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False), limit)
@@ -120,7 +126,7 @@ class _Plain:
         if value is None or kind is bool or kind is float:
             return value
         if kind is int:
-            return value if value.bit_length() < 10_000 else _text_of(value)  # json refuses what Python will not print
+            return value if value.bit_length() < _LONG_NUMBER else _text_of(value)
         if kind is str:
             return value
         if id(value) in self.open:

@@ -8,6 +8,9 @@ from typing import Any
 
 from connectagent.tools.awaiting import STOPS
 
+SETTLED = frozenset({str, int, float, bool, type(None), bytes, dict, list, tuple})
+"""Types of values of which `settled` makes nothing else."""
+
 
 def settled(value: Any) -> Any:
     """A value in place of a coroutine or generator, which nobody could read twice."""

@@ -13,7 +13,7 @@ from typing import Any
 from connectagent.errors import ToolDefinitionError, cut
 from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
 from connectagent.tools.results import harmless
-from connectagent.tools.running import settled
+from connectagent.tools.running import SETTLED, settled
 from connectagent.tools.schema import check_name, check_timeout, given_schema
 from connectagent.tools.signature import (
     Interface,
@@ -155,7 +155,8 @@ class Tool:
             Exception: whatever the function raises.
         """
         try:
-            return settled(self.function(**kwargs))
+            value = self.function(**kwargs)
+            return value if type(value) in SETTLED else settled(value)
         except SystemExit as error:
             raise RuntimeError(f"the tool called sys.exit({error.code!r})") from error
 
