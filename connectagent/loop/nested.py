@@ -77,11 +77,12 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             log.begin(turn)
             try:
                 result = _framed(turn)
+                log.end(turn, result, None)
             except BaseException as error:
-                _note_stop(turn, error)
+                if not turn.over:
+                    _note_stop(turn, error)
                 log.end(turn, None, error)
                 raise
-            log.end(turn, result, None)
             return result
         finally:
             turn.over = True
@@ -93,6 +94,7 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
 
 def _note_stop(turn: Turn, error: BaseException) -> None:
     """Note what stopped a root turn: something waits, it failed, or Ctrl-C came."""
+    turn.tell_silent()
     if isinstance(error, Paused):
         turn.waiting, turn.agent.waits_in = error.waiting, turn
     elif isinstance(error, Exception):
@@ -208,11 +210,11 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
 def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | None) -> None:
     """End an inner turn; `base`: the state with which it began."""
     agent = turn.agent
-    caller.inner.remove(turn)
     agent.turn = None
     turn.over = True
     if not turn.abandoned:
         _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
+    caller.inner.remove(turn)  # only now: where Ctrl-C came before, the caller tells which of its hooks are over
     agent.boundary.forget_errors()
     agent.leave_session()
 
@@ -236,6 +238,8 @@ def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any])
     }
     quietly = contextlib.suppress(Exception) if ending["outcome"] in _STOPPED else contextlib.nullcontext()
     with quietly:  # a handler's error must not hide the one that stopped the turn
+        if ending["outcome"] in _STOPPED:
+            turn.tell_silent()
         if ending["outcome"] == "paused":  # it is merged when the turn ends or is given up
             caller.conversation.unmerged.append(change)
             change = {}

@@ -22,6 +22,7 @@ from connectagent.session.journal import BEGAN, CLOSED, HANDLERS, WAIT, Journal
 from connectagent.session.snapshot import By, as_data, same
 
 RESUMED: By = {"plugin": "(resume)"}  # by: a person decided
+id_of = id
 
 
 class Operations:
@@ -38,6 +39,7 @@ class Operations:
     outward: tuple[Ending, str] | None
     touched: set[str]
     runs: dict[str, HookRun]
+    silent: list[str]
     conversation: Any
     between: BetweenSteps = NO_CHANGES
 
@@ -70,6 +72,7 @@ class Operations:
             self.between.everything()
             if id in self.past.began:
                 self.past.forget_error(id, len(self.past.lines))
+        self.silent.clear()
         self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def closing(self, id: str) -> TraceEntry | None:
@@ -141,8 +144,7 @@ class Operations:
         while following is not None and id_of(following) not in seen:
             seen.add(id_of(following))
             whose += [one for one in self.root._errors.get(id_of(following), (None, []))[1] if one not in whose]
-            hidden = following.__suppress_context__
-            following = following.__cause__ or (None if hidden else following.__context__)
+            following = following.__cause__ or (None if following.__suppress_context__ else following.__context__)
         self.root._errors[id_of(error)] = (error, [id])
         return whose
 
@@ -255,6 +257,8 @@ class Operations:
         if line or run.asked or run.id in self.touched:
             self._begin(run)
             self.log.append({"type": CLOSED, "id": run.id, **line})
+        else:
+            self.silent.append(run.id)
 
     def _begin(self, run: HookRun) -> None:
         """Write that a hook's handlers begin, before the first line that one of them causes.
@@ -294,9 +298,9 @@ class Operations:
         line: TraceEntry = {"type": WAIT, "id": f"{run.id}/wait:{by.get('handler')}", "hook": run.id, "of": run.hook}
         line |= {"agent": self.agent.name, "call": shown, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(shown and shown["arguments"])}
-        over = [*run.passed, [by.get("plugin"), by.get("handler")]]
         ended = {"ended": self.ending_as_data()} if self.ended not in (None, STOPPED) else {}
-        self.log.append({**line, "over": over, **run.as_data(), **ended})
+        line |= {"over": [*run.passed, [by.get("plugin"), by.get("handler")]], **run.as_data()}
+        self.log.append({**line, **ended})
         return Waiting([Wait(line["id"], line["agent"], shown, pause.reason, line["digest"], by)], call, by)
 
     def _looked_up(self, run: HookRun) -> bool:
@@ -394,6 +398,3 @@ class Operations:
         for call in calls:
             call.approved = True
         return False
-
-
-id_of = id

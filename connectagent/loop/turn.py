@@ -18,7 +18,7 @@ from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
 from connectagent.output.text import describe
-from connectagent.session.journal import TURN_ENDED, Journal, is_inside, place_of
+from connectagent.session.journal import CLOSED, TURN_ENDED, Journal, is_inside, place_of
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.observers import is_by_observer
 from connectagent.session.snapshot import as_data
@@ -41,6 +41,7 @@ class Turn(Operations):
     Attributes:
         ended: set if the turn is to end before its next call of a model or tool.
         inner: the turns that run inside it.
+        silent: the hooks whose handlers only observed, as long as nothing began after them in the turn.
         waiting: the waits of a paused root turn, until it is resumed or given up.
         spent: the sum of its model calls and those of inner turns, since it began or was resumed.
     """
@@ -67,6 +68,7 @@ class Turn(Operations):
         self.root: Turn = self if self.parent is None else self.parent.root
         self.frame = Frame(self, id, account=None if asked is None else asked.account)
         self.inner: list[Turn] = []
+        self.silent: list[str] = []
         self.spent = Spent()
         self.started = time.time()
         self.thread, self.ident = threading.current_thread(), threading.get_ident()
@@ -238,6 +240,13 @@ class Turn(Operations):
         if key is not None and session["outcome"] != "transferred":
             self.conversation.set_key(key, session["result"], self.agent.by)
         return str(session["result"])
+
+    def tell_silent(self) -> None:
+        """Write which hooks of this turn and of those inside are over, as it stops: no later line shows it."""
+        for turn in list(self.inner):
+            turn.tell_silent()
+        while self.silent:
+            self.log.append({"type": CLOSED, "id": self.silent.pop(0)})
 
     # -- usage and streamed text ---------------------------------------------------------------
 

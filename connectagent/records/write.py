@@ -102,6 +102,7 @@ class MemoryLog:
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         """End or stop a root turn; the lines of a finished one are dropped."""
         with self._lock:
+            turn.over = True
             if error is None:
                 self._lines = []
 
@@ -169,16 +170,17 @@ class RecordLog(MemoryLog):
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         with self._lock:
-            written, self._turn = self._turn, None
+            written, totals = None if self._file is None else self._turn, self._totals
+            told = "" if written is None else written.summary(turn, totals, result, error, self._encoder)
+            self._turn = None
             super().end(turn, result, error)
-            if self._file is None:
-                return
             try:
-                if written is not None:
-                    self._write(written.summary(turn, self._totals, result, error, self._encoder))
+                if told:
+                    self._write(told)
                     self._messages = len(self._session["messages"])
             finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
-                self._file.close()
+                if self._file is not None:
+                    self._file.close()
 
     def append(self, line: TraceEntry) -> None:
         with self._lock:
