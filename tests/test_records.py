@@ -116,7 +116,7 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
     ends = {index + near for index, byte in enumerate(data) if byte == ord("\n") for near in (0, 1, 2)}
     for end in sorted(ends | set(range(0, len(data), 13))):
         torn.write_bytes(data[:end])
-        turns = load_record(torn)["turns"]
+        turns = read_record(torn)["turns"]
         own = [turn for turn in turns if turn.get("status") != BETWEEN_TURNS]
         expected = own[-1].get("status", "crashed") if own else "empty"
         summary = summarise(torn)
@@ -126,7 +126,7 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
         sums = {**ended[-1]} if ended else {"turns": 0, "iterations": 0, "tools": 0, "tokens": None, "cost": 0.0}
         assert summary.totals is not None
         last = max((at for at, turn in enumerate(turns) if "session" in turn), default=-1)
-        spent = spent_in(line for turn in turns[last + 1 :] for line in turn["trace"])
+        spent = spent_in(line for turn in turns[last + 1 :] for line in turn["lines"])
         if spent.calls:  # of a turn that was cut off
             sums["tokens"] = sums["tokens"] if spent.tokens is None else (sums["tokens"] or 0) + spent.tokens
             sums["cost"] = None if None in (sums["cost"], spent.cost) else sums["cost"] + spent.cost
