@@ -155,7 +155,7 @@ class RecordLog(MemoryLog):
             MemoryLog.begin(self, turn)
             written = TurnItem(min(self._messages, len(self._session["messages"])))
             if turn.past is not None:
-                written.resume(self._agent, turn.past.lines)
+                written.resume(turn.past.lines)
             self._write("")  # handlers may ask for the file
             rest = "".join([f"{self._from()}  trace:\n", *self._waiting])
             if self._file is not None:
@@ -353,7 +353,7 @@ def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
     totals = summarise(origin.record, held=True).totals or Totals()
     for before, item in origin.unsummed:
         killed = TurnItem(0)
-        killed.resumed, killed.iterations_before = bool(item.get("resumed")), iterations_in(agent, before)
+        killed.resumed, killed.iterations_before = bool(item.get("resumed")), iterations_in(before)
         for line in item["lines"]:
             killed.count(agent, line)
         killed.add_to(totals, None, 0.0)
