@@ -25,6 +25,7 @@ from connectagent import (
     before_each_tool,
     on_complete,
     on_error,
+    on_session,
     tool,
 )
 from connectagent.builtin.console import Console
@@ -329,3 +330,22 @@ class Worker:
             return LLMResponse("Done.", [], TokenUsage(1, 1, cost=0.25))
         given = {"prompt": "Go"} if self.tool == "inner" else {"n": 1}
         return LLMResponse(None, [ToolCall("1", self.tool, given)], TokenUsage(1, 1, cost=0.25))
+
+
+def test_a_turn_that_was_stopped_before_the_users_message_is_begun_anew_and_counted_once(folder: Path) -> None:
+    pressed: list[bool] = []
+
+    @on_session
+    def press(agent: Agent) -> None:
+        if not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+
+    session = worker(on_events=[press]).for_session("key")
+    with pytest.raises(KeyboardInterrupt):
+        session.turn("Go", number=1)
+    again = worker(on_events=[press]).for_session("key")
+    assert again.turn("Go", number=1) == "Done."
+    turn, totals = turn_of(again.record), summarise(again.record).totals
+    assert (turn["turn"], turn["input"], turn["status"], turn["cost"]) == (1, "Go", "answered", 0.75)
+    assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 3, 3)

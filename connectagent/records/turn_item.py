@@ -22,6 +22,7 @@ class TurnItem:
     def __init__(self, first_message: int) -> None:
         self.started = time.perf_counter()
         self.first_message = first_message
+        self.begun = False  # whether it has the user's message: else it is begun anew
         self.resumed = False  # whether it began in another process
         self.anchor: Any = None  # the message at that place, to find the place again
         self.tools: list[Any] = []  # of the root agent
@@ -47,13 +48,14 @@ class TurnItem:
         elif kind == "llm_call":
             self.iterations |= iterations_in([entry])
         elif kind == "user_input" and own:
+            self.begun = True
             messages: Any = agent.current_session and agent.current_session["messages"]
             self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
 
     def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
         """Add the turn to the session's sums: once, however often it was resumed."""
         iterations = len(self.iterations - self.iterations_before)
-        totals.add(not self.resumed, iterations, self.calls - self.stopped_before, tokens, cost)
+        totals.add(self.begun and not self.resumed, iterations, self.calls - self.stopped_before, tokens, cost)
 
     def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
         """The lines that end the turn's item."""
