@@ -21,6 +21,7 @@ from record_agents import worker
 
 from connectagent import Agent, after_tools
 from connectagent.errors import ConfigError
+from connectagent.records import file as record_file
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import Listing, all_records, find_record, records_folder
 from connectagent.records.follow import Follower, follow
@@ -522,3 +523,16 @@ def test_a_follower_sees_what_other_processes_write_and_goes_on_with_the_next_re
 
 def test_reading_gives_json_that_others_can_take() -> None:
     assert json.loads(json.dumps(summarise(varied()).data()))["status"] == "answered"
+
+
+def test_ctrl_c_just_after_a_record_was_opened_is_raised_and_closes_nothing_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*given: Any, **options: Any) -> Any:
+        with open(*given, **options):  # which is closed as nobody has it then
+            raise KeyboardInterrupt
+
+    path = varied()
+    monkeypatch.setattr(record_file, "open", pressed, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        load_record(path)
