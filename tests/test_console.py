@@ -20,8 +20,11 @@ from connectagent import (
     Agent,
     Continue,
     LLMResponse,
+    Loop,
+    Parallel,
     ProviderError,
     Retry,
+    Sequential,
     TokenUsage,
     ToolRejected,
     after_each_tool,
@@ -386,6 +389,41 @@ def test_an_agent_that_a_tool_asks_from_a_pool_is_shown_below_it_too() -> None:
     llm, plugins = ScriptedLLM([call("ask")], "done"), [Console(file, 60)]
     Agent("outer", [ask], llm=llm, sub_agents=[inner], plugins=plugins, log=False, quiet=True).input("go")
     assert "    inner" in [line[:9] for line in file.getvalue().splitlines()]
+
+
+def _outer(kind: str, quiet: bool) -> Agent:
+    leaf = Agent("leaf", llm=ScriptedLLM("hi", "hi"), log=False, stream=True)
+    inner = Agent("inner", [leaf], llm=ScriptedLLM([call("leaf", prompt="x")], "hi"), log=False)
+    if kind == "tool":
+        llm = ScriptedLLM([call("inner", prompt="x")], "done")
+        return Agent("outer", [inner], llm=llm, log=False, quiet=quiet)
+    if kind == "handoff":
+        llm = ScriptedLLM(call("transfer_to_agent", agent_name="inner"))
+        return Agent("outer", llm=llm, sub_agents=[inner], log=False, quiet=quiet)
+    if kind == "body":
+        return Agent("outer", run=lambda prompt: inner.input(prompt), log=False, quiet=quiet)
+    if kind == "loop":
+        return Loop("outer", [inner], max_rounds=1, log=False, quiet=quiet)
+    return (Sequential if kind == "sequential" else Parallel)("outer", [inner], log=False, quiet=quiet)
+
+
+@pytest.mark.parametrize("kind", ["tool", "handoff", "body", "loop", "sequential", "parallel"])
+def test_quiet_holds_for_the_agents_inside(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _outer(kind, quiet=True).input("go")
+    assert capsys.readouterr().err == ""
+    _outer(kind, quiet=False).input("go")
+    shown = capsys.readouterr().err
+    assert "inner" in shown and "leaf" in shown
+
+
+def test_an_agent_that_a_quiet_one_has_asked_is_shown_when_it_is_asked_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    leaf = Agent("leaf", llm=ScriptedLLM("hi", "ho"), log=False)
+    Sequential("outer", [leaf], log=False, quiet=True).input("go")
+    assert capsys.readouterr().err == ""
+    leaf.input("go")
+    assert "leaf" in (shown := capsys.readouterr().err) and "answered" in shown
 
 
 SCRIPT = """

@@ -392,7 +392,7 @@ def test_prune_removes_the_oldest_and_their_blobs_but_never_what_is_running_or_p
     running = write(5, "answered")
     (evals / "broken.yaml").write_text("- 1\n")
     with running.open("a") as file:
-        file.write("- turn: 2\n  input: y\n  trace:\n")
+        file.write('- turn: 2\n  input: y\n  trace:\n  - {"type": "user_input"}\n')
         file.flush()
         assert lock(file.fileno())
         assert log("prune").returncode == 2

@@ -21,6 +21,7 @@ from record_agents import worker
 
 from connectagent import Agent, after_tools
 from connectagent.errors import ConfigError
+from connectagent.records import file as record_file
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import Listing, all_records, find_record, records_folder
 from connectagent.records.follow import Follower, follow
@@ -116,7 +117,7 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
     ends = {index + near for index, byte in enumerate(data) if byte == ord("\n") for near in (0, 1, 2)}
     for end in sorted(ends | set(range(0, len(data), 13))):
         torn.write_bytes(data[:end])
-        turns = load_record(torn)["turns"]
+        turns = read_record(torn)["turns"]
         own = [turn for turn in turns if turn.get("status") != BETWEEN_TURNS]
         expected = own[-1].get("status", "crashed") if own else "empty"
         summary = summarise(torn)
@@ -126,7 +127,7 @@ def test_a_summary_of_a_record_that_is_cut_at_any_byte_never_invents_an_end(fold
         sums = {**ended[-1]} if ended else {"turns": 0, "iterations": 0, "tools": 0, "tokens": None, "cost": 0.0}
         assert summary.totals is not None
         last = max((at for at, turn in enumerate(turns) if "session" in turn), default=-1)
-        spent = spent_in(line for turn in turns[last + 1 :] for line in turn["trace"])
+        spent = spent_in(line for turn in turns[last + 1 :] for line in turn["lines"])
         if spent.calls:  # of a turn that was cut off
             sums["tokens"] = sums["tokens"] if spent.tokens is None else (sums["tokens"] or 0) + spent.tokens
             sums["cost"] = None if None in (sums["cost"], spent.cost) else sums["cost"] + spent.cost
@@ -522,3 +523,16 @@ def test_a_follower_sees_what_other_processes_write_and_goes_on_with_the_next_re
 
 def test_reading_gives_json_that_others_can_take() -> None:
     assert json.loads(json.dumps(summarise(varied()).data()))["status"] == "answered"
+
+
+def test_ctrl_c_just_after_a_record_was_opened_is_raised_and_closes_nothing_twice(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pressed(*given: Any, **options: Any) -> Any:
+        with open(*given, **options):  # which is closed as nobody has it then
+            raise KeyboardInterrupt
+
+    path = varied()
+    monkeypatch.setattr(record_file, "open", pressed, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        load_record(path)

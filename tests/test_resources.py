@@ -37,7 +37,7 @@ from connectagent import (
     tool,
 )
 from connectagent.hooks.handler import known_resources
-from connectagent.testing import ScriptedLLM, call
+from connectagent.testing import AgentTester, ScriptedLLM, call
 from connectagent.testing.replay.replay import replay
 
 
@@ -610,3 +610,16 @@ def test_a_streamed_turn_that_is_left_tears_down() -> None:
         if entry["type"] == "tool_execution":
             break
     assert log == ["+db1", "-db1"]
+
+
+def test_the_tester_of_plugins_says_which_resource_is_not_there() -> None:
+    @resource
+    def elsewhere() -> int:
+        return 1
+
+    @after_tools
+    def takes(agent: Agent, elsewhere: int) -> None: ...
+
+    wrong = r"^after_tools handler 'takes' \(.*\) takes the resource 'elsewhere'. Agent 'tested' has no such resource"
+    with pytest.raises(HandlerError, match=wrong):
+        AgentTester().check(takes)

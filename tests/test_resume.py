@@ -45,7 +45,7 @@ from connectagent.data import TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.loop.stream import streamed
 from connectagent.records.blobs import blob_folder
-from connectagent.records.history import history_of, read_history
+from connectagent.records.history import history_of, joined_turns, read_history
 from connectagent.records.locks import is_running, lock
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
@@ -995,3 +995,51 @@ def test_what_handlers_did_about_a_later_attempt_is_void_too_where_that_is_made_
         agent(OSError("down")).resume(first.record)
     assert fired == [1, 2, 2]
     assert agent("Done.").resume(first.record) == "Done." and fired == [1, 2, 2]
+
+
+@pytest.mark.parametrize("rest", ["", "  resumed: tr", "  resumed: true\n", "  resumed: true\n  trace:\n"])
+def test_the_torn_beginning_of_going_on_with_a_turn_is_no_turn(rest: str) -> None:
+    ran: list[str] = []
+
+    def pay() -> str:
+        """Pay."""
+        ran.append("pay")
+        return "paid"
+
+    @before_each_tool
+    def ask(agent: Agent) -> None:
+        raise Pause("may I?")
+
+    def agent(*script: Any) -> Agent:
+        return Agent("payer", [pay], llm=ScriptedLLM(*script), quiet=True, on_events=[ask])
+
+    first = agent("Hello.", call("pay"))
+    first.input("Hi")
+    with pytest.raises(Paused) as paused:
+        first.input("Pay")
+    path = Path(str(paused.value.record))
+    before = read_record(path), summarise(path).data() | {"size": 0}, joined_turns(read_record(path))
+    with path.open("a") as file:
+        file.write(f"- turn: 2\n{rest}")
+    after = read_record(path), summarise(path).data() | {"size": 0}, joined_turns(read_record(path))
+    assert after == before and after[1]["status"] == "paused"
+    assert agent("Paid.").resume(path, approve=True) == "Paid." and ran == ["pay"]
+    assert (summarise(path).turns, summarise(path).status, len(joined_turns(read_record(path)))) == (2, "answered", 2)
+    again = agent("Bye.")
+    again.resume(path)
+    assert again.input("Bye") == "Bye." and summarise(path).turns == 3
+
+
+def test_a_turn_that_was_torn_before_it_says_where_it_went_on_takes_nothing_away() -> None:
+    agent = Agent("a", llm=ScriptedLLM("One.", "Two."), quiet=True)
+    agent.input("1")
+    agent.input("2")
+    path = Path(str(agent.record))
+    with path.open("a") as file:
+        file.write('- turn: 2\n  input: "2, again"\n')  # and torn before `from: [2, 0]`
+    assert [turn["input"] for turn in joined_turns(read_record(path))] == ["1", "2"] and summarise(path).turns == 2
+    other = Agent("a", llm=ScriptedLLM("Three."), quiet=True)
+    other.resume(path)
+    assert other.input("3") == "Three."
+    asked = [message["content"] for message in other.llm.requests[0].messages]  # type: ignore[attr-defined]
+    assert asked == ["1", "One.", "2", "Two.", "3"]

@@ -14,15 +14,18 @@ import pytest
 from connectagent import (
     Agent,
     LLMResponse,
+    Parallel,
     Pause,
     Paused,
     Retry,
+    Sequential,
     TokenUsage,
     ToolCall,
     after_tools,
     before_each_tool,
     on_complete,
     on_error,
+    on_session,
     tool,
 )
 from connectagent.builtin.console import Console
@@ -286,3 +289,63 @@ def test_a_turn_that_a_handler_ended_before_it_asked_something_stays_ended(folde
         again = looker()
         assert again.resume(path) == "Enough.", lines[cut - 1]
         assert again.current_session["outcome"] == "enough"  # type: ignore[index]
+
+
+def test_what_agents_inside_do_is_counted_wherever_a_turn_was_killed(folder: Path) -> None:
+    """Iterations and tool calls are counted as tokens are: of all agents, and once however often the turn goes on."""
+
+    def tree() -> Agent:
+        def made(name: str) -> Agent:
+            return Agent(name, [work], llm=Worker(), quiet=True)
+
+        first = Agent("first", [made("inner")], llm=Worker("inner"), quiet=True)
+        return Sequential("row", [first, Parallel("side", [made("a"), made("b")], quiet=True)], quiet=True)
+
+    whole = tree()
+    whole.input("Go")
+    counted = summarise(str(whole.record)).totals
+    assert counted is not None
+    assert (counted.turns, counted.iterations, counted.tools) == (1, 8, 4)
+    lines = Path(str(whole.record)).read_text().splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if '"user_input"' in line)
+    end = next(number for number, line in enumerate(lines) if line.startswith("  model:"))
+    for cut in range(first + 1, end, 3):
+        path = folder / f"row_{cut}.yaml"
+        path.write_text("".join(lines[:cut]))
+        tree().resume(path)
+        totals = summarise(path).totals
+        assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 8, 4), cut
+
+
+class Worker:
+    """A model that calls a tool, then says what it read."""
+
+    model = "test/worker"
+
+    def __init__(self, tool: str = "work") -> None:
+        self.tool = tool
+
+    def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        if messages[-1]["role"] == "tool":
+            return LLMResponse("Done.", [], TokenUsage(1, 1, cost=0.25))
+        given = {"prompt": "Go"} if self.tool == "inner" else {"n": 1}
+        return LLMResponse(None, [ToolCall("1", self.tool, given)], TokenUsage(1, 1, cost=0.25))
+
+
+def test_a_turn_that_was_stopped_before_the_users_message_is_begun_anew_and_counted_once(folder: Path) -> None:
+    pressed: list[bool] = []
+
+    @on_session
+    def press(agent: Agent) -> None:
+        if not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+
+    session = worker(on_events=[press]).for_session("key")
+    with pytest.raises(KeyboardInterrupt):
+        session.turn("Go", number=1)
+    again = worker(on_events=[press]).for_session("key")
+    assert again.turn("Go", number=1) == "Done."
+    turn, totals = turn_of(again.record), summarise(again.record).totals
+    assert (turn["turn"], turn["input"], turn["status"], turn["cost"]) == (1, "Go", "answered", 0.75)
+    assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 3, 3)

@@ -33,7 +33,7 @@ def built_in(*, trust: Any, log: bool | str | Path | None, quiet: bool) -> dict[
     if not (quiet or enabled("quiet")):
         from connectagent.builtin.console import Console
 
-        plugins["console"] = Console()
+        plugins["console"] = Console(follows=True)
     trust = overrides.get("trust") if trust is None else trust
     if trust is not None:
         from connectagent.builtin.trust import Trust

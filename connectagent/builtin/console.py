@@ -52,15 +52,20 @@ class Console:
     Args:
         file: where to write; None for stderr.
         width: cells in a line; None for the terminal's own.
+        follows: whether it shows nothing of a turn that an agent asks for which shows nothing itself.
     """
 
-    def __init__(self, file: TextIO | None = None, width: int | None = None) -> None:
-        self._terminal = Terminal(file, width)
+    def __init__(self, file: TextIO | None = None, width: int | None = None, follows: bool = False) -> None:
+        self._terminal, self._follows = Terminal(file, width), follows
+        self._hidden: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # by turn
         self._turns: WeakKeyDictionary[Any, _Turn] = WeakKeyDictionary()
 
     @around_turn
     def show_turn(self, agent: Any, prompt: str) -> Generator[None, Any, None]:
         """Show the prompt, and what came of it."""
+        if self._hides(agent):
+            yield
+            return
         outer = next((_shown[one] for one in agent.turn.callers() if one in _shown), None)
         turn = self._turns[agent] = _shown[agent.turn] = _begin(outer)
         masking.refresh()
@@ -90,7 +95,18 @@ class Console:
         arguments = masking.current().value
         yield from self._running(agent, lambda: (call_text(tool_call.name, arguments(tool_call.arguments)), ""))
 
+    def _hides(self, agent: Any) -> bool:
+        """Whether an agent's turn is not shown, as one around it is not."""
+        if not self._follows or agent.turn is None:
+            return False
+        if agent.turn not in self._hidden:
+            self._hidden[agent.turn] = not all(_has_console(turn.agent) for turn in agent.turn.callers())
+        return self._hidden[agent.turn]
+
     def _running(self, agent: Any, what: Callable[[], Span]) -> Generator[None, Any, None]:
+        if self._hides(agent):
+            yield
+            return
         turn = self._turns.setdefault(agent, _Turn())
 
         def row(mark: str, seconds: float) -> Row:
@@ -105,6 +121,8 @@ class Console:
     @on_text
     def show_text(self, agent: Any, text: str) -> None:
         """Show a piece of an answer as it arrives."""
+        if self._hides(agent):
+            return
         turn = self._turns.setdefault(agent, _Turn())
         turn.streamed, turn.held = True, turn.held + turn.arriving.feed(text)
         if turn.held and self._terminal.stream(turn, turn.held, turn.indent + 2):
@@ -113,6 +131,8 @@ class Console:
     @on_trace
     def show_entry(self, agent: Any, entry: TraceEntry) -> None:
         """Show what happened."""
+        if self._hides(agent):
+            return
         turn = self._turns.setdefault(agent, _Turn())
         turn.held += turn.arriving.flush()
         if turn.held:
@@ -160,6 +180,10 @@ class Console:
             if named and row.indent > turn.indent:  # the first line has the name in it
                 row.parts = ((f"{agent.name} ", "magenta"), *row.parts)
         self._terminal.show(rows, turn)
+
+
+def _has_console(agent: Any) -> bool:
+    return any(isinstance(handler.thing, Console) for handler in agent.hooks.loaded)
 
 
 def _tools(turn: _Turn) -> str:

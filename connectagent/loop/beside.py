@@ -133,7 +133,7 @@ class Beside:
             body.cut = True
         self.turn.stop_inner()
         for body in self.bodies:
-            body.stops.stop()
+            body.stops.stop(self.interrupt)
         deadline = time.monotonic() + GRACE_S
         for body in self.bodies:
             if again or not body.inside:

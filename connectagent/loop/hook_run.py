@@ -199,6 +199,8 @@ class HookRun:
         if line or self.asked or self.id in turn.touched:
             self.begin()
             turn.log.append({"type": CLOSED, "id": self.id, **line})
+        else:
+            turn.silent.append(self.id)
 
     def _ending(self) -> dict[str, Any]:
         """The ending of the turn in the form of a line; nothing where it goes on, or Ctrl-C has stopped it."""

@@ -76,15 +76,16 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             log.begin(turn)
             try:
                 result = run_turn(turn)
+                log.end(turn, result, None)
             except BaseException as raised:
-                error = _stopped_by(turn, raised)
+                error = raised if turn.over else _stopped_by(turn, raised)
                 log.end(turn, None, error)
                 if error is raised:
                     raise
                 raise error from None
-            log.end(turn, result, None)
             return result
         finally:
+            frame.CURRENT.set(None)  # Ctrl-C between a frame and its end leaves it there
             turn.over = True
             agent.turn = None
             agent.boundary.forget_errors()
@@ -94,6 +95,7 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
 
 def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
     """Note what stopped a root turn: something waits, it failed, or Ctrl-C came; the exception to raise."""
+    turn.tell_silent()
     if isinstance(error, Diverged):
         error = DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())]))
     if isinstance(error, Paused):
@@ -199,11 +201,11 @@ def _begin(caller: Turn, turn: Turn) -> dict[str, Any] | None:
 def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | None) -> None:
     """End an inner turn; `base`: the state with which it began."""
     agent = turn.agent
-    caller.inner.remove(turn)
     agent.turn = None
     turn.over = True
     if not turn.abandoned:
         _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
+    caller.inner.remove(turn)  # only now: where Ctrl-C came before, the caller tells which of its hooks are over
     agent.boundary.forget_errors()
     agent.leave_session()
 
@@ -227,6 +229,8 @@ def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any])
     }
     quietly = contextlib.suppress(Exception) if ending["outcome"] in _STOPPED else contextlib.nullcontext()
     with quietly:  # a handler's error must not hide the one that stopped the turn
+        if ending["outcome"] in _STOPPED:
+            turn.tell_silent()
         if ending["outcome"] == "paused":  # it is merged when the turn ends or is given up
             caller.conversation.unmerged.append(change)
             change = {}

@@ -36,6 +36,7 @@ class Operations:
     root: Any
     conversation: Any
     runs: dict[str, HookRun]
+    silent: list[str]
     inner: list[Any]
     started: float
     spent: Spent

@@ -17,7 +17,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
-from connectagent.session.journal import BEGAN, TURN_ENDED, Journal
+from connectagent.session.journal import BEGAN, CLOSED, TURN_ENDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.state import clone
 from connectagent.session.usage import Spent, spent_in
@@ -38,6 +38,7 @@ class Turn(Operations):
     Attributes:
         ended: set if the turn is to end before its next call of a model or tool.
         inner: the turns that run inside it.
+        silent: the hooks whose handlers only observed, as long as nothing began after them in the turn.
         waiting: the waits of a paused root turn, until it is resumed or given up.
         spent: the sum of its model calls and those of inner turns, since it began or was resumed.
     """
@@ -61,6 +62,7 @@ class Turn(Operations):
         self.root: Turn = self if self.parent is None else self.parent.root
         self.frame = Frame(self, id, account=None if asked is None else asked.account)
         self.inner: list[Turn] = []
+        self.silent: list[str] = []
         self.spent = Spent()
         self.started = time.time()
         self.thread, self.ident = threading.current_thread(), threading.get_ident()
@@ -116,6 +118,7 @@ class Turn(Operations):
             self.between.everything()
             if id in self.past.began:
                 self.past.forget_error(id, len(self.past.lines))
+        self.silent.clear()
         self.log.append({"type": BEGAN, "id": id, **more, "timestamp": time.time()})
 
     def has_changes(self, id: str) -> bool:
@@ -300,6 +303,13 @@ class Turn(Operations):
         if key is not None and session["outcome"] != "transferred":
             self.conversation.set_key(key, session["result"], self.agent.by)
         return str(session["result"])
+
+    def tell_silent(self) -> None:
+        """Write which hooks of this turn and of those inside are over, as it stops: no later line shows it."""
+        for turn in list(self.inner):
+            turn.tell_silent()
+        while self.silent:
+            self.log.append({"type": CLOSED, "id": self.silent.pop(0)})
 
     # -- usage and streamed text ---------------------------------------------------------------
 

@@ -63,14 +63,15 @@ def open_to_read(path: str | os.PathLike[str]) -> BufferedReader:
         OSError: it cannot be opened.
         ConfigError: it is no regular file.
     """
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise ConfigError(f"{path}: not a record: it is no regular file")
-        return open(fd, "rb")
-    except BaseException:
+    return open(path, "rb", opener=_open_regular)  # which owns the descriptor: Ctrl-C leaves nobody to close it twice
+
+
+def _open_regular(path: str, flags: int) -> int:
+    fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise
+        raise ConfigError(f"{path}: not a record: it is no regular file")
+    return fd
 
 
 def open_to_append(path: str | os.PathLike[str], flags: int = os.O_RDWR) -> int:

@@ -77,10 +77,11 @@ def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[
     return _before(parts, *at) if at is not None else parts
 
 
-def _join(parts: list[Part], item: dict[str, Any]) -> None:
-    """Add an item to the turn that it continues, or as a new turn."""
+def _join(parts: list[Part], item: dict[str, Any], anew: bool = False) -> None:
+    """Add an item to the turn that it continues, or as a new turn; `anew`: or to the turn that it begins anew."""
     before = next((part for part in reversed(parts) if part.is_turn), None)
-    if item.get("resumed") and before is not None and before.number == item.get("turn"):
+    again = item.get("resumed") or (anew and "from" not in item and item.get("status") != BETWEEN_TURNS)
+    if again and before is not None and before.number == item.get("turn"):
         before.items.append(item)
         before.lines += item["lines"]
     else:
@@ -171,19 +172,18 @@ def settle(history: History, part: Part, whole: Callable[[Any], Any]) -> None:
 def void_entries(part: Part) -> set[int]:
     """The entries of a turn (by Python's id) that no longer count: their operation began again, or went on."""
     void = {id(part.lines[number]) for number in Journal(part.lines).void}
-    for item in part.items[:-1]:
-        void |= {id(entry) for entry in item["lines"] if only_says_stopped(entry)}
-    return void
+    stopped = (entry for item in part.items[:-1] for entry in item["lines"] if only_says_stopped(entry))
+    return void | set(map(id, stopped))
 
 
 def joined_turns(record: dict[str, Any]) -> list[dict[str, Any]]:
     """The turns of a record for readers, each turn as one item, without entries that no longer count.
 
-    A `resumed` item continues the item of the same number. `lines` of a turn are all its lines.
+    An item that is `resumed`, or begins its turn anew, continues the one of the same number. `lines` are those of all.
     """
     parts: list[Part] = []
     for item in record["turns"]:
-        _join(parts, item)
+        _join(parts, item, anew=True)
     return [_joined(part) if len(part.items) > 1 else part.last for part in parts]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from connectagent.errors import ConfigError, ConnectAgentError
 from connectagent.records.around import settle_around
-from connectagent.records.file import open_to_read, refuse_newer
+from connectagent.records.file import BETWEEN_TURNS, open_to_read, refuse_newer
 from connectagent.records.lines import MAX_VALUES, count_values, entry_of, pair_of, text_of, value_of
 from connectagent.records.messages import KEY, TurnMessages
 from connectagent.session.journal import LINES
@@ -37,7 +37,7 @@ def refuse_odd(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def read_record(path: str | os.PathLike[str], most: int = MAX_VALUES, conversation: bool = True) -> dict[str, Any]:
-    """A record as data; a last line that was torn by a kill is left out.
+    """A record as data; a last line that was torn by a kill is left out, and a turn that was torn before its first.
 
     A turn without `status` was cut off. `messages` of a turn is JSON text. `lines` of a turn are all its lines, `trace`
     those that people are shown: see `shown_lines`.
@@ -81,6 +81,8 @@ def read_lazily(path: str | os.PathLike[str], most: int = MAX_VALUES) -> dict[st
 
 
 def _tell_apart(data: dict[str, Any]) -> None:
+    # One write begins a turn, up to its first line of `trace`: what has none was torn, and nothing of it had begun.
+    data["turns"] = [turn for turn in data["turns"] if turn["trace"] or turn.get("status") not in (None, BETWEEN_TURNS)]
     for turn in data["turns"]:
         turn["lines"] = [line for line in turn["trace"] if isinstance(line, dict)]
         if len(turn["lines"]) < len(turn["trace"]):

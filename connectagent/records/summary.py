@@ -24,7 +24,7 @@ _BLOCK = 4096
 _MOST_HEAD = 1 << 18  # bytes that a long system prompt may take before the first input
 _MOST_TAIL = 1 << 23  # bytes after the last sums
 NEWER = "newer"  # the status of a record in a later format
-_ITEM = re.compile(rb"^(?:- |  )(turn|session|status): ([^\n]*)\n", re.MULTILINE)
+_ITEM = re.compile(rb"^(?:- |  )(turn|session|status|trace(?=:\n  - )): ?([^\n]*)\n", re.MULTILINE)
 _OWNER = re.compile(rb"^  owner: ([^\n]*)\n", re.MULTILINE)
 _CALL = re.compile(rb'^  - [^\n]*?"type": ?"(?:llm_call|began|closed)"[^\n]*', re.MULTILINE)
 _TEXT = re.compile(r'"((?:[^"\\]|\\u[0-9a-fA-F]{4}|\\[^u])*)')
@@ -221,12 +221,16 @@ def _owner(end: bytes) -> Any:
 def _items(lines: list[tuple[str, str]], began_before: bool) -> list[list[str | None]]:
     """The number and the status of each item."""
     items: list[list[str | None]] = [[None, None]] if began_before else []
-    for key, value in lines:
+    torn = False
+    for key, value in [*lines, ("turn", "")]:
         if key == "turn":
+            if torn and items[-1][1] in (None, BETWEEN_TURNS):  # before its first line
+                items.pop()
             items.append([value, None])
-        elif items:
+        elif items and key != "trace":
             items[-1][1] = value
-    return items
+        torn = key == "turn" or (torn and key != "trace")
+    return items[:-1]
 
 
 def _last_number(turns: list[list[str | None]], totals: Totals | None) -> int | None:

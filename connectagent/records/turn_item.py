@@ -22,37 +22,40 @@ class TurnItem:
     def __init__(self, first_message: int) -> None:
         self.started = time.perf_counter()
         self.first_message = first_message
+        self.begun = False  # whether it has the user's message: else it is begun anew
         self.resumed = False  # whether it began in another process
         self.anchor: Any = None  # the message at that place, to find the place again
-        self.tools: list[Any] = []
+        self.tools: list[Any] = []  # of the root agent
+        self.calls = 0  # of tools, by all agents
         self.iterations: set[str] = set()
         self.iterations_before: set[str] = set()  # counted already
         self.stopped_before = 0  # calls that the last stop interrupted, which are made again
 
-    def resume(self, agent: Any, lines: list[TraceEntry]) -> None:
+    def resume(self, lines: list[TraceEntry]) -> None:
         """Go on with a turn that has these lines already."""
-        self.resumed, self.iterations_before = True, iterations_in(agent, lines)
+        self.resumed, self.iterations_before = True, iterations_in(lines)
         last = max((number for number, line in enumerate(lines) if line.get("type") == "resumed"), default=len(lines))
         for line in takewhile(lambda line: line.get("type") != "resumed", reversed(lines[:last])):
-            self.stopped_before += line.get("branch") in (None, agent.name) and only_says_stopped(line)
+            self.stopped_before += only_says_stopped(line)
 
     def count(self, agent: Any, entry: TraceEntry) -> None:
-        """Count an entry of the root agent; entries of inner agents are not counted here."""
-        kind = entry.get("type")
-        if entry.get("branch") not in (None, agent.name):
-            return
-        if kind == "tool_execution" and not str(entry.get("id", "")).count("/turn:"):
-            self.tools.append(entry.get("tool_name"))
-        elif kind == "llm_call" and not is_aside(entry):
-            self.iterations.add(str(entry.get("id", "")).rpartition("/")[0])
-        elif kind == "user_input":
+        """Count an entry; `agent` is the root."""
+        kind, own = entry.get("type"), entry.get("branch") in (None, agent.name)
+        if kind == "tool_execution":
+            self.calls += 1
+            if own and not str(entry.get("id", "")).count("/turn:"):
+                self.tools.append(entry.get("tool_name"))
+        elif kind == "llm_call":
+            self.iterations |= iterations_in([entry])
+        elif kind == "user_input" and own:
+            self.begun = True
             messages: Any = agent.current_session and agent.current_session["messages"]
             self.anchor = messages[self.first_message] if self.first_message < len(messages) else None
 
     def add_to(self, totals: Totals, tokens: int | None, cost: float | None) -> None:
         """Add the turn to the session's sums: once, however often it was resumed."""
         iterations = len(self.iterations - self.iterations_before)
-        totals.add(not self.resumed, iterations, len(self.tools) - self.stopped_before, tokens, cost)
+        totals.add(self.begun and not self.resumed, iterations, self.calls - self.stopped_before, tokens, cost)
 
     def summary(self, turn: Any, totals: Totals, result: Any, error: BaseException | None, encoder: Encoder) -> str:
         """The lines that end the turn's item."""
@@ -98,10 +101,7 @@ def _is_left(turn: Any) -> bool:
     return turn.ended is not None and turn.ended.by.get("plugin") == PROGRAM["plugin"]
 
 
-def iterations_in(agent: Any, lines: list[TraceEntry]) -> set[str]:
-    """The iterations of an agent's own turn in its lines."""
-    counted = TurnItem(0)
-    for line in lines:
-        if line.get("type") == "llm_call":
-            counted.count(agent, line)
-    return counted.iterations
+def iterations_in(lines: list[TraceEntry]) -> set[str]:
+    """The iterations of all agents in the lines of a turn."""
+    calls = (line for line in lines if line.get("type") == "llm_call" and not is_aside(line))
+    return {str(line.get("id", "")).rpartition("/")[0] for line in calls}

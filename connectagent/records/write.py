@@ -102,6 +102,7 @@ class MemoryLog:
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         """End or stop a root turn; the lines of a finished one are dropped."""
         with self._lock:
+            turn.over = True
             if error is None:
                 self._lines = []
 
@@ -154,7 +155,7 @@ class RecordLog(MemoryLog):
             MemoryLog.begin(self, turn)
             written = TurnItem(min(self._messages, len(self._session["messages"])))
             if turn.past is not None:
-                written.resume(self._agent, turn.past.lines)
+                written.resume(turn.past.lines)
             self._write("")  # handlers may ask for the file
             rest = "".join([f"{self._from()}  trace:\n", *self._waiting])
             if self._file is not None:
@@ -169,16 +170,17 @@ class RecordLog(MemoryLog):
 
     def end(self, turn: Any, result: str | None, error: BaseException | None) -> None:
         with self._lock:
-            written, self._turn = self._turn, None
+            written, totals = None if self._file is None else self._turn, self._totals
+            told = "" if written is None else written.summary(turn, totals, result, error, self._encoder)
+            self._turn = None
             super().end(turn, result, error)
-            if self._file is None:
-                return
             try:
-                if written is not None:
-                    self._write(written.summary(turn, self._totals, result, error, self._encoder))
+                if told:
+                    self._write(told)
                     self._messages = len(self._session["messages"])
             finally:  # after Ctrl-C too: nobody could go on with a record that stays locked
-                self._file.close()
+                if self._file is not None:
+                    self._file.close()
 
     def append(self, line: TraceEntry) -> None:
         with self._lock:
@@ -351,7 +353,7 @@ def _sums_before(agent: Any, origin: ResumedFrom) -> Totals:
     totals = summarise(origin.record, held=True).totals or Totals()
     for before, item in origin.unsummed:
         killed = TurnItem(0)
-        killed.resumed, killed.iterations_before = bool(item.get("resumed")), iterations_in(agent, before)
+        killed.resumed, killed.iterations_before = bool(item.get("resumed")), iterations_in(before)
         for line in item["lines"]:
             killed.count(agent, line)
         killed.add_to(totals, None, 0.0)

@@ -68,8 +68,8 @@ class Totals:
 
     Args:
         turns: the turns that ended; one that was paused and resumed counts once.
-        iterations: model calls with their tool rounds.
-        tools: tool calls, whatever their status.
+        iterations: model calls with their tool rounds, of all agents of the tree.
+        tools: tool calls of all agents, whatever their status.
         tokens: input and output of all model calls, including those of a turn that has not ended; None if no
             provider reported any.
         cost: their price in USD; None if a price is not known.

@@ -17,7 +17,10 @@ class Stops:
     Attributes:
         awaits: whether the code waits for a coroutine, or is about to: then it ends soon after `stop()`.
         stopped: whether `stop()` was called.
+        interrupt: what `stop()` was told to raise in the code; None for an error that says that it was cancelled.
     """
+
+    interrupt: type[BaseException] | None = None
 
     def __init__(self) -> None:
         self.awaits = self.stopped = False
@@ -35,11 +38,18 @@ class Stops:
         if own and self.stopped:  # checked now, since `stop` sets it before it reads the list
             stop()
 
-    def stop(self) -> None:
+    def stop(self, interrupt: type[BaseException] | None = None) -> None:
         """Cancel all coroutines; what the code returns later does not begin."""
+        self.interrupt = self.interrupt or interrupt
         self.stopped = True
         for stop in list(self._stops):
             stop()
+
+
+def was_cancelled(stops: Stops | None) -> BaseException:
+    """What a tool ends with whose coroutine was cancelled: an interrupt where its turn is stopped, else an error."""
+    interrupt = None if stops is None else stops.interrupt
+    return RuntimeError("the tool was cancelled") if interrupt is None else interrupt()
 
 
 STOPS: ContextVar[Stops | None] = ContextVar("connectagent_stops", default=None)

@@ -6,7 +6,7 @@ import types
 from collections.abc import Awaitable
 from typing import Any
 
-from connectagent.tools.awaiting import STOPS
+from connectagent.tools.awaiting import STOPS, was_cancelled
 
 SETTLED = frozenset({str, int, float, bool, type(None), bytes, dict, list, tuple})
 """Types of values of which `settled` makes nothing else."""
@@ -33,10 +33,10 @@ def _waited(awaitable: Awaitable[Any]) -> Any:
         if stops.stopped:
             if isinstance(awaitable, types.CoroutineType):
                 awaitable.close()
-            raise RuntimeError("the tool was cancelled")
+            raise was_cancelled(stops)
     from connectagent.tools.loops import cancelled, run_to_end  # loads asyncio
 
     try:
         return run_to_end(awaitable, own=True)
     except cancelled as error:  # not an Exception: it would pass through the agent and its caller
-        raise RuntimeError("the tool was cancelled") from error
+        raise was_cancelled(stops) from error

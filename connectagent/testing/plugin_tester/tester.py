@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from connectagent.errors import PluginError, did_you_mean
+from connectagent.errors import HandlerError, PluginError, ToolDefinitionError, did_you_mean
 from connectagent.hooks.discovery import handlers_of
 from connectagent.hooks.entry_points import is_factory, missing_options
 from connectagent.hooks.files import module_from_path
@@ -20,7 +20,7 @@ from connectagent.settings import override
 from connectagent.testing.plugin_tester.effects import Effects
 from connectagent.testing.plugin_tester.faults import CHANGES, RULES, Fault, report
 from connectagent.testing.plugin_tester.paths import PATHS, PLAIN, Path
-from connectagent.testing.plugin_tester.turns import Check, Stopped
+from connectagent.testing.plugin_tester.turns import Check, Run, Stopped
 from connectagent.testing.plugin_tester.ways import Ways, same_time_zone
 
 
@@ -94,7 +94,8 @@ class AgentTester:
 
         Raises:
             PluginFaults: with handler, file and line, path and what is wrong.
-            PluginError, HandlerError: it cannot be used at all.
+            PluginError, HandlerError: it cannot be used at all: it takes a resource that is not there, for example.
+            ToolDefinitionError: a tool of it cannot be used.
         """
         __tracebackhide__ = True
         rules = {*_known(leave_out, RULES, "leave_out", "rule"), *(["shares state"] if shares_state else [])}
@@ -116,11 +117,26 @@ def _run(check: Check, own: list[Path]) -> None:
     with _co_folder(), same_time_zone(), effects, _nobody_at_the_terminal():
         # Each in a thread of its own: the main one watches how long handlers run, the tracing of a debugger or of
         # coverage goes on, and Python 3.11 forgets to leave an `except` block in which a trace function raises.
+        _guarded(check, lambda: _require_usable(check))
         _guarded(check, lambda: Ways(check, lambda: _untouched(make())).every_way(own))
         _guarded(check, lambda: check.every_path([*PATHS, *own]))
         _guarded(check, lambda: check.dry([*PLAIN, *own]))
         _guarded(check, lambda: check.every_line([*PLAIN, *own]))
         check.faults += [] if check.stopped else [*effects.left_behind(), *check.shared()]
+
+
+def _require_usable(check: Check) -> None:
+    """Make one agent.
+
+    Raises:
+        HandlerError, ToolDefinitionError: nobody can make one, as where a handler takes a resource that is not there.
+    """
+    try:
+        Run(check, PLAIN[0]).make().close()
+    except Exception as error:
+        if isinstance(error, HandlerError | ToolDefinitionError) and not isinstance(error, check.raises):
+            raise
+        # each path tells what else it raises
 
 
 def _guarded(check: Check, work: Callable[[], None]) -> None:
