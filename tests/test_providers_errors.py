@@ -10,7 +10,6 @@ import pytest
 from wire_server import Answer, WireServer, chat, message
 
 from connectagent.errors import ProviderError
-from connectagent.models import sdk as wire
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.failures import kind_of, retry_after
 from connectagent.models.openai import OpenAILLM
@@ -239,24 +238,6 @@ def test_a_server_that_does_not_answer_is_a_connection_error(provider: str) -> N
 def test_a_server_that_is_too_slow_is_a_timeout(provider: str) -> None:
     error = error_of(Answer({}, wait_s=0.5), provider=provider, timeout_s=0.1, max_retries=0)
     assert (error.kind, error.status) == ("timeout", None)
-
-
-def test_clients_are_shared_and_made_once() -> None:
-    with WireServer(chat("ok")) as server:
-        llms = [OpenAILLM("gpt-4o", api_key=KEY, base_url=server.openai_url) for _ in range(3)]
-        for llm in llms:
-            llm.complete(HELLO)
-        assert len({id(llm._client()) for llm in llms}) == 1
-        other = OpenAILLM("gpt-4o", api_key="another-key", base_url=server.openai_url)
-        assert other._client() is not llms[0]._client()
-
-
-def test_a_process_that_sees_many_keys_keeps_a_bounded_number_of_clients() -> None:
-    with WireServer(chat("ok")) as server:
-        for number in range(70):
-            llm = OpenAILLM("gpt-4o", api_key=f"key-of-user-{number}", base_url=server.openai_url)
-            llm._client()
-    assert len(wire._clients) == wire._MAX_CLIENTS
 
 
 def test_making_a_model_imports_no_sdk() -> None:

@@ -120,7 +120,7 @@ class _Turn:
         threads.start(partial(context.run, self._run), self._name)
 
     def _run(self) -> None:
-        threads.slots.take()
+        threads.slot.take()
         try:
             if self.caller.cancelled:
                 raise Cancelled
@@ -128,7 +128,7 @@ class _Turn:
         except BaseException as error:
             self._error = error
         finally:
-            threads.slots.give_up()
+            threads.slot.give_up()
             _running.discard(self)
             self.over.set()
             self._bell.ring()

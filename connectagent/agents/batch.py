@@ -20,7 +20,10 @@ from connectagent.data import TraceEntry
 from connectagent.errors import BatchStopped, Cancelled, ConfigError, Paused
 from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
 from connectagent.hooks.options import OwnPlugin
+from connectagent.loop import threads
+from connectagent.loop.caller import Beside
 from connectagent.session.messages import text_of, user_message
+from connectagent.tools.awaiting import CALLER
 from connectagent.tools.waits import end_of, next_of
 
 _WAIT_S = 1.0  # after "too many requests" that does not say how long
@@ -193,7 +196,9 @@ class Batch:
                 end_of(thread)
 
     def _thread(self, number: int) -> threading.Thread:
-        work = partial(copy_context().run, self._work)
+        context = copy_context()
+        context.run(CALLER.set, Beside())
+        work = partial(context.run, self._work)
         thread = threading.Thread(target=work, name=f"map-{number}", daemon=True)
         thread.start()
         return thread
@@ -202,7 +207,8 @@ class Batch:
         ended: BaseException | None = None
         try:
             while (item := self._next()) is not None:
-                self._take(item)
+                with threads.slot:
+                    self._take(item)
                 more = 0.0 if self._then is None else self._then(item)
                 with self._lock:
                     self.running -= 1

@@ -107,8 +107,7 @@ class Caller:
         Raises:
             Cancelled: the turn is cancelled, and the function was left behind, or had not begun.
         """
-        asks_agents = str(getattr(tool.function, "__module__", "")).startswith("connectagent.agents.")
-        if asks_agents or self.is_here:
+        if asks_agents(tool) or self.is_here:
             return tool.run(arguments)
         here = frame.current()
         return Apart(self, None if here is None else here.turn).run(partial(tool.run, arguments))
@@ -120,19 +119,19 @@ class Caller:
 
     def idle(self, wait: Callable[[], Any]) -> Any:
         """Wait for something; others may compute meanwhile."""
-        had = threads.slots.give_up()
+        had = threads.slot.give_up()
         try:
             return wait()
         finally:
             if had:
-                threads.slots.take(wait=not self.cancelled)
+                threads.slot.take(wait=not self.cancelled)
 
     def compute(self, now: bool) -> None:
         """Take a slot to compute in blocking work, or give it up."""
         if not now:
-            threads.slots.give_up()
+            threads.slot.give_up()
         elif not self.is_here:
-            threads.slots.take(wait=not self.cancelled)
+            threads.slot.take(wait=not self.cancelled)
 
     def operate(self, work: Callable[[], Any]) -> Any:
         """Run an operation that code of the turn asks for. While it runs, the asking code is not left behind.
@@ -146,14 +145,55 @@ class Caller:
                 for entered in bodies[:number]:
                     entered.leave()
                 raise RuntimeError("an operation was asked for by a tool that its turn no longer waits for")
-        took = not self.is_here and threads.slots.take(wait=not self.cancelled)
+        took = not self.is_here and threads.slot.take(wait=not self.cancelled)
         try:
             return work()
         finally:
             if took:
-                threads.slots.give_up()
+                threads.slot.give_up()
             for body in bodies:
                 body.leave()
+
+
+class Beside(Caller):
+    """A thread that takes turns beside others, as those of `map()` do: nobody awaits them, and they block in it.
+
+    It gives its slot up meanwhile, so that one of the others computes.
+    """
+
+    is_here = False
+
+    def __init__(self) -> None:
+        super().__init__(None, None, threading.get_ident())
+        self._slow: set[str] = set()
+
+    def apart(self) -> Any:
+        """What runs a model call: this thread."""
+        return self
+
+    def run_tool(self, tool: Any, arguments: dict[str, Any]) -> Any:
+        """Run a tool's function; its result."""
+        if tool.name in self._slow:
+            return self.idle(partial(tool.run, arguments))
+        began = time.perf_counter()
+        try:
+            return tool.run(arguments)
+        finally:
+            if time.perf_counter() - began > threads.PATIENCE_S and not asks_agents(tool):
+                self._slow.add(tool.name)
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """Run blocking work; its result."""
+        return self.idle(work)
+
+    def call(self, work: Callable[..., Any], *given: Any) -> Any:
+        """Run a job of the blocking work."""
+        return work(*given)
+
+
+def asks_agents(tool: Any) -> bool:
+    """Whether all that a tool does is to ask agents, which compute in turns of their own."""
+    return str(getattr(tool.function, "__module__", "")).startswith("connectagent.agents.")
 
 
 class Apart:

@@ -1,55 +1,71 @@
-"""Threads for turns that are awaited, and for what blocks in them; and how many of the turns compute at a time.
+"""Threads for turns that are awaited, and for what blocks in them; and who of many turns computes.
 
 An event loop stands still while it starts threads, or while many threads compute. So one thread starts the others,
-they are used again, and a turn computes only while it holds one of a few slots.
+they are used again, and a turn computes only while it holds a slot. Python's own lock lets one thread compute at a
+time anyway, but it changes hands at each system call: with a hundred turns at once that costs a fifth of their time.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 IDLE_S = 5.0  # how long a thread waits for more work before it ends
-SLOTS = 2
-PATIENCE_S = 0.1  # who keeps a slot longer blocks in code of others, and another may compute beside it
+PATIENCE_S = 0.02  # who keeps a slot longer blocks in code of others, and another may compute beside it
 
 Work = Callable[[], None]
 
 
-class Slots:
-    """Who may compute at the same time. A slot is given up in each wait."""
+class Slot:
+    """Who computes. It is given up in each wait; whoever keeps it longer than `PATIENCE_S` blocks in code of others.
 
-    def __init__(self, number: int = SLOTS) -> None:
-        self._number = number
-        self._since: dict[int, float] = {}  # by thread, when it got its slot
-        self._changed = threading.Condition()
+    Others compute beside that one, without the slot.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+        self._taken = self._waiting = 0  # how often it was taken; how many wait, about
+
+    def __enter__(self) -> None:
+        self.take()
+
+    def __exit__(self, *raised: object) -> None:
+        self.give_up()
 
     def take(self, wait: bool = True) -> bool:
-        """Wait for a slot; False if this thread has one. Without `wait`, it gets one more than there are."""
+        """Wait for the slot; False if this thread has it, or goes on without it."""
         me = threading.get_ident()
-        with self._changed:
-            if me in self._since:
-                return False
-            while wait and len(self._since) >= self._number:
-                thread = min(self._since, key=self._since.__getitem__)
-                left_s = self._since[thread] + PATIENCE_S - time.monotonic()
-                if left_s <= 0:
-                    del self._since[thread]
-                else:
-                    self._changed.wait(left_s)
-            self._since[me] = time.monotonic()
-            return True
+        if self._holder == me:
+            return False
+        if not self._lock.acquire(blocking=False) and not (wait and self._waited()):
+            return False
+        self._holder = me
+        self._taken += 1
+        return True
+
+    def _waited(self) -> bool:
+        """Wait until the slot is free; False if it does not change hands."""
+        self._waiting += 1
+        try:
+            while True:
+                taken = self._taken
+                if self._lock.acquire(timeout=PATIENCE_S * (1 + self._waiting / 8)):
+                    return True
+                if taken == self._taken:
+                    return False
+        finally:
+            self._waiting -= 1
 
     def give_up(self) -> bool:
-        """Give this thread's slot up; False if it has none."""
-        with self._changed:
-            if self._since.pop(threading.get_ident(), None) is None:
-                return False
-            self._changed.notify()
-            return True
+        """Give this thread's slot up; False if it does not have it."""
+        if self._holder != threading.get_ident():
+            return False
+        self._holder = None
+        self._lock.release()
+        return True
 
 
 class _Threads:
@@ -89,7 +105,7 @@ class _Threads:
 
 _threads: list[_Threads] = []
 _lock = threading.Lock()
-slots = Slots()
+slot = Slot()
 
 
 def start(work: Work, name: str) -> None:
@@ -108,9 +124,9 @@ def start(work: Work, name: str) -> None:
 
 def _forget() -> None:
     """A forked child has none of the threads."""
-    global slots, _lock
+    global slot, _lock
     _threads.clear()
-    slots, _lock = Slots(), threading.Lock()
+    slot, _lock = Slot(), threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork

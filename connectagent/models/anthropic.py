@@ -9,12 +9,12 @@ from typing import Any
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.models.anthropic_cache import EPHEMERAL, mark
 from connectagent.models.anthropic_messages import to_wire, tool_choice, tools_to_wire
-from connectagent.models.attempts import attempt_hooks
+from connectagent.models.clients import new_client
 from connectagent.models.content import as_json, read_arguments, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import output_tool
 from connectagent.models.names import NO_KEY
-from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
+from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 from connectagent.session.instruction import instruction
 
 Block = dict[str, Any]
@@ -68,11 +68,10 @@ class AnthropicLLM(WireLLM):
     def _make_client(self, key: str | None, base_url: str) -> Any:
         import anthropic
 
-        http_client = anthropic.DefaultHttpxClient(event_hooks=attempt_hooks())
-        client = anthropic.Anthropic(api_key=key, base_url=base_url, http_client=http_client)
+        client = new_client(anthropic.Anthropic, anthropic.DefaultHttpxClient, api_key=key, base_url=base_url)
         if not (client.api_key or client.auth_token or getattr(client, "credentials", None)):
             raise self._no_key()
-        return closed_with(client, http_client)
+        return client
 
     def _request_options(self) -> dict[str, Any]:
         found = super()._request_options()
@@ -80,11 +79,11 @@ class AnthropicLLM(WireLLM):
             found["headers"]["anthropic-beta"] = ",".join(self.options["betas"])
         return found
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
+    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
         blocks: list[Block] = []
         retries: list[dict[str, Any]] = []
         for _ in range(_MAX_PAUSES):
-            answer, failed = self._one_call(body, on_text, received)
+            answer, failed = self._one_call(body, on_text, exchange)
             retries += failed
             blocks += _blocks(answer)
             if answer.get("stop_reason") != "pause_turn":
@@ -96,22 +95,22 @@ class AnthropicLLM(WireLLM):
         return response
 
     def _one_call(
-        self, body: dict[str, Any], on_text: OnText | None, received: Received
+        self, body: dict[str, Any], on_text: OnText | None, exchange: Exchange
     ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if on_text is None and body["max_tokens"] <= _STREAM_FROM_TOKENS:
-            answer, retries = self._post(body)
+            answer, retries = self._post(exchange.client, body)
             if not isinstance(answer, dict) or not isinstance(answer.get("content"), list):
                 kind = kind_of(200, answer) if isinstance(answer, dict) and answer.get("error") else "bad_response"
                 text = f"what came from {self.base_url} is no answer: {error_text(answer) or 'it is empty'}"
                 raise self._failure(text, kind, status=200, body=answer)
-            received.whole(answer.get("usage"))
+            exchange.whole(answer.get("usage"))
             return answer, retries
         import anthropic
 
         body = {**body, "stream": True}
-        stream, retries = self._post(body, stream=True, stream_cls=anthropic.Stream[object])
+        stream, retries = self._post(exchange.client, body, stream=True, stream_cls=anthropic.Stream[object])
         with stream:
-            return self._collected(stream, on_text or (lambda text: None), received), retries
+            return self._collected(stream, on_text or (lambda text: None), exchange), retries
 
     # ------------------------------------------------------------------------------------- sending
 
@@ -201,7 +200,7 @@ class AnthropicLLM(WireLLM):
             hour += count(usage, "cache_creation", "ephemeral_1h_input_tokens")
         return self._priced(total, **({"cache_write_1h_tokens": hour} if hour else {}))
 
-    def _collected(self, stream: Any, on_text: OnText, received: Received) -> dict[str, Any]:
+    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """A stream put together as one plain answer; it is whole when `message_stop` came."""
         answer: dict[str, Any] = {}
         blocks: dict[Any, Block] = {}
@@ -212,7 +211,7 @@ class AnthropicLLM(WireLLM):
                 case "message_start":
                     answer = dict(event.get("message") or {})
                     answer["usage"] = dict(answer.get("usage") or {})
-                    received.so_far(answer["usage"])
+                    exchange.so_far(answer["usage"])
                 case "content_block_start":
                     blocks[index] = dict(event.get("content_block") or {})
                 case "content_block_delta" if index in blocks:
@@ -221,7 +220,7 @@ class AnthropicLLM(WireLLM):
                     answer.update(event.get("delta") or {})
                     answer.setdefault("usage", {}).update(_counted(event.get("usage") or {}))  # as `received` has it
                 case "message_stop":
-                    received.whole(answer.get("usage"))
+                    exchange.whole(answer.get("usage"))
                     content = [_finished(block, inputs.get(index)) for index, block in blocks.items()]
                     return {**answer, "content": content}
                 case "error":

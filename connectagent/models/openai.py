@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
-from connectagent.models.attempts import attempt_hooks
+from connectagent.models.clients import new_client
 from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
 from connectagent.models.openai_messages import to_wire
 from connectagent.models.openai_stream import joined_content, stream_class, thinks
-from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, closed_with, count
+from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 from connectagent.session.instruction import with_instruction
 
 # Mistral refuses the parameter, and sends the usage without it.
@@ -29,8 +29,7 @@ def openai_client(key: str | None, base_url: str) -> Any:
     """A client of the SDK."""
     import openai
 
-    http_client = openai.DefaultHttpxClient(event_hooks=attempt_hooks())
-    return closed_with(openai.OpenAI(api_key=key, base_url=base_url, http_client=http_client), http_client)
+    return new_client(openai.OpenAI, openai.DefaultHttpxClient, api_key=key, base_url=base_url)
 
 
 class OpenAILLM(WireLLM):
@@ -57,19 +56,19 @@ class OpenAILLM(WireLLM):
             client._custom_headers = {}
         return client
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
+    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
         if on_text is None:
-            answer, retries = self._post(body)
+            answer, retries = self._post(exchange.client, body)
         else:
             body["stream"] = True
             if self.provider not in _NO_STREAM_OPTIONS:
                 body.setdefault("stream_options", {"include_usage": True})
-            stream, retries = self._post(body, stream=True, stream_cls=stream_class())
+            stream, retries = self._post(exchange.client, body, stream=True, stream_cls=stream_class())
             with stream:
-                answer = self._collected(stream, on_text, received)
+                answer = self._collected(stream, on_text, exchange)
         usage = _sent_usage(answer)
         if usage or (isinstance(answer, dict) and answer.get("choices")):
-            received.whole(usage)
+            exchange.whole(usage)
         response = self._response(answer)
         response.retries = retries or None
         return response
@@ -198,7 +197,7 @@ class OpenAILLM(WireLLM):
             )
         )
 
-    def _collected(self, stream: Any, on_text: OnText, received: Received) -> dict[str, Any]:
+    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """A stream put together as one plain answer, so that there is one way to read both."""
         answer: dict[str, Any] = {}
         message: dict[str, Any] = {}
@@ -209,7 +208,7 @@ class OpenAILLM(WireLLM):
             if chunk.get("error"):
                 raise self._no_answer(chunk)
             answer.update((key, chunk[key]) for key in ("model", "usage", "x_groq") if chunk.get(key))
-            received.so_far(_sent_usage(answer))
+            exchange.so_far(_sent_usage(answer))
             choice = _first_choice(chunk)
             delta = choice.get("delta") or choice.get("message") or {}
             finish = choice.get("finish_reason") or finish

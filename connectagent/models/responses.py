@@ -21,7 +21,7 @@ from connectagent.models.responses_messages import (
     tool_choice,
     tools_to_wire,
 )
-from connectagent.models.sdk import Messages, OnText, Received, Tools, WireLLM, count
+from connectagent.models.sdk import Exchange, Messages, OnText, Tools, WireLLM, count
 
 # They have no reasoning to encrypt, and OpenAI refuses to be asked for it.
 _NO_REASONING = re.compile(r"gpt-[34]|chatgpt|gpt-5[.\d]*-chat")
@@ -68,16 +68,16 @@ class ResponsesLLM(WireLLM):
     def _make_client(self, key: str | None, base_url: str) -> Any:
         return openai_client(key, base_url)
 
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
+    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
         if on_text is None:
-            answer, retries = self._post(body)
+            answer, retries = self._post(exchange.client, body)
         else:
             body["stream"] = True
-            stream, retries = self._post(body, stream=True, stream_cls=stream_class())
+            stream, retries = self._post(exchange.client, body, stream=True, stream_cls=stream_class())
             with stream:
-                answer = self._collected(stream, on_text, received)
+                answer = self._collected(stream, on_text, exchange)
         if isinstance(answer, dict) and (answer.get("usage") or answer.get("output")):
-            received.whole(answer.get("usage"))
+            exchange.whole(answer.get("usage"))
         response = self._response(answer)
         response.retries = retries or None
         return response
@@ -171,7 +171,7 @@ class ResponsesLLM(WireLLM):
             )
         )
 
-    def _collected(self, stream: Any, on_text: OnText, received: Received) -> dict[str, Any]:
+    def _collected(self, stream: Any, on_text: OnText, exchange: Exchange) -> dict[str, Any]:
         """The answer with which a stream ends. Some servers leave its items out there: earlier ones count."""
         items: dict[Any, Any] = {}
         for event in self._events(stream):
@@ -187,5 +187,5 @@ class ResponsesLLM(WireLLM):
                 return answer
             elif kind == "error":
                 raise self._failure(error_text(event), kind_of(200, event), status=200, body=event)
-            received.so_far(None)
+            exchange.so_far(None)
         raise self._failure("the stream ended before the answer was complete", "stream", status=200)

@@ -12,15 +12,16 @@ import copy
 import json
 import math
 import os
-import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
 from connectagent.data import LLMResponse, Message, TokenUsage
 from connectagent.errors import ConfigError, ProviderError, libraries
 from connectagent.models.attempts import Attempts, Raised
+from connectagent.models.clients import idle_client
 from connectagent.models.failures import Endpoint, failure, from_sdk
 from connectagent.models.names import NO_KEY, PROVIDERS
 from connectagent.models.prices import price
@@ -59,48 +60,20 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# ---------------------------------------------------------------------------------------------- clients
-
-_MAX_CLIENTS = 64
-_clients: dict[tuple[Any, ...], Any] = {}
-_clients_lock = threading.Lock()
-
-
-def shared_client(key: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-    """The SDK client for `key`, made once a process: its TLS context costs 20 ms.
-
-    A forked child makes its own, since two processes must not talk over one connection.
-    """
-    key = (os.getpid(), *key)
-    client = _clients.get(key)
-    if client is None:
-        with _clients_lock:
-            client = _clients.get(key)
-            if client is None:
-                while len(_clients) >= _MAX_CLIENTS:  # many keys pass through one process: forget the oldest
-                    del _clients[next(iter(_clients))]
-                client = _clients[key] = make()
-    return client
-
-
-def closed_with(client: Any, http_client: Any) -> Any:
-    """The SDK client, whose connections are closed when nobody holds it any more, and at exit."""
-    weakref.finalize(client, http_client.close)
-    return client
-
-
 # ------------------------------------------------------------------------------------------- the adapter
 
 
-class Received:
-    """The usage that the provider has reported for one call, which may still fail.
+class Exchange:
+    """One call to a provider: the client that makes it, and the usage that was reported for it, though it may fail.
 
     Attributes:
+        client: the SDK's.
         usages: of each answer that is whole, as the provider sent it; {} where it reported none.
         begun: of an answer that is not whole yet, or never became so.
     """
 
     def __init__(self) -> None:
+        self.client: Any = None
         self.usages: list[dict[str, Any]] = []
         self.begun: dict[str, Any] | None = None
 
@@ -197,7 +170,7 @@ class WireLLM(ABC):
     def _body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]: ...
 
     @abstractmethod
-    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, received: Received) -> LLMResponse:
+    def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
         """Send a request and read its answer; put its usage into `received` as soon as it is known."""
 
     @abstractmethod
@@ -206,17 +179,19 @@ class WireLLM(ABC):
     # -- what both share
 
     def _ask(self, messages: Messages, tools: Tools, on_text: OnText | None, output: type[Any] | None) -> LLMResponse:
-        received = Received()
+        exchange = Exchange()
         try:
-            response = self._answered(self._checked_body(messages, tools, output), on_text, output, received)
+            body = self._checked_body(messages, tools, output)
+            with self._client() as exchange.client:
+                response = self._answered(body, on_text, output, exchange)
         except ProviderError as error:
-            usages = [*received.usages, *([] if received.begun is None else [received.begun])]
+            usages = [*exchange.usages, *([] if exchange.begun is None else [exchange.begun])]
             if usages:
                 error.usage = self._usage(usages) or TokenUsage()
-            if received.begun is not None:  # a cut stream took more than it reported at its beginning
+            if exchange.begun is not None:  # a cut stream took more than it reported at its beginning
                 error.usage.cost = None
             raise
-        response.usage = self._usage(received.usages)
+        response.usage = self._usage(exchange.usages)
         return response
 
     def _checked_body(self, messages: Messages, tools: Tools, output: type[Any] | None) -> dict[str, Any]:
@@ -255,15 +230,19 @@ class WireLLM(ABC):
             return NO_KEY
         return key or None
 
-    def _client(self) -> Any:
+    def _client(self) -> AbstractContextManager[Any]:
+        """The SDK client for one call; all calls share one that signs in by itself, which each would do anew."""
         key, base_url = self._key(), self.base_url
         if key is None and not self._sdk_may_sign_in():
             raise self._no_key()
         surroundings = tuple(os.environ.get(name) for name in self.client_variables)
         identity = (type(self), self.provider, base_url, key, surroundings)
+        return idle_client(identity, partial(self._connected, key, base_url), shared=key is None)
+
+    def _connected(self, key: str | None, base_url: str) -> Any:
         try:
             with libraries():
-                return shared_client(identity, lambda: self._make_client(key, base_url))
+                return self._make_client(key, base_url)
         except ConfigError:
             raise
         except Exception as error:  # the SDK's own ways to sign in: a profile that cannot be read, say
@@ -276,9 +255,8 @@ class WireLLM(ABC):
     def _no_key(self) -> ProviderError:
         return self._failure("there is no API key; 'offline' and 'ollama/<model>' need none", "auth")
 
-    def _post(self, body: dict[str, Any], **how: Any) -> tuple[Any, list[dict[str, Any]]]:
+    def _post(self, client: Any, body: dict[str, Any], **how: Any) -> tuple[Any, list[dict[str, Any]]]:
         """Send one request by the SDK; returns what it answers and the attempts that failed before."""
-        client = self._client()
         content = encoded(body)
         try:
             with Attempts(self.model, self.options.get("max_retries")) as attempts:

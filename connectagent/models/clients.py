@@ -1,0 +1,96 @@
+"""The SDK clients of the process: each request takes one that serves no other.
+
+The connection pool inside a client looks at each of its connections before and after each request, under one lock: with
+1,000 requests at once that took as long as the rest of their turns.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from connectagent.models.attempts import attempt_hooks
+
+_MAX_KEYS = 64
+_KEEP_S = 5.0  # as long as httpx keeps a connection that nobody uses
+_Idle = deque[tuple[float, Any]]  # since when; the one that was used last is at the end
+_idle: dict[tuple[Any, ...], _Idle] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def idle_client(key: tuple[Any, ...], make: Callable[[], Any], shared: bool = False) -> Iterator[Any]:
+    """A client for `key`, which no other request has meanwhile; made where none is idle, which takes 0.2 ms.
+
+    A forked child makes its own, since two processes must not talk over one connection.
+
+    Args:
+        key: whose it is: the same key, the same client.
+        make: makes one.
+        shared: other requests may have it too.
+    """
+    idle = _idle_of((os.getpid(), *key))
+    try:
+        client = idle.pop()[1]
+    except IndexError:
+        client = make()
+    if shared:
+        idle.append((time.monotonic(), client))
+        yield client
+        return
+    try:
+        yield client
+    finally:
+        now = time.monotonic()
+        idle.append((now, client))
+        if idle[0][0] < now - _KEEP_S:
+            _forget_oldest(idle, now)
+
+
+def _idle_of(key: tuple[Any, ...]) -> _Idle:
+    idle = _idle.get(key)
+    if idle is None:
+        with _lock:
+            while len(_idle) >= _MAX_KEYS:  # many keys pass through one process: forget the oldest
+                del _idle[next(iter(_idle))]
+            idle = _idle.setdefault(key, deque())
+    return idle
+
+
+def _forget_oldest(idle: _Idle, now: float) -> None:
+    """Let go of the client that was not used for longest, and with it of its connection."""
+    try:
+        oldest = idle.popleft()
+    except IndexError:  # somebody took it just now
+        return
+    if oldest[0] >= now - _KEEP_S:
+        idle.appendleft(oldest)
+
+
+def new_client(make: Callable[..., Any], http: Callable[..., Any], **options: Any) -> Any:
+    """A client of an SDK. Its connections are closed when nobody holds it any more, and at exit.
+
+    Args:
+        make: the SDK's class.
+        http: the SDK's `DefaultHttpxClient`.
+        options: of the client: key and address.
+    """
+    connections = http(verify=_tls(http), event_hooks=attempt_hooks())
+    client = make(http_client=connections, **options)
+    weakref.finalize(client, connections.close)
+    return client
+
+
+@functools.cache
+def _tls(http: Any) -> Any:
+    """The TLS context of all clients of an SDK, which takes 20 ms; True where its library makes it by itself."""
+    library = sys.modules.get(http.__base__.__module__.partition(".")[0])
+    return getattr(library, "create_ssl_context", lambda: True)()
