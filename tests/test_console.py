@@ -65,7 +65,7 @@ def shown(*responses: Any, width: int = 60, prompt: str = "Find it", **options: 
     file = io.StringIO()
     agent = Agent(
         "helper",
-        tools=[search, fail],
+        tools=[search, fail, *options.pop("tools", [])],
         llm=ScriptedLLM(*responses),
         plugins=[Console(file, width), *options.pop("plugins", [])],
         log=False,
@@ -219,6 +219,39 @@ def test_a_model_that_fails_and_is_asked_again_shows_both_calls() -> None:
     assert text.count("  1 scripted") == 2
     assert "✗ ProviderError: overloaded" in text
     assert "answered" in text
+
+
+@pytest.mark.parametrize(
+    ("failures", "told"),
+    [
+        (2, ["tried again: OSError: down", "tried again: two pages"]),
+        (3, ["tried again: OSError: down", "tried again: OSError: down", "handled the error: one page"]),
+    ],
+)
+def test_a_tool_that_is_tried_again_shows_what_came_of_it(failures: int, told: list[str]) -> None:
+    runs: list[int] = []
+
+    def flaky() -> str:
+        """Fail at first."""
+        runs.append(1)
+        if len(runs) <= failures:
+            raise OSError("down")
+        return "two pages"
+
+    @on_error
+    def again() -> Any:
+        return Retry() if len(runs) < 3 else "one page"
+
+    text = shown(call("flaky"), "done", tools=[flaky], plugins=[again])
+    assert re.findall(r"\+ again (.*)", text) == told
+
+
+def test_an_answer_in_place_of_a_failed_model_is_shown() -> None:
+    @on_error
+    def sorry() -> str:
+        return "Ask again later."
+
+    assert "+ sorry handled the error: Ask again later." in shown(OSError("down"), plugins=[sorry])
 
 
 def test_the_iteration_limit_is_told() -> None:

@@ -144,7 +144,8 @@ def test_an_unknown_option_is_told_with_its_file_and_the_one_that_was_meant(site
     with pytest.raises(PluginError, match=r"pyproject.toml: .*unknown option 'txt'. Did you mean 'text'\?") as told:
         said(plugins=["ending"])
     assert str(tmp_path) in str(told.value)
-    with pytest.raises(PluginError, match="takes no options"):
+    assert str(told.value).endswith("takes: text, times\nCorrect it there, or leave the plugin out: -p no:ending")
+    with pytest.raises(PluginError, match=r"takes no options: .*\nRemove them, or leave the plugin out: -p no:mark$"):
         said(plugins=["mark"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from connectagent import (
     ConfigError,
     Continue,
     Image,
+    LLMResponse,
     Loop,
     Parallel,
     Pause,
@@ -22,6 +24,7 @@ from connectagent import (
     before_each_tool,
     on_complete,
 )
+from connectagent.data import TokenUsage
 from connectagent.testing import HookRecorder, ScriptedLLM, call
 from connectagent.testing import conversation_problems as problems
 
@@ -254,6 +257,22 @@ def test_agents_work_side_by_side_and_their_state_comes_home_in_order() -> None:
     assert links == ["a", "b", "c"]
     deltas = [entry["delta"] for entry in session(both)["trace"] if entry["type"] == "agent_turn"]
     assert deltas == [{"last": name, name: True} for name in "abc"]
+
+
+class Slow(int):
+    """A number of tokens that lets other threads run while it is added."""
+
+    def __radd__(self, other: int) -> int:
+        time.sleep(0.001)
+        return int(other) + int(self)
+
+
+def test_agents_side_by_side_lose_none_of_their_tokens() -> None:
+    answers = [LLMResponse("A", usage=TokenUsage(Slow(10), Slow(5), cost=1 / 64)) for _ in range(8)]
+    agents = [made(f"a{number}", answer) for number, answer in enumerate(answers)]
+    both = Parallel("all", agents, log=False, quiet=True)
+    both.input("Hi")
+    assert (both.spent.tokens, both.spent.cost) == (8 * 15, 8 / 64)
 
 
 def test_an_error_beside_others_comes_when_they_are_back() -> None:

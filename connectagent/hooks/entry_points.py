@@ -211,7 +211,8 @@ def load(plugin: Installed, given: Mapping[str, Any]) -> Any:
             place = options_place(plugin) if options else "options"
             raise PluginError(
                 f"{place}: plugin {plugin.name!r} ({plugin}) takes no options: it is a "
-                f"{type(thing).__name__}, and only a class or a factory has some; remove them"
+                f"{type(thing).__name__}, and only a class or a factory has some\n"
+                f"Remove them, or leave the plugin out: -p no:{plugin.name}"
             )
         return thing
     check_options(plugin, thing, options, given)
@@ -319,7 +320,7 @@ def check_options(
             hint = did_you_mean(name, known, 0.5)
             raise PluginError(
                 f"{options_place(plugin)} has an unknown option {name!r}.{hint} Plugin {plugin.name!r} ({plugin}) "
-                f"takes: {', '.join(known) or 'none'}"
+                f"takes: {', '.join(known) or 'none'}\nCorrect it there, or leave the plugin out: -p no:{plugin.name}"
             )
     missing = missing_options(factory, {**options, **given})
     if missing:

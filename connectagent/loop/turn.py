@@ -314,17 +314,18 @@ class Turn(Operations):
     # -- usage and streamed text ---------------------------------------------------------------
 
     def count(self, usage: TokenUsage | None) -> None:
-        """Count an attempt at a model, here and in the turns around this one."""
-        asked, accounts = frame.current(), {}
+        """Count an attempt at a model, here and in the turns around this one, which agents at the same time share."""
+        asked = frame.current()
+        sums, accounts = list[Spent](), dict[int, Spent]()
         turn: Turn | None = self
         while turn is not None:
-            turn.spent.add(usage)
-            turn.agent.spent.add(usage)
+            sums += [turn.spent, turn.agent.spent]
             if asked is not None and asked.account is not None:  # of the handler that asked
-                accounts[id_of(asked.account)] = asked.account
+                accounts[id_of(asked.account)] = asked.account.spent
             asked, turn = turn.asked, turn.parent
-        for account in accounts.values():
-            account.spent.add(usage)
+        with self.root._guard:
+            for one in [*sums, *accounts.values()]:
+                one.add(usage)
 
     def count_lost(self) -> None:
         """Count the attempts that Ctrl-C kept from their ends, as whoever goes on with the turn will."""

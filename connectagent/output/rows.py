@@ -263,11 +263,19 @@ def _message(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
 
 
 def _change(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    did, text = change_text(entry)
+    return [Row(4, ((f"+ {actor(entry.get('by'))} {did}", ""), (f": {text}" if text else "", "dim")))]
+
+
+def change_text(entry: TraceEntry) -> tuple[str, str | None]:
+    """What a handler did, and what came of a call: the handler's answer or the next attempt's end; else None."""
     value, of = entry.get("value"), str(entry.get("of"))
-    if of == "tool_execution" and isinstance(value, dict):
-        text = f": {value.get('status')}: {first_line(value.get('result'))}"
-        return [Row(4, ((f"+ {actor(entry.get('by'))} handled the error", ""), (text, "dim")))]
-    return [Row(4, ((f"+ {actor(entry.get('by'))} changed the {of.replace('_', ' ')}", ""),))]
+    if of not in ("tool_execution", "llm_call") or not isinstance(value, dict):
+        return f"changed the {of.replace('_', ' ')}", None
+    text = first_line(value.get("result", value.get("content")) or "")
+    if value.get("status") == "recovered":
+        return "handled the error", text
+    return "tried again", _error(value) if value.get("status") in FAILED else text
 
 
 _WOULD = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from connectagent.cli.log.reading import data_text, number_of
 from connectagent.errors import cut
-from connectagent.output.rows import CUT, FAILED, UNICODE, call_text, first_line, rows_of
+from connectagent.output.rows import CUT, FAILED, UNICODE, call_text, change_text, first_line, rows_of
 from connectagent.output.text import actor
 from connectagent.records.blobs import REFERENCE
 from connectagent.session.journal import is_aside, marks_in, place_of, turns_in
@@ -196,16 +196,13 @@ def _message(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _change(entry: dict[str, Any]) -> dict[str, Any]:
-    of = str(entry.get("of"))
+    did, text = change_text(entry)
     value = entry.get("value")
-    if of == "tool_execution":
-        result = value.get("result") if isinstance(value, dict) else value
-        return _handler(entry, "handled the error", _line(data_text(result)))
     if isinstance(value, dict) and "name" in value and "arguments" in value:
         value = call_text(value["name"], value["arguments"])
     elif isinstance(value, dict) and value.get("content"):
         value = value["content"]
-    return _handler(entry, f"changed the {of.replace('_', ' ')}", _line(data_text(value)))
+    return _handler(entry, did, _line(data_text(value) if text is None else text))
 
 
 def _delta(entry: dict[str, Any]) -> dict[str, Any]:
