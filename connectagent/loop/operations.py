@@ -17,7 +17,7 @@ from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import input_digest
 from connectagent.output.text import describe
-from connectagent.session.journal import Journal, is_inside, place_of
+from connectagent.session.journal import CLOSED, Journal, is_inside, place_of
 from connectagent.session.observers import is_by_observer
 from connectagent.session.snapshot import By, as_data, same
 from connectagent.session.state import clone
@@ -179,6 +179,13 @@ class Operations:
         self.stopped = True
         self.ended = self.ended or STOPPED
         self.stop_inner()
+
+    def tell_silent(self) -> None:
+        """Write which hooks of this turn and of those inside are over, as it stops: no later line shows it."""
+        for turn in list(self.inner):
+            turn.tell_silent()
+        while self.silent:
+            self.log.append({"type": CLOSED, "id": self.silent.pop(0)})
 
     def on_stop(self, error: BaseException) -> BaseException:
         """Trace what stopped the turn; the exception to raise."""

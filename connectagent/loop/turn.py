@@ -17,7 +17,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations, id_of
-from connectagent.session.journal import BEGAN, CLOSED, TURN_ENDED, Journal
+from connectagent.session.journal import BEGAN, TURN_ENDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.state import clone
 from connectagent.session.usage import Spent, spent_in
@@ -303,13 +303,6 @@ class Turn(Operations):
         if key is not None and session["outcome"] != "transferred":
             self.conversation.set_key(key, session["result"], self.agent.by)
         return str(session["result"])
-
-    def tell_silent(self) -> None:
-        """Write which hooks of this turn and of those inside are over, as it stops: no later line shows it."""
-        for turn in list(self.inner):
-            turn.tell_silent()
-        while self.silent:
-            self.log.append({"type": CLOSED, "id": self.silent.pop(0)})
 
     # -- usage and streamed text ---------------------------------------------------------------
 
