@@ -189,20 +189,24 @@ def raised_at(error: BaseException) -> str | None:
 
 
 def hide_own_frames(error: BaseException) -> None:
-    """Take this package's and pluggy's frames out of the traceback of an error, and of the errors behind it."""
+    """Take this package's and pluggy's frames out of the traceback of an error, and of the errors behind it.
+
+    Behind a `ProviderError` are the errors of an SDK, whose frames are all left out: each is told by its line.
+    """
     seen: dict[int, BaseException] = {}
-    found: list[BaseException | None] = [error]
+    found: list[tuple[BaseException | None, bool]] = [(error, False)]
     while found:
-        one = found.pop()
+        one, of_sdk = found.pop()
         if one is None or id(one) in seen:
             continue
         seen[id(one)] = one
         kept: TracebackType | None = None
-        for step in reversed([step for step in _steps(one.__traceback__) if not _is_own(step)]):
+        for step in reversed([step for step in _steps(one.__traceback__) if not (of_sdk or _is_own(step))]):
             line: int | None = step.tb_lineno  # None in code without lines, as dataclasses make it
             kept = TracebackType(kept, step.tb_frame, step.tb_lasti, line or step.tb_frame.f_code.co_firstlineno)
         one.with_traceback(kept)  # a class of the user may refuse to set attributes
-        found += [one.__cause__, one.__context__, *(one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
+        found += [(inner, False) for inner in (one.exceptions if isinstance(one, BaseExceptionGroup) else ())]
+        found += [(one.__context__, False), (one.__cause__, of_sdk or isinstance(one, ProviderError))]
 
 
 def _steps(step: TracebackType | None) -> Iterator[TracebackType]:

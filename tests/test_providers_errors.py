@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import traceback
 from typing import Any
 
 import pytest
 from wire_server import Answer, WireServer, chat, message
 
+from connectagent import Agent
 from connectagent.errors import ProviderError
 from connectagent.models.anthropic import AnthropicLLM
 from connectagent.models.failures import kind_of, retry_after
@@ -249,3 +251,19 @@ def test_making_a_model_imports_no_sdk() -> None:
         "sys.exit(str(bad) if bad else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("shown", ["short", "full"])
+def test_errors_of_an_sdk_are_told_by_their_lines_in_a_short_traceback(
+    shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTAGENT_TRACEBACK", shown)
+    with WireServer(chat("ok")) as server:
+        url = server.openai_url
+    llm = OpenAILLM("gpt-4o", api_key=KEY, base_url=url, options={"max_retries": 0})  # nobody listens any more
+    with pytest.raises(ProviderError) as caught:
+        Agent("a", llm=llm, log=False, quiet=True).input("Hello")
+    text = "".join(traceback.format_exception(caught.value))
+    assert "APIConnectionError: Connection error." in text
+    assert ("_base_client.py" in text) == (shown == "full")
+    assert 'log=False, quiet=True).input("Hello")' in text
