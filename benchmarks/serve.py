@@ -79,13 +79,14 @@ def main(turns: int, sessions: int) -> None:
         try:
             for _ in range(ROUNDS):
                 found["map"].append(float(started("map", turns, sessions, url).communicate()[0]))
-                server = started("serve", sessions, url)
-                assert server.stdout is not None
-                address = f"http://127.0.0.1:{server.stdout.readline().strip()}"
-                time.sleep(0.5)
-                found["serve"].append(asyncio.run(asked(turns, sessions, address)))
-                server.kill()
-                server.wait()
+                with started("serve", sessions, url) as server:
+                    assert server.stdout is not None
+                    address = f"http://127.0.0.1:{server.stdout.readline().strip()}"
+                    time.sleep(0.5)
+                    try:
+                        found["serve"].append(asyncio.run(asked(turns, sessions, address)))
+                    finally:
+                        server.kill()
         finally:
             model.kill()
     mapped, served = (statistics.median(found[name]) for name in ("map", "serve"))
