@@ -435,6 +435,7 @@ def both(world: World, parallel: int, *waiting: Any) -> Agent:
     return Agent("root", agents, llm=llm, quiet=True)
 
 
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("parallel", [1, 2])
 @pytest.mark.parametrize("waiting", [wait_before, wait_around])
 def test_calls_of_inner_agents_that_ctrl_c_kept_from_running_run_when_the_turn_is_resumed(
