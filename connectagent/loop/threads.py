@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from connectagent.tools import waits
+
 IDLE_S = 5.0  # how long a thread waits for more work before it ends
 PATIENCE_S = 0.02  # who keeps a slot longer blocks in code of others, and another may compute beside it
 
@@ -52,7 +54,7 @@ class Slot:
         try:
             while True:
                 taken = self._taken
-                if self._lock.acquire(timeout=PATIENCE_S * (1 + self._waiting / 8)):
+                if waits.take(self._lock, PATIENCE_S * (1 + self._waiting / 8)):
                     return True
                 if taken == self._taken:
                     return False
