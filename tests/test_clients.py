@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -118,3 +119,33 @@ def test_a_client_that_signs_in_by_itself_is_shared(monkeypatch: pytest.MonkeyPa
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(hold, range(2)))
     assert held[0] is held[1]
+
+
+def test_many_threads_that_take_and_return_clients_disturb_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "_KEEP_S", -1.0)  # each is too old at once, so that all threads clear the same list
+    held: set[int] = set()
+
+    def use(_: int) -> None:
+        for _ in range(300):
+            with clients.idle_client(("somebody",), object) as client:
+                assert id(client) not in held
+                held.add(id(client))
+                held.remove(id(client))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(use, range(8)))
+
+
+def test_threads_that_share_a_client_make_it_once(made: list[Any]) -> None:
+    def make() -> object:
+        time.sleep(0.05)
+        made.append(object())
+        return made[-1]
+
+    def use(_: int) -> object:
+        with clients.idle_client(("somebody",), make, shared=True) as client:
+            return client
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(map(id, pool.map(use, range(8))))) == 1
+    assert len(made) == 1

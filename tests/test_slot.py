@@ -12,7 +12,7 @@ import pytest
 
 from connectagent import Agent, before_llm
 from connectagent.loop import threads
-from connectagent.loop.caller import Beside
+from connectagent.loop.caller import Worker
 from connectagent.loop.threads import Slot
 from connectagent.testing import ScriptedLLM, call
 
@@ -123,8 +123,15 @@ def test_a_tool_that_was_slow_once_gives_the_slot_up_the_next_time() -> None:
             time.sleep(2 * threads.PATIENCE_S)
             return "seen"
 
-    caller = Beside()
+    caller = Worker()
     with threads.slot:
         assert [caller.run_tool(Tool(), {}) for _ in range(2)] == ["seen", "seen"]
     threads.slot.give_up()
     assert held == [True, False]
+
+
+def test_a_count_of_those_who_wait_that_went_wrong_stops_nobody() -> None:
+    slot = Slot()
+    slot._waiting = -20  # threads change it without a lock
+    with slot, ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(slot.take).result(timeout=30)

@@ -21,7 +21,7 @@ from connectagent.errors import BatchStopped, Cancelled, ConfigError, Paused
 from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
 from connectagent.hooks.options import OwnPlugin
 from connectagent.loop import threads
-from connectagent.loop.caller import Beside
+from connectagent.loop.caller import Worker
 from connectagent.session.messages import text_of, user_message
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.waits import end_of, next_of
@@ -197,7 +197,7 @@ class Batch:
 
     def _thread(self, number: int) -> threading.Thread:
         context = copy_context()
-        context.run(CALLER.set, Beside())
+        context.run(CALLER.set, Worker())
         work = partial(context.run, self._work)
         thread = threading.Thread(target=work, name=f"map-{number}", daemon=True)
         thread.start()

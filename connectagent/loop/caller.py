@@ -155,10 +155,11 @@ class Caller:
                 body.leave()
 
 
-class Beside(Caller):
+class Worker(Caller):
     """A thread that takes turns beside others, as those of `map()` do: nobody awaits them, and they block in it.
 
-    It gives its slot up meanwhile, so that one of the others computes.
+    It gives the slot up meanwhile, so that one of the others computes. Only a tool that was never slow keeps the slot,
+    since most tools take less time than two changes of threads.
     """
 
     is_here = False

@@ -1,7 +1,7 @@
 """Threads for turns that are awaited, and for what blocks in them; and who of many turns computes.
 
 An event loop stands still while it starts threads, or while many threads compute. So one thread starts the others,
-they are used again, and a turn computes only while it holds a slot. Python's own lock lets one thread compute at a
+they are used again, and a turn computes only while it holds the slot. Python's own lock lets one thread compute at a
 time anyway, but it changes hands at each system call: with a hundred turns at once that costs a fifth of their time.
 """
 
@@ -15,15 +15,15 @@ from queue import Empty, SimpleQueue
 from connectagent.tools import waits
 
 IDLE_S = 5.0  # how long a thread waits for more work before it ends
-PATIENCE_S = 0.02  # who keeps a slot longer blocks in code of others, and another may compute beside it
+PATIENCE_S = 0.02  # who keeps the slot longer blocks in code of others, and others may compute beside it
 
 Work = Callable[[], None]
 
 
 class Slot:
-    """Who computes. It is given up in each wait; whoever keeps it longer than `PATIENCE_S` blocks in code of others.
+    """The right to compute, which one thread has at a time, and gives up in each wait.
 
-    Others compute beside that one, without the slot.
+    Whoever keeps it longer than `PATIENCE_S` blocks in code of others; the others then compute without it.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Slot:
         try:
             while True:
                 taken = self._taken
-                if waits.take(self._lock, PATIENCE_S * (1 + self._waiting / 8)):
+                if waits.take(self._lock, PATIENCE_S * (1 + max(self._waiting, 0) / 8)):
                     return True
                 if taken == self._taken:
                     return False

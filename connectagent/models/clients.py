@@ -14,7 +14,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from connectagent.models.attempts import attempt_hooks
@@ -35,24 +35,28 @@ def idle_client(key: tuple[Any, ...], make: Callable[[], Any], shared: bool = Fa
     Args:
         key: whose it is: the same key, the same client.
         make: makes one.
-        shared: other requests may have it too.
+        shared: all requests have the same one.
     """
     idle = _idle_of((os.getpid(), *key))
+    if shared:
+        with _lock:
+            if not idle:
+                idle.append((time.monotonic(), make()))
+            client = idle[0][1]
+        yield client
+        return
     try:
         client = idle.pop()[1]
     except IndexError:
         client = make()
-    if shared:
-        idle.append((time.monotonic(), client))
-        yield client
-        return
     try:
         yield client
     finally:
         now = time.monotonic()
         idle.append((now, client))
-        if idle[0][0] < now - _KEEP_S:
-            _forget_oldest(idle, now)
+        with suppress(IndexError):  # others take them meanwhile
+            while idle[0][0] < now - _KEEP_S:
+                idle.popleft()  # and with it goes its connection
 
 
 def _idle_of(key: tuple[Any, ...]) -> _Idle:
@@ -63,16 +67,6 @@ def _idle_of(key: tuple[Any, ...]) -> _Idle:
                 del _idle[next(iter(_idle))]
             idle = _idle.setdefault(key, deque())
     return idle
-
-
-def _forget_oldest(idle: _Idle, now: float) -> None:
-    """Let go of the client that was not used for longest, and with it of its connection."""
-    try:
-        oldest = idle.popleft()
-    except IndexError:  # somebody took it just now
-        return
-    if oldest[0] >= now - _KEEP_S:
-        idle.appendleft(oldest)
 
 
 def new_client(make: Callable[..., Any], http: Callable[..., Any], **options: Any) -> Any:
