@@ -63,14 +63,10 @@ def test_who_keeps_the_slot_for_long_holds_up_nobody() -> None:
         assert pool.submit(slot.take, wait=False).result()
 
 
-def meeting() -> Callable[[], None]:
+def meeting(met: list[int]) -> Callable[[], None]:
     """Code that blocks until all turns of a batch are in it."""
     barrier = threading.Barrier(AT_ONCE, timeout=30)
-    return lambda: void(barrier.wait())
-
-
-def void(value: Any) -> None:
-    """Nothing, whatever comes."""
+    return lambda: met.append(barrier.wait())
 
 
 class Meeting(ScriptedLLM):
@@ -83,7 +79,8 @@ class Meeting(ScriptedLLM):
 
 @pytest.mark.parametrize("where", ["tool", "handler", "model", "async tool"])
 def test_what_blocks_in_a_mapped_turn_blocks_beside_the_other_turns(where: str) -> None:
-    meet = meeting()
+    met: list[int] = []
+    meet = meeting(met)
 
     def look() -> str:
         """Look a thing up."""
@@ -104,12 +101,13 @@ def test_what_blocks_in_a_mapped_turn_blocks_beside_the_other_turns(where: str) 
 
     tool = look_later if where == "async tool" else look
     steps = [call(tool.__name__), "Done."] if "tool" in where else ["Done."]
-    llm = (Meeting if where == "model" else ScriptedLLM)(*steps * AT_ONCE)
+    llm = (Meeting if where == "model" else ScriptedLLM)(*(step for step in steps for _ in range(AT_ONCE)))
     llm.meet = meet
     events = [wait] if where == "handler" else []
     agent = Agent("a", [tool], llm=llm, on_events=events, log=False, quiet=True)
     items = list(agent.map([f"Prompt {number}" for number in range(AT_ONCE)], concurrency=AT_ONCE))
     assert [item.error for item in items] == [None] * AT_ONCE
+    assert sorted(met) == list(range(AT_ONCE))
 
 
 def test_a_tool_that_was_slow_once_gives_the_slot_up_the_next_time() -> None:
