@@ -127,7 +127,7 @@ class Caller:
                 threads.slot.take(wait=not self.cancelled)
 
     def compute(self, now: bool) -> None:
-        """Take a slot to compute in blocking work, or give it up."""
+        """Take the slot to compute in blocking work, or give it up."""
         if not now:
             threads.slot.give_up()
         elif not self.is_here:

@@ -95,7 +95,7 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
 
 def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
     """Note what stopped a root turn: something waits, it failed, or Ctrl-C came; the exception to raise."""
-    turn.tell_silent()
+    turn.close_silent()
     if isinstance(error, Diverged):
         error = DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())]))
     if isinstance(error, Paused):
@@ -230,7 +230,7 @@ def _close(caller: Turn, turn: Turn, ending: TraceEntry, change: dict[str, Any])
     quietly = contextlib.suppress(Exception) if ending["outcome"] in _STOPPED else contextlib.nullcontext()
     with quietly:  # a handler's error must not hide the one that stopped the turn
         if ending["outcome"] in _STOPPED:
-            turn.tell_silent()
+            turn.close_silent()
         if ending["outcome"] == "paused":  # it is merged when the turn ends or is given up
             caller.conversation.unmerged.append(change)
             change = {}

@@ -180,10 +180,10 @@ class Operations:
         self.ended = self.ended or STOPPED
         self.stop_inner()
 
-    def tell_silent(self) -> None:
+    def close_silent(self) -> None:
         """Write which hooks of this turn and of those inside are over, as it stops: no later line shows it."""
         for turn in list(self.inner):
-            turn.tell_silent()
+            turn.close_silent()
         while self.silent:
             self.log.append({"type": CLOSED, "id": self.silent.pop(0)})
 

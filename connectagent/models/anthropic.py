@@ -218,7 +218,7 @@ class AnthropicLLM(WireLLM):
                     _add_delta(blocks[index], event.get("delta") or {}, inputs, index, on_text)
                 case "message_delta":
                     answer.update(event.get("delta") or {})
-                    answer.setdefault("usage", {}).update(_counted(event.get("usage") or {}))  # as `received` has it
+                    answer.setdefault("usage", {}).update(_counted(event.get("usage") or {}))  # as `exchange` has it
                 case "message_stop":
                     exchange.whole(answer.get("usage"))
                     content = [_finished(block, inputs.get(index)) for index, block in blocks.items()]

@@ -171,7 +171,7 @@ class WireLLM(ABC):
 
     @abstractmethod
     def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
-        """Send a request and read its answer; put its usage into `received` as soon as it is known."""
+        """Send a request and read its answer; put its usage into `exchange` as soon as it is known."""
 
     @abstractmethod
     def _usage(self, usages: list[dict[str, Any]]) -> TokenUsage | None: ...
