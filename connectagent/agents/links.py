@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, cast
 
 from connectagent import frame
@@ -12,14 +13,18 @@ from connectagent.agents.handoff import HandoffRequest, delegate
 from connectagent.agents.runtime import Runtime
 from connectagent.agents.tree import Node, parameters_of
 from connectagent.data import LLM, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.frame import Frame
 from connectagent.loop.boundary import Boundary
-from connectagent.loop.ending import Ending
+from connectagent.loop.ending import Ending, Given
+from connectagent.loop.nested import ask_inside
+from connectagent.loop.run import take_root_turn
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
 from connectagent.session.prompt import SystemPrompt
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.session.usage import Spent
+from connectagent.tools.awaiting import operating
 
 
 class Links(Node):
@@ -279,8 +284,10 @@ class Links(Node):
             if self.listener is not None and self.listener.is_own_thread():
                 self.listener.listen(self, entry)
         else:
-            if (at := entry.get("at")) is not None:
-                turn.changed_at(at)
+            if (at := entry.get("at")) is not None:  # before the line that says so
+                turn.touched.add(at)
+                if at in turn.runs:
+                    turn.runs[at].begin()
             turn.log.append(turn.conversation.snapshot.traced.copied(entry))
             for listener in turn.listeners:
                 listener.listen(self, entry)
@@ -290,3 +297,45 @@ class Links(Node):
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo an assignment to `current_session`."""
         self._session = cast(Session, session)
+
+
+def start(agent: Any, what: str, action: Callable[[], Any]) -> Any:
+    """Run `action` for an agent's method `what`: here, or where an asyncio loop runs here, in a thread of its own."""
+    if agent.runtime.run is not None:
+        return agent.runtime.run(agent, what, action)
+    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
+    if running is None or running() is None:
+        return action()
+    from connectagent.tools.loops import on_loop_thread  # loads asyncio
+
+    return on_loop_thread(what, action)
+
+
+def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
+    """Take a turn of an agent, inside the current turn if there is one; its result."""
+    asked = _asked(agent)
+    if asked is None:
+        return take_root_turn(agent, given)
+    return str(operating(partial(ask_inside, agent, given, asked, key))["result"])
+
+
+def _asked(agent: Any) -> Frame | None:
+    """The frame that asks for a turn of an agent now, or None for a root turn.
+
+    A thread without a frame belongs to the turn of the nearest agent above.
+
+    Raises:
+        RuntimeError: the turn of the asking code is over.
+    """
+    if (here := frame.current()) is None:
+        above = agent.parent
+        while above is not None and above.turn is None:
+            above = above.parent
+        return None if above is None else above.turn.innermost
+    if here.body is not None and here.body.left:
+        raise RuntimeError(f"agent {agent.name!r} was asked by a tool that its turn no longer waits for: {here.id}")
+    if not here.turn.over:
+        return here
+    if here.turn.is_own_thread():  # left behind by Ctrl-C
+        return None
+    raise RuntimeError(f"agent {agent.name!r} was asked by code whose turn is over: {here.id}")

@@ -371,12 +371,6 @@ class Turn(Operations):
                     line = self.past.lines[self.past.closed[change["turn"]]]
                     self.take_closing(line, line, line["type"] == "agent_turn")
 
-    def changed_at(self, place: str) -> None:
-        """Note that something in the conversation was changed at a place, before the line that says so."""
-        self.touched.add(place)
-        if run := self.runs.get(place):
-            run.begin()
-
     def is_consumer(self) -> bool:
         """Whether this is the thread of the consumer of a streamed turn."""
         return any(listener.is_consumer() for listener in self.listeners)
