@@ -234,8 +234,8 @@ class Links(Node):
 
     def delegate(self, turn: Turn) -> Ending | None:
         """The ending of a turn that another agent, or a function, answers in place of the model."""
-        lone = self.body is None and not turn.conversation.labels
-        return None if lone else delegate(turn)
+        ending = delegate(turn)
+        return turn.last_words() if ending is None and turn.ended is not None else ending
 
     def asked_by(self, call: ToolCall) -> Node | None:
         """The agent of the tree that a tool call asks; None for other tools."""

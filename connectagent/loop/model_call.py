@@ -42,7 +42,7 @@ def call_model(turn: Turn) -> LLMResponse | None:
     Raises:
         Exception: the error of the last attempt, if no handler recovered it.
     """
-    agent, place = turn.agent, f"{turn.iteration}/"
+    agent, place = turn.agent, f"{turn.conversation.session['iteration']}/"
     messages, tools = turn.conversation.session["messages"], agent.tools.schemas()
     request = LLMRequest(messages, tools, agent.llm.model, agent.call_options())
     if not turn.host.others.isdisjoint(_GIVEN):  # agents may share the schemas

@@ -54,11 +54,10 @@ def take_steps(turn: Turn) -> str:
 def answer(turn: Turn) -> Ending:
     """Iterate until the model has answered, a handler or tool has ended the turn, or its limit is reached."""
     while turn.ended is None:
-        ending: Ending | None = turn.agent.delegate(turn)
-        if ending is not None:  # a function in place of the model, or a hand-off
-            return ending
-        if turn.ended is not None:
-            break
+        if turn.agent.body is not None or turn.conversation.labels:  # a function in place of the model, or a tree
+            ending: Ending | None = turn.agent.delegate(turn)
+            if ending is not None:
+                return ending
         if turn.exhausted:
             return turn.out_of_iterations()
         response = iterate(turn)
@@ -81,12 +80,16 @@ def iterate(turn: Turn) -> LLMResponse | None:
 
 def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
     """Run one round of tools; every call is answered, however the round ends."""
-    conversation, place, reason = turn.conversation, f"{turn.iteration}/", "the turn was ended"
+    conversation, rejection, reason = turn.conversation, None, "the turn was ended"
+    place = f"{conversation.session['iteration']}/"
     conversation.begin_round(list(map(shown_call, calls)))
     try:
         if turn.ended is None:
-            rejection = turn.rejects("before_tools", place, tool_calls=list(calls))
-            entries = run_round(turn, calls, rejection)
+            try:
+                turn.notify("before_tools", place, tool_calls=list(calls))
+            except ToolRejected as rejected:
+                rejection = rejected
+            entries = run_round(turn, calls, place, rejection)
             if not turn.stopped:  # else some of them run when the turn is resumed
                 turn.notify("after_tools", place, entries[-1], entries=entries)
     except BaseException as error:
@@ -97,11 +100,11 @@ def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
         conversation.close_round(calls, NOT_RUN.format(reason=reason))
 
 
-def run_round(turn: Turn, calls: list[ToolCall], rejection: ToolRejected | None) -> list[TraceEntry]:
+def run_round(turn: Turn, calls: list[ToolCall], place: str, rejection: ToolRejected | None) -> list[TraceEntry]:
     """Run the calls of a round, one after the other or several at the same time; their trace entries."""
     entries, runs = [], []
     for number, call in enumerate(calls, 1):
-        runs.append(ToolRun(turn, call, f"{turn.iteration}/c{number}/", rejection))
+        runs.append(ToolRun(turn, call, f"{place}c{number}/", rejection))
     if len(runs) > 1 and (turn.agent.parallel_tools > 1 or asks_several(turn, calls)):
         return Round(turn, runs).run()
     for run in runs:

@@ -10,7 +10,6 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import Log, TokenUsage, ToolCall, TraceEntry, Wait
-from connectagent.errors import ToolRejected
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
@@ -82,14 +81,9 @@ class Turn(Operations):
             self.listeners.append(own)
 
     @property
-    def iteration(self) -> int:
-        """The number of the iteration, from 1; 0 before the first."""
-        return int(self.conversation.session["iteration"])
-
-    @property
     def place(self) -> str:
         """The place of the iteration."""
-        return f"{self.id}/{self.iteration}"
+        return f"{self.id}/{self.conversation.session['iteration']}"
 
     @property
     def state(self) -> dict[str, Any]:
@@ -100,7 +94,7 @@ class Turn(Operations):
     @property
     def exhausted(self) -> bool:
         """Whether the turn may take no further iteration."""
-        return self.stopped or self.iteration >= self.limit
+        return self.stopped or self.conversation.session["iteration"] >= self.limit
 
     def callers(self) -> Iterator[Turn]:
         """The turns around this one, the nearest first."""
@@ -203,14 +197,6 @@ class Turn(Operations):
             run.run(self)
             return
         self.conversation.snapshot.traced.keeping_last(last, run.given, partial(run.run, self))
-
-    def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
-        """Run the handlers of a hook; the rejection, if one of them refuses."""
-        try:
-            self.notify(hook, place, **given)
-        except ToolRejected as rejection:
-            return rejection
-        return None
 
     # -- its beginning and its end -------------------------------------------------------------
 
