@@ -313,21 +313,22 @@ def start(agent: Any, what: str, action: Callable[[], Any]) -> Any:
 
 def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
     """Take a turn of an agent, inside the current turn if there is one; its result."""
-    asked = _asked(agent)
+    here = frame.current()
+    asked = None if here is None and agent.parent is None else _asked(agent, here)
     if asked is None:
         return take_root_turn(agent, given)
     return str(operating(partial(ask_inside, agent, given, asked, key))["result"])
 
 
-def _asked(agent: Any) -> Frame | None:
-    """The frame that asks for a turn of an agent now, or None for a root turn.
+def _asked(agent: Any, here: Frame | None) -> Frame | None:
+    """The frame that asks for a turn of an agent now, or None for a root turn; `here`: that of this code.
 
     A thread without a frame belongs to the turn of the nearest agent above.
 
     Raises:
         RuntimeError: the turn of the asking code is over.
     """
-    if (here := frame.current()) is None:
+    if here is None:
         above = agent.parent
         while above is not None and above.turn is None:
             above = above.parent

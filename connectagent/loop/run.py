@@ -40,8 +40,8 @@ def take_steps(turn: Turn) -> str:
             turn.ended = Ending(value.value, "ended", value.by)
         while True:
             followup = turn.complete(answer(turn))
-            if followup is None or turn.exhausted:
-                return turn.keep()
+            if followup is None:
+                return str(turn.conversation.session["result"])
             turn.prompt_again(followup)
     except BaseException as error:
         if (stopped := turn.on_stop(error)) is not error:

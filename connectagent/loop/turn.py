@@ -241,7 +241,11 @@ class Turn(Operations):
                 self.reapply(id)
 
     def complete(self, ending: Ending) -> HandlerValue | None:
-        """Let handlers see and replace the result; the `Continue` of one of them, or None."""
+        """Let handlers see and replace the result, and store it in the state under the agent's `output_key`.
+
+        Returns:
+            The `Continue` of a handler, if the turn is to go on and may.
+        """
         session = self.conversation.session
         session.update(result=ending.result, outcome=ending.outcome)
         result, more = self.chain(
@@ -250,7 +254,11 @@ class Turn(Operations):
         if self.boundary.pending:
             self.boundary.announce_pending()
         session["result"] = result
-        return more
+        if more is not None and not self.exhausted:
+            return more
+        if self.agent.output_key is not None and session["outcome"] != "transferred":
+            self.conversation.set_key(self.agent.output_key, result, self.agent.by)
+        return None
 
     def prompt_again(self, more: HandlerValue) -> None:
         """Go on with another message of the user."""
@@ -282,13 +290,6 @@ class Turn(Operations):
         if last is None:
             self.conversation.append({"role": "assistant", "content": ended.result}, by=ended.by)
         return ended
-
-    def keep(self) -> str:
-        """The turn's result; stores it in the state under the agent's `output_key`."""
-        session, key = self.conversation.session, self.agent.output_key
-        if key is not None and session["outcome"] != "transferred":
-            self.conversation.set_key(key, session["result"], self.agent.by)
-        return str(session["result"])
 
     # -- usage and streamed text ---------------------------------------------------------------
 
