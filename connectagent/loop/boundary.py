@@ -201,7 +201,7 @@ class Boundary:
 
     def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
         """Run a tool; its changes of the session are traced as the tool's."""
-        snapshot, by = self.snapshot, by_of(tool)
+        snapshot, by = self.snapshot, tool.by
         self.settle()
         if snapshot is not None:
             snapshot.sync()
@@ -336,12 +336,6 @@ def _value_entry(handler: Handler, name: str, arguments: dict[str, Any], then: A
     if name != "tool_call" and isinstance(arguments.get("tool_call"), ToolCall):
         entry["call_id"] = arguments["tool_call"].id
     return entry
-
-
-def by_of(tool: Tool) -> By:
-    """The `by` of a tool."""
-    file, _, line = tool.origin.rpartition(":")
-    return {"tool": tool.name, "file": file, "line": int(line) if line.isdecimal() else 0}
 
 
 def run(handler: Handler, arguments: dict[str, Any]) -> Any:
