@@ -119,7 +119,6 @@ class Agent(Repeatable):
         _check(name, plugin_errors)
         self._state = initial_state(state)  # of each new session
         self._connection = given(model, api_key, base_url, options, llm)
-        self.current_session = None
         self.last_usage = None
         self.spent = Spent()
         self.turning, self.executing = threading.Lock(), threading.RLock()
@@ -134,6 +133,7 @@ class Agent(Repeatable):
         self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.boundary = Boundary(self, announce, warn_only=plugin_errors == "warn", dry_runs=DryRuns())
+        self.current_session = None
         self.hooks = Host(self.boundary)
         own = import_module(OWN_PLUGINS).built_in(trust=trust, log=log, quiet=quiet)
         asked_for = ("trust",) if log is None else ("trust", "record", "textlog")

@@ -56,6 +56,8 @@ class Links(Node):
     @current_session.setter
     def current_session(self, session: Session | dict[str, Any] | None) -> None:
         self._session = cast("Session | None", session)
+        watched = self.boundary.snapshot
+        self.boundary.replaced = watched is not None and session is not watched.session
 
     @cached_property
     def conversation(self) -> Conversation:
@@ -121,7 +123,7 @@ class Links(Node):
         if session is None or "conversation" not in vars(self) or session is not self.conversation.session:
             begun = Conversation(self, self.name, self.prompted.text, session, self._state, self.labels)
             self.conversation, self._session = begun, cast(Session, begun.session)
-            self.fresh, self.boundary.snapshot = session is None, begun.snapshot
+            self.fresh, self.boundary.snapshot, self.boundary.replaced = session is None, begun.snapshot, False
         return self.conversation
 
     def open_log(self) -> Log:
@@ -296,7 +298,7 @@ class Links(Node):
 
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo an assignment to `current_session`."""
-        self._session = cast(Session, session)
+        self._session, self.boundary.replaced = cast(Session, session), False
 
 
 def start(agent: Any, what: str, action: Callable[[], Any]) -> Any:
