@@ -15,8 +15,9 @@ from connectagent.data import Continue
 from connectagent.errors import PluginError, Waiting
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS, PARAMETERS
-from connectagent.session.snapshot import By, peek_value, same
-from connectagent.session.state import clone
+from connectagent.session.edits import peek_value
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone, same
 
 
 class HandlerValue(NamedTuple):

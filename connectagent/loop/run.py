@@ -79,7 +79,7 @@ def iterate(turn: Turn) -> LLMResponse | None:
 def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
     """Run one round of tools; every call is answered, however the round ends."""
     conversation, place, reason = turn.conversation, f"{turn.iteration}/", "the turn was ended"
-    conversation.begin_round(list(map(shown_call, calls)))
+    conversation.session["pending_tools"] = list(map(shown_call, calls))
     try:
         if turn.ended is None:
             rejection = turn.rejects("before_tools", place, tool_calls=list(calls))

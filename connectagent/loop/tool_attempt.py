@@ -16,8 +16,8 @@ from connectagent.loop.divergence import finish
 from connectagent.loop.ending import RESUMED, STOPPED
 from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
+from connectagent.session.edits import as_data
 from connectagent.session.journal import LEFT, WAIT, Journal
-from connectagent.session.snapshot import as_data
 from connectagent.session.state import clone
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
