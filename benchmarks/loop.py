@@ -169,7 +169,7 @@ def small_costs() -> None:
         agent = Agent("bench", [lookup], model="offline", quiet=True, log=False, on_events=[watch])
         messages = agent.conversation.session["messages"]
         messages += [{"role": "user", "content": f"message {n}"} for n in range(length)]
-        agent.conversation.snapshot.take()
+        agent.conversation.snapshot.take_messages()
         started = time.perf_counter()
         for _ in range(2000):
             agent.hooks.call("before_llm", HookCall({"agent": agent, "request": None}))

@@ -278,11 +278,11 @@ class Links(Node):
             return str(here.place)
         return None if self.turn is None else str(self.turn.id)
 
-    def emit(self, entry: TraceEntry, causes: list[By | None]) -> None:
-        """Write an entry to the log, pass it to the stream, and call the handlers of `on_trace`."""
+    def emit(self, entry: TraceEntry, copy: TraceEntry, causes: list[By | None]) -> None:
+        """Write a copy of an entry to the log, pass the entry to the stream, and call the handlers of `on_trace`."""
         turn = self.turn
         if turn is None:
-            self.open_log().append(clone(entry))
+            self.open_log().append(copy)
             if self.listener is not None and self.listener.is_own_thread():
                 self.listener.listen(self, entry)
         else:
@@ -290,7 +290,7 @@ class Links(Node):
                 turn.touched.add(at)
                 if at in turn.runs:
                     turn.runs[at].begin()
-            turn.log.append(turn.conversation.snapshot.traced.copied(entry))
+            turn.log.append(copy)
             for listener in turn.listeners:
                 listener.listen(self, entry)
         if "on_trace" in self.hooks.active:

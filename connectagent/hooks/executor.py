@@ -17,8 +17,9 @@ from connectagent.errors import HookResultError, PluginError, Waiting, short
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS, PARAMETERS
-from connectagent.session.snapshot import By, peek_value, same
-from connectagent.session.state import clone
+from connectagent.session.edits import peek_value
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone, same
 
 
 class HandlerValue(NamedTuple):

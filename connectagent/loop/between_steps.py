@@ -91,11 +91,12 @@ class BetweenSteps:
         """Undo what was changed just now, as the root turn was resumed: it is applied when the turn has come there."""
         lines = takewhile(lambda line: line.get("type") != "resumed", reversed(self._past.lines))
         if any(map(is_by_observer, lines)):
-            session, (_, messages, state, _) = self._conversation.session, self._conversation.begun
-            session["messages"][:] = clone(messages)
-            session["state"].clear()
-            session["state"].update(copy_of(state))
-            self._conversation.snapshot.take()
+            snapshot, (_, messages, state, _) = self._conversation.snapshot, self._conversation.begun
+            snapshot.messages[:] = clone(messages)
+            snapshot.take_messages()
+            self._conversation.session["state"].clear()
+            self._conversation.session["state"].update(copy_of(state))
+            snapshot.copy["state"] = copy_of(state)
 
     def has_failed(self, id: str) -> bool:
         """Whether a handler failed behind a model's answer and before its message, which the record may not have."""

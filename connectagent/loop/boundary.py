@@ -15,10 +15,11 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
+from connectagent.session.edits import as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
 from connectagent.session.observers import OUTSIDE
 from connectagent.session.requests import changed_tools
-from connectagent.session.snapshot import By, Snapshot, as_data, is_as_before, other_calls, peek, put_back
+from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.state import merge_change
 from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER

@@ -14,9 +14,10 @@ from connectagent.errors import INTERRUPTS, HookResultError
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.boundary import Boundary, check_value, resume
+from connectagent.session.edits import as_data, unless_same
 from connectagent.session.messages import NOT_RUN
-from connectagent.session.snapshot import Snapshot, as_data, same, unless_same
-from connectagent.session.state import ATOMS, clone
+from connectagent.session.snapshot import Snapshot
+from connectagent.session.state import ATOMS, clone, same
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 

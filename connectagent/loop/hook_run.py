@@ -22,8 +22,9 @@ from connectagent.loop.stored import (
     input_digest,
     no_values,
 )
+from connectagent.session.edits import as_data
 from connectagent.session.journal import CLOSED, HANDLERS, WAIT, Journal
-from connectagent.session.snapshot import By, as_data
+from connectagent.session.snapshot import By
 from connectagent.session.state import alike, copy_of
 
 

@@ -24,10 +24,11 @@ from connectagent.loop.described import (
 from connectagent.loop.stored import own_tools, sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.records.sent import difference, sent_digest
+from connectagent.session.edits import shown_options
 from connectagent.session.journal import CLOSED
 from connectagent.session.raised import model_error
 from connectagent.session.requests import names_of
-from connectagent.session.snapshot import By, shown_options
+from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER

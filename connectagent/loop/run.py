@@ -82,7 +82,7 @@ def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
     """Run one round of tools; every call is answered, however the round ends."""
     conversation, rejection, reason = turn.conversation, None, "the turn was ended"
     place = f"{conversation.session['iteration']}/"
-    conversation.begin_round(list(map(shown_call, calls)))
+    conversation.session["pending_tools"] = list(map(shown_call, calls))
     try:
         if turn.ended is None:
             try:

@@ -9,8 +9,8 @@ from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCa
 from connectagent.errors import ConfigError
 from connectagent.output.masking import current
 from connectagent.records.sent import difference, rebuilt
+from connectagent.session.edits import shown_options
 from connectagent.session.journal import MASKED, digest_of, marks_in
-from connectagent.session.snapshot import shown_options
 from connectagent.session.state import clone, same
 
 

@@ -238,7 +238,7 @@ class ToolRun(ToolOutcome):
         """Place the result; let handlers recover from an error, and see or replace the result."""
         turn, conversation = self.turn, self.turn.conversation
         if turn.stopped and self._waits_for_resume:
-            conversation.place(self.call, self.entry)
+            conversation.answer(self.call, self.entry["result"], self.entry)
             return
         if self._traced:
             if is_open(conversation.session["messages"], self.call.id):
@@ -246,7 +246,7 @@ class ToolRun(ToolOutcome):
             turn.between.behind(f"{self.id}/tool1")
         else:
             self.entry["id"] = f"{self.id}/tool1"
-            conversation.place(self.call, self.entry)
+            conversation.answer(self.call, self.entry["result"], self.entry)
         if self.error is not None:
             self._recover()
         given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}

@@ -16,9 +16,10 @@ from connectagent.loop.ending import RESUMED, STOPPED
 from connectagent.loop.model_call import MAX_RETRIES
 from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
+from connectagent.session.edits import as_data
 from connectagent.session.journal import LEFT, WAIT, Journal
 from connectagent.session.raised import named_error
-from connectagent.session.snapshot import By, as_data
+from connectagent.session.snapshot import By
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
 

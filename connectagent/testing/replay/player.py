@@ -19,10 +19,10 @@ from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
 from connectagent.loop.ending import Ending
 from connectagent.records.sent import canonical
+from connectagent.session.edits import shown_options
 from connectagent.session.journal import is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.requests import names_of
-from connectagent.session.snapshot import shown_options
 from connectagent.session.state import clone
 from connectagent.testing.replay.answers import model_answer, run_outcome
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
