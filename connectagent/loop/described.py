@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from connectagent.data import LLMRequest, LLMResponse, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLMResponse, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
 from connectagent.records.sent import schema_key
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.state import clone
+
+NOTHING: dict[str, Any] = {"tools": [], "names": [], "options": None, "output": None}  # sent before the first call
 
 
 def shown_call(call: ToolCall) -> dict[str, Any]:
@@ -27,34 +28,6 @@ def describe_answer(response: LLMResponse) -> dict[str, Any]:
     """A model's answer in the form of a trace entry."""
     answer = {"content": response.content, "tool_calls": list(map(shown_call, response.tool_calls or ()))}
     return {**answer, "provider_data": clone(response.provider_data)} if response.provider_data else answer
-
-
-def model_entry(
-    turn: Any, id: str, request: LLMRequest, response: LLMResponse | None, status: str, calls: list[dict[str, Any]]
-) -> TraceEntry:
-    """The `llm_call` entry of an answer or a stand-in."""
-    more: dict[str, Any] = {
-        "finish_reason": response.finish_reason if response else None,
-        "provider_data": response.provider_data if response else None,
-        "retries": response.retries if response else None,
-    }
-    entry: TraceEntry = {
-        "type": "llm_call",
-        "id": id,
-        "model": (response.model if response else None) or request.model,
-        "timestamp": time.time(),
-        "duration_ms": 0.0,
-        "tool_calls_count": len(calls),
-        "iteration": turn.conversation.session["iteration"],
-        "usage": response.usage if response else None,
-        "content": response.content if response else None,
-        "tool_calls": calls,
-        "status": status,
-    }
-    for key, value in more.items():
-        if value:
-            entry[key] = value
-    return entry
 
 
 def describe_error(error: BaseException) -> dict[str, Any]:
@@ -75,8 +48,10 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     return {"status": status, **{key: own[key] for key in kept if key in own}}
 
 
-def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """What of a request the log does not have yet; a schema that it has already is named by its key.
+def news(sent: dict[str, Any], before: dict[str, Any]) -> TraceEntry:
+    """The `request` of an `llm_call` entry, and its `tools`: what of a request the log does not have yet.
+
+    A schema that the log has already is named by its key.
 
     Args:
         sent: the request.
@@ -84,20 +59,24 @@ def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """
     new: dict[str, Any] = {}
     for key, value in sent.items():
-        if key != "names" and (key not in before or value != before[key]):
+        if key not in before or (value is not before[key] and value != before[key]):
             new[key] = value
-    if new.get("tools"):
-        logged, tools, added = before.setdefault("schemas", []), [], []
-        for tool in new["tools"]:
-            is_logged = tool in logged
-            tools.append(schema_key(tool) if is_logged else tool)
-            if not is_logged:
-                added.append(tool)
-        new["tools"] = tools
-        logged += clone(added)
-    before.update(sent)
+    before |= sent
     before.pop("edited", None)
-    return clone(new)  # type: ignore[no-any-return]
+    if not new:
+        return {}
+    if new.get("tools"):
+        logged, tools = before.setdefault("schemas", []), []
+        for tool in new["tools"]:
+            if tool in logged:
+                tools.append(schema_key(tool))
+            else:
+                tools.append(tool)
+                logged.append(clone(tool))
+        new["tools"] = tools
+    new = clone(new)
+    names = {"tools": new.pop("names")} if "names" in new else {}
+    return {**names, "request": new} if new else names
 
 
 def as_response(value: Any) -> LLMResponse:

@@ -13,7 +13,7 @@ from connectagent.loop.beside import Body
 from connectagent.loop.call_entry import ENDED, FAILED, OF_ATTEMPT, as_result, attempt_of
 from connectagent.loop.deciding import Decisions, refused
 from connectagent.loop.described import shown_call
-from connectagent.loop.model_call import MAX_RETRIES
+from connectagent.loop.model_choice import MAX_RETRIES
 from connectagent.loop.tool_attempt import ToolAttempt
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import TOOL_ENDED
