@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectagent.data import LLMResponse, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
-from connectagent.records.sent import schema_key
 from connectagent.session.messages import tidy_calls, value_problem
 from connectagent.session.state import clone
-
-NOTHING: dict[str, Any] = {"tools": [], "names": [], "options": None, "output": None}  # sent before the first call
 
 
 def shown_call(call: ToolCall) -> dict[str, Any]:
@@ -46,37 +43,6 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
     status = own.get("status") or ("error" if "error_type" in own else "success")
     return {"status": status, **{key: own[key] for key in kept if key in own}}
-
-
-def news(sent: dict[str, Any], before: dict[str, Any]) -> TraceEntry:
-    """The `request` of an `llm_call` entry, and its `tools`: what of a request the log does not have yet.
-
-    A schema that the log has already is named by its key.
-
-    Args:
-        sent: the request.
-        before: that of the call before, which becomes this one.
-    """
-    new: dict[str, Any] = {}
-    for key, value in sent.items():
-        if key not in before or (value is not before[key] and value != before[key]):
-            new[key] = value
-    before |= sent
-    before.pop("edited", None)
-    if not new:
-        return {}
-    if new.get("tools"):
-        logged, tools = before.setdefault("schemas", []), []
-        for tool in new["tools"]:
-            if tool in logged:
-                tools.append(schema_key(tool))
-            else:
-                tools.append(tool)
-                logged.append(clone(tool))
-        new["tools"] = tools
-    new = clone(new)
-    names = {"tools": new.pop("names")} if "names" in new else {}
-    return {**names, "request": new} if new else names
 
 
 def as_response(value: Any) -> LLMResponse:

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from connectagent.data import LLM, LLMRequest, LLMResponse, Message
+from connectagent.data import LLM, LLMRequest, LLMResponse, Message, TraceEntry
 from connectagent.errors import TurnEnded
 from connectagent.frame import Frame
-from connectagent.loop.described import NOTHING, as_response, describe_answer, describe_error, news, outlined
+from connectagent.loop.described import as_response, describe_answer, describe_error, outlined
 from connectagent.loop.model_choice import Choice
 from connectagent.loop.stored import own_tools
 from connectagent.loop.turn import Turn
-from connectagent.records.sent import difference, sent_digest
+from connectagent.records.sent import difference, schema_key, sent_digest
 from connectagent.session.journal import CLOSED
 from connectagent.session.snapshot import By, shown_options
 from connectagent.session.state import clone
@@ -23,6 +23,7 @@ from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER
 
 _GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
+_NOTHING: dict[str, Any] = {"tools": [], "names": [], "options": None, "output": None}  # sent before the first call
 
 
 def call_model(turn: Turn) -> LLMResponse | None:
@@ -101,7 +102,7 @@ class Call(Choice):
         self.send = self._ask_model if send is None and (is_heard or self.form is not None) else send
         self.conversation = conversation = turn.conversation if asked is None else None
         if conversation is not None and conversation.sent.get("log") != turn.log.id:
-            nothing = {} if conversation.sent or conversation.begins_behind else NOTHING  # this log may lack calls
+            nothing = {} if conversation.sent or conversation.begins_behind else _NOTHING  # this log may lack calls
             conversation.sent = {"log": turn.log.id, **nothing}
 
     def attempt(self, number: int = 1, by: By | None = None) -> LLMResponse | None:
@@ -240,7 +241,7 @@ class Call(Choice):
                 entry["original"] = outlined(own)
             if conversation is not None and (later := conversation.announced - self.announced):
                 entry["entries_since_request"] = later
-            entry |= news(self.sent, dict(NOTHING) if conversation is None else conversation.sent)
+            entry |= _news(self.sent, dict(_NOTHING) if conversation is None else conversation.sent)
         if conversation is not None and self._began is not None:
             conversation.changed = False
         self.turn.conversation.trace(entry)
@@ -253,3 +254,34 @@ class Call(Choice):
     def _not_made(self) -> None:
         """Write that the model was not asked, so that the attempt does not count as lost."""
         self.turn.log.append({"type": CLOSED, "id": self.id, "open": True})
+
+
+def _news(sent: dict[str, Any], before: dict[str, Any]) -> TraceEntry:
+    """The `request` of an `llm_call` entry, and its `tools`: what of a request the log does not have yet.
+
+    A schema that the log has already is named by its key.
+
+    Args:
+        sent: the request.
+        before: that of the call before, which becomes this one.
+    """
+    new: dict[str, Any] = {}
+    for key, value in sent.items():
+        if key not in before or (value is not before[key] and value != before[key]):
+            new[key] = value
+    before |= sent
+    before.pop("edited", None)
+    if not new:
+        return {}
+    if new.get("tools"):
+        logged, tools = before.setdefault("schemas", []), []
+        for tool in new["tools"]:
+            if tool in logged:
+                tools.append(schema_key(tool))
+            else:
+                tools.append(tool)
+                logged.append(clone(tool))
+        new["tools"] = tools
+    new = clone(new)
+    names = {"tools": new.pop("names")} if "names" in new else {}
+    return {**names, "request": new} if new else names
