@@ -34,9 +34,10 @@ def call_model(turn: Turn) -> LLMResponse | None:
     """
     agent, session, hooks = turn.agent, turn.conversation.session, turn.host
     place, tools = f"{session['iteration']}/", agent.tools.offered[1]
-    request = LLMRequest(session["messages"], tools, agent.llm.model, agent.call_options())
-    if not hooks.others.isdisjoint(_GIVEN):  # agents may share the schemas
-        request.tools, request._tools_seen = own_tools(turn, tools), tools
+    request = LLMRequest(session["messages"], tools, agent.llm.model)
+    if turn.past is not None or not hooks.others.isdisjoint(_GIVEN):  # else nobody looks at it
+        request.tools, request._tools_seen = own_tools(turn, tools), tools  # a copy: agents may share the schemas
+        request.options = agent.call_options()
     call = Call(turn, request, f"{turn.id}/{place[:-1]}")
     answer = turn.decide("before_llm", place, as_response, request=request) if "before_llm" in hooks.active else None
     if turn.ended is not None:
