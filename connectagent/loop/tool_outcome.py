@@ -13,7 +13,7 @@ from connectagent.loop.call_entry import ENDED, FAILED, IN_DOUBT, LACKS, LOST, O
 from connectagent.loop.deciding import refused
 from connectagent.loop.described import outlined
 from connectagent.loop.ending import RESUMED, STOPPED
-from connectagent.loop.model_call import MAX_RETRIES
+from connectagent.loop.model_choice import MAX_RETRIES
 from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
 from connectagent.session.edits import as_data
