@@ -7,7 +7,7 @@ from typing import Any
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
-from connectagent.session.messages import tidy_calls, value_problem
+from connectagent.session.messages import tidied
 from connectagent.session.state import clone
 
 
@@ -56,8 +56,9 @@ def as_response(value: Any) -> LLMResponse:
     if not isinstance(value, LLMResponse):
         problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
         raise ProviderError(problem, kind="bad_response", provider="?")
-    if found := value_problem(value):
+    try:
+        return tidied(value)
+    except TypeError as found:
         problem, usage = f"the model's answer cannot be used: {found}", value.usage
         usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
-        raise ProviderError(problem, kind="bad_response", provider="?", usage=usage)
-    return tidy_calls(value)
+        raise ProviderError(problem, kind="bad_response", provider="?", usage=usage) from None

@@ -353,30 +353,30 @@ class Conversation:
 
     def close_round(self, calls: list[ToolCall], result: str) -> None:
         """Answer the calls of a round that have no result, so that the conversation is valid."""
-        self.session["pending_tools"] = None
-        if is_valid(self.session["messages"], self.snapshot.valid):  # so each has its result
+        self.session["pending_tools"], messages = None, self.session["messages"]
+        if is_valid(messages, self.snapshot.valid):  # so each has its result
+            self.snapshot.valid = len(messages)
             return
         waiting = iter(calls)
         try:
             for call in waiting:
-                if is_open(self.session["messages"], call.id):
+                if is_open(messages, call.id):
                     self.answer(call, result)
                     entry = {"type": "tool_execution", "tool_name": call.name, "arguments": clone(call.arguments)}
                     entry |= {"call_id": call.id, "timing": 0.0, "iteration": self.session["iteration"]}
                     self.trace_quietly({**entry, "status": "skipped", "result": result})
         finally:  # after Ctrl-C in a handler of that entry: answer the others all the same
             for call in waiting:
-                if is_open(self.session["messages"], call.id):
+                if is_open(messages, call.id):
                     self.answer(call, result)
 
     def mend(self, request: LLMRequest | None = None, *, silently: bool = False) -> None:
         """Make the conversation valid for every provider, whatever was done to it."""
-        messages = self.session["messages"]
+        messages, valid = self.session["messages"], self.snapshot.valid
+        says_something = messages and messages[-1]["role"] != "assistant"  # if it is valid: a result has its call
         if request is not None and request.messages is not messages:
             request.messages = sendable(request.messages)
-            return
-        says_something = messages and messages[-1]["role"] != "assistant"  # if it is valid: a result has its call
-        if (request is None or says_something) and is_valid(messages, self.snapshot.valid):
+        elif (request is None or says_something) and (valid == len(messages) or is_valid(messages, valid)):
             self.snapshot.valid = len(messages)
         else:
             self._mend(messages, request, silently)
