@@ -14,7 +14,7 @@ from typing import Any
 
 from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Message, ToolCall
 from connectagent.session.requests import json_problem, tools_problem
-from connectagent.session.state import copy_of
+from connectagent.session.snapshot import copy_of
 
 NOT_RUN = "not run: {reason}"
 LEFT_OUT = "(The conversation so far is not shown.)"
