@@ -18,7 +18,20 @@ from hypothesis import HealthCheck, given, settings
 from test_conversation_property import TURNS, Session, Turn
 from told import assert_told, requests_of
 
-from connectagent import Agent, LLMRequest, LLMResponse, Pause, Paused, PluginWarning, ToolCall, after_llm, before_llm
+from connectagent import (
+    Agent,
+    LLMRequest,
+    LLMResponse,
+    Pause,
+    Paused,
+    PluginWarning,
+    ProviderError,
+    Retry,
+    ToolCall,
+    after_llm,
+    before_llm,
+    on_error,
+)
 from connectagent.agents.plugin_changes import changed_plugins
 from connectagent.cli.group import cli
 from connectagent.records.read import read_record
@@ -120,6 +133,31 @@ def test_a_schema_is_recorded_once_however_often_tools_come_and_go() -> None:
     names = [[tool["function"]["name"] for tool in request.tools] for request in requests_of(path)]
     assert names == [["look"], ["look", "hide"]] * 4
     assert replay(path, agent_of(changes_tools, rounds=8)).same
+
+
+def test_what_handlers_take_from_the_tools_between_attempts_is_told() -> None:
+    received: list[list[str]] = []
+
+    class Failing:
+        model = "failing"
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            received.append([tool["function"]["name"] for tool in tools or ()])
+            if len(received) < 3:
+                raise ProviderError("down", kind="server", provider="failing")
+            return LLMResponse("Done.")
+
+    @on_error
+    def with_less(request: LLMRequest) -> Retry:
+        request.tools.pop()  # the same list each time
+        return Retry()
+
+    agent = Agent("sent", [look, hide], llm=Failing(), plugins=[with_less], quiet=True)
+    record = recorded(agent)
+    assert received == [["look", "hide"], ["look"], []]
+    assert_told(record)
+    told = [[tool["function"]["name"] for tool in request.tools] for request in requests_of(record)]
+    assert told == received
 
 
 def test_a_turn_that_goes_on_has_the_messages_of_the_one_call() -> None:

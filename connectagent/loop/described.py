@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
-from connectagent.data import LLMRequest, LLMResponse, TokenUsage, ToolCall, TraceEntry
+from connectagent.data import LLMResponse, TokenUsage, ToolCall
 from connectagent.errors import ProviderError
 from connectagent.output.text import describe
-from connectagent.records.sent import schema_key
 from connectagent.session.messages import tidied
 from connectagent.session.state import clone
 
@@ -29,34 +27,6 @@ def describe_answer(response: LLMResponse) -> dict[str, Any]:
     return {**answer, "provider_data": clone(response.provider_data)} if response.provider_data else answer
 
 
-def model_entry(
-    turn: Any, id: str, request: LLMRequest, response: LLMResponse | None, status: str, calls: list[dict[str, Any]]
-) -> TraceEntry:
-    """The `llm_call` entry of an answer or a stand-in."""
-    more: dict[str, Any] = {
-        "finish_reason": response.finish_reason if response else None,
-        "provider_data": response.provider_data if response else None,
-        "retries": response.retries if response else None,
-    }
-    entry: TraceEntry = {
-        "type": "llm_call",
-        "id": id,
-        "model": (response.model if response else None) or request.model,
-        "timestamp": time.time(),
-        "duration_ms": 0.0,
-        "tool_calls_count": len(calls),
-        "iteration": turn.conversation.session["iteration"],
-        "usage": response.usage if response else None,
-        "content": response.content if response else None,
-        "tool_calls": calls,
-        "status": status,
-    }
-    for key, value in more.items():
-        if value:
-            entry[key] = value
-    return entry
-
-
 def describe_error(error: BaseException) -> dict[str, Any]:
     """An error in the form of a trace entry."""
     described: dict[str, Any] = {"error": describe(str, error), "error_type": type(error).__name__}
@@ -73,31 +43,6 @@ def outlined(own: dict[str, Any] | None) -> dict[str, Any] | None:
     kept = ("error_type", "error_kind", "error_provider", "error_status", "retry_after_s")
     status = own.get("status") or ("error" if "error_type" in own else "success")
     return {"status": status, **{key: own[key] for key in kept if key in own}}
-
-
-def not_known(sent: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """What of a request the log does not have yet; a schema that it has already is named by its key.
-
-    Args:
-        sent: the request.
-        before: that of the call before, which becomes this one.
-    """
-    new: dict[str, Any] = {}
-    for key, value in sent.items():
-        if key != "names" and (key not in before or value != before[key]):
-            new[key] = value
-    if new.get("tools"):
-        logged, tools, added = before.setdefault("schemas", []), [], []
-        for tool in new["tools"]:
-            is_logged = tool in logged
-            tools.append(schema_key(tool) if is_logged else tool)
-            if not is_logged:
-                added.append(tool)
-        new["tools"] = tools
-        logged += clone(added)
-    before.update(sent)
-    before.pop("edited", None)
-    return clone(new)  # type: ignore[no-any-return]
 
 
 def as_response(value: Any) -> LLMResponse:

@@ -194,7 +194,8 @@ class HookRun:
         turn = self.turn
         if turn.past is not None and not line:
             finish(turn, self.id, None if self.kind == "around" else self.passed[self.known :])
-        line = {**self.as_data(self.hook != "before_llm" or turn.has_changes(self.id)), **line}
+        if self.kind != "observe":
+            line = {**self.as_data(self.hook != "before_llm" or turn.has_changes(self.id)), **line}
         if turn.ended is not ended:
             line |= self._ending()
         if line or self.asked or self.id in turn.touched:

@@ -72,7 +72,7 @@ def sent_before(line: TraceEntry, request: LLMRequest) -> dict[str, Any]:
 def changed_request(agent: Any, request: LLMRequest) -> dict[str, Any]:
     """What `before_llm` handlers changed for this one call, without the values of headers; {} for nothing."""
     changed: dict[str, Any] = {}
-    tools = agent.tools.schemas()
+    tools = agent.tools.offered[1]
     if request.messages is not agent.current_session["messages"]:
         changed["edited"] = clone(difference(request.messages, agent.current_session["messages"]))
     if request.tools is not tools and request.tools != tools:
