@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
-from connectagent.session.state import clone, same
+from connectagent.session.snapshot import clone, same
 
 EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})  # the names of these arguments
 

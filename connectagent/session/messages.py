@@ -15,7 +15,7 @@ from typing import Any
 from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Message, TokenUsage, ToolCall
 from connectagent.errors import ProviderError
 from connectagent.session.requests import json_problem, tools_problem
-from connectagent.session.state import clone, copy_of
+from connectagent.session.snapshot import clone, copy_of
 
 NOT_RUN = "not run: {reason}"
 LEFT_OUT = "(The conversation so far is not shown.)"
