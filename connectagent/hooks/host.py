@@ -7,6 +7,7 @@ where pluggy's monitoring puts its wrappers.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import threading
@@ -21,7 +22,7 @@ from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration
 from connectagent.hooks.handler import RESOURCE, Handler, refuse_twice, tell_apart, who
-from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, OPTIONS, SPECS
+from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, SPECS
 from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
 
@@ -50,7 +51,10 @@ class Host(pluggy.PluginManager):
         self.others: set[str] = set()
         # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
         self._inner_hookexec = self._executor = cast(Any, Executor(boundary))
-        super().add_hookspecs(NAMESPACE)
+        for name, spec in _own_specs().items():  # of each agent's host: pluggy would inspect each function again
+            caller = pluggy.HookCaller(name, self._hookexec)
+            caller.spec = spec
+            setattr(self.hook, name, caller)
         for hook in list(CONTRACTS)[len(HOOKS) :]:
             self.know(hook)
         self._arranging = threading.RLock()
@@ -209,11 +213,6 @@ class Host(pluggy.PluginManager):
                 self._remove([one for one in self.loaded if _is_of(one, found if name is None else name)])
         return found
 
-    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
-        """The options of a spec; those of our own hooks are known, and each agent has a host."""
-        known = module_or_class is NAMESPACE
-        return OPTIONS.get(name) if known else super().parse_hookspec_opts(module_or_class, name)
-
     def add_hookspecs(self, module_or_class: Any) -> None:
         """Refuse hooks that are not defined with `connectagent.hookspec`: they have no contract.
 
@@ -366,6 +365,14 @@ class Host(pluggy.PluginManager):
     def ledger(self) -> list[dict[str, Any]]:
         """The time and cost of each handler that has run, the slowest first."""
         return rows(self.loaded)
+
+
+@functools.cache
+def _own_specs() -> dict[str, Any]:
+    """The specs of the package's own hooks, as pluggy makes them."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(NAMESPACE)
+    return {name: caller.spec for name, caller in vars(manager.hook).items()}
 
 
 def _place_of(handler: Handler, listed: list[Handler]) -> int:
