@@ -11,13 +11,14 @@ from typing import Any
 from connectagent.data import LLM, LLMRequest, LLMResponse, Message, TraceEntry
 from connectagent.errors import TurnEnded
 from connectagent.frame import Frame
-from connectagent.loop.described import as_response, describe_answer, describe_error, outlined
+from connectagent.loop.described import describe_error, outlined
 from connectagent.loop.model_choice import Choice
 from connectagent.loop.stored import own_tools
 from connectagent.loop.turn import Turn
 from connectagent.records.sent import difference, schema_key, sent_digest
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import CLOSED
+from connectagent.session.messages import as_response, describe_answer
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.session.surroundings import threads

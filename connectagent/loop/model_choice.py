@@ -8,10 +8,10 @@ from typing import Any
 from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TraceEntry
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
-from connectagent.loop.described import as_response, describe_answer
 from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.session.edits import shown_options
+from connectagent.session.messages import as_response, describe_answer
 from connectagent.session.raised import model_error
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By

@@ -1,4 +1,4 @@
-"""Keeping a conversation valid: building messages, and the place of each tool result.
+"""Messages and answers of a model: made, shown in entries, and kept in an order that each provider takes.
 
 All providers share one rule: each call in an assistant's `tool_calls` has exactly one `tool` message,
 directly after it and before anything else (otherwise OpenAI and Anthropic answer 400).
@@ -12,9 +12,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Message, ToolCall
+from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Message, TokenUsage, ToolCall
+from connectagent.errors import ProviderError
 from connectagent.session.requests import json_problem, tools_problem
-from connectagent.session.snapshot import copy_of
+from connectagent.session.snapshot import clone, copy_of
 
 NOT_RUN = "not run: {reason}"
 LEFT_OUT = "(The conversation so far is not shown.)"
@@ -79,6 +80,25 @@ def assistant_message(response: LLMResponse) -> Message:
     return message
 
 
+def as_response(value: Any) -> LLMResponse:
+    """The answer of a model or handler, as a response whose calls can be answered.
+
+    Raises:
+        ProviderError: it is neither an LLMResponse nor a str.
+    """
+    if isinstance(value, str):
+        value = LLMResponse(value)
+    if not isinstance(value, LLMResponse):
+        problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
+        raise ProviderError(problem, kind="bad_response", provider="?")
+    try:
+        return tidied(value)
+    except TypeError as found:
+        problem, usage = f"the model's answer cannot be used: {found}", value.usage
+        usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
+        raise ProviderError(problem, kind="bad_response", provider="?", usage=usage) from None
+
+
 def tidied(response: LLMResponse) -> LLMResponse:
     """A copy of a response whose calls can be answered: each has an id of its own, a name and a dict.
 
@@ -110,6 +130,22 @@ def _new_id(calls: list[Any], used: set[str]) -> str:
     """An id that is not used, and that no other call has."""
     taken = used | {call.id for call in calls if isinstance(call, ToolCall) and isinstance(call.id, str)}
     return next(id for id in (f"call_{n}" for n in itertools.count(1)) if id not in taken)
+
+
+def shown_call(call: ToolCall) -> dict[str, Any]:
+    """A call in the form of the session and the trace."""
+    shown = {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
+    if call.error:
+        shown["error"] = call.error
+    if call.raw is not None:
+        shown["raw"] = call.raw
+    return {**shown, "approved": True} if call.approved else shown
+
+
+def describe_answer(response: LLMResponse) -> dict[str, Any]:
+    """A model's answer in the form of a trace entry."""
+    answer = {"content": response.content, "tool_calls": list(map(shown_call, response.tool_calls or ()))}
+    return {**answer, "provider_data": clone(response.provider_data)} if response.provider_data else answer
 
 
 def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | None, Message | None]:
