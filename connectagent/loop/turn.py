@@ -229,7 +229,7 @@ class Turn(Operations):
             entry["content"] = clone(self.message["content"])
         if self.output is not None:
             entry["output"] = self.output.name
-        conversation.trace(entry)
+        conversation.trace(entry, self.id)
 
     def _go_on(self, lines: list[TraceEntry]) -> None:
         """Run the handlers of `on_session` of a resumed turn; what they changed when it was resumed before is kept."""

@@ -234,14 +234,14 @@ class Conversation:
 
     # -- the trace -----------------------------------------------------------------------------
 
-    def trace(self, entry: TraceEntry) -> None:
-        """Add an entry to the trace and announce it."""
+    def trace(self, entry: TraceEntry, at: str | None = None) -> None:
+        """Add an entry to the trace and announce it; `at` is its place, where it is known."""
         if self.repeats is not None and self.repeats.has(entry, self._around.place()):
             return
         self._settle()
         if self._running.pending:
             self._running.announce_pending()
-        self._emit([(entry, self._add(entry))])
+        self._emit([(entry, self._add(entry, at))])
 
     def trace_quietly(self, entry: TraceEntry) -> None:
         """Trace while an error ends the turn: no handler's error may hide that one."""
@@ -261,10 +261,10 @@ class Conversation:
                 added.append((entry, self.snapshot.traced.amend(entry, stamped)))
         self._emit(added)
 
-    def _add(self, entry: TraceEntry) -> TraceEntry:
+    def _add(self, entry: TraceEntry, at: str | None = None) -> TraceEntry:
         """Add an entry to the trace; a copy of it that no longer changes."""
         entry.setdefault("timestamp", time.time())
-        if "id" not in entry and (place := self._around.place()) is not None:
+        if "id" not in entry and (place := at or self._around.place()) is not None:
             entry["at"] = around_tool_at(place) if entry.get("by") and is_by_observer(entry) else place
         for key, value in self.labels.items():
             entry.setdefault(key, value)
