@@ -15,7 +15,7 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
-from connectagent.session.edits import as_data, is_as_before, other_calls, peek, put_back
+from connectagent.session.edits import EDITABLE, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
 from connectagent.session.observers import OUTSIDE
 from connectagent.session.requests import changed_tools
@@ -170,7 +170,7 @@ class Boundary:
         if snapshot is not None:
             self.ready(snapshot)
             snapshot.deltas.pop(id(handler.by), None)
-            before = peek(arguments)
+            before = {} if EDITABLE.isdisjoint(arguments) else peek(arguments)
         here = frame.current()
         with _NOWHERE if here is None else here.of_handler(handler.by, handler.account):
             self.running.append(None if handler.builtin else handler.by)

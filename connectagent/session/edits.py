@@ -8,14 +8,15 @@ from typing import Any
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.session.state import clone, same
 
-_EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})
+EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})
+"""The names of arguments that handlers may edit."""
 
 
 def peek(arguments: dict[str, Any]) -> dict[str, Any]:
     """A comparable copy of the arguments that a handler may edit."""
     peeked = {}
     for name in arguments:
-        if name in _EDITABLE:
+        if name in EDITABLE:
             peeked[name] = peek_one(arguments[name])
     return peeked
 
