@@ -653,6 +653,9 @@ def test_the_host_knows_at_any_time_which_hooks_have_handlers_and_which_have_oth
 
     def agrees() -> tuple[set[str], set[str]]:
         listed = {hook: host.handlers(hook) for hook in vars(host.hook)}
+        for hook, found in listed.items():  # what pluggy would call, which runs the last registered first
+            registered = getattr(host.hook, hook).get_hookimpls()
+            assert found == tuple(one.plugin.handler for one in reversed(registered))
         assert host.active == {hook for hook, found in listed.items() if found}
         assert host.others == {hook for hook, found in listed.items() if any(not one.builtin for one in found)}
         return set(host.active), set(host.others)
@@ -670,6 +673,9 @@ def test_the_host_knows_at_any_time_which_hooks_have_handlers_and_which_have_oth
     host.register(pair)
     agrees()
     host.unregister(pair)
+    assert agrees() == begun
+    host.register(pair, "pair")
+    host.set_blocked("pair")
     assert agrees() == begun
     before = host.loaded
     host.load([])

@@ -248,6 +248,8 @@ class ToolRun(ToolOutcome):
             conversation.answer(self.call, self.entry["result"], self.entry)
         if self.error is not None:
             self._recover()
+        if "after_each_tool" not in turn.host.active:
+            return
         given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}
         result, _ = turn.chain("after_each_tool", self.place, self._take_result, self.entry, **given)
         if result is not given["result"] and result != self.entry.get("result"):  # it comes from the log

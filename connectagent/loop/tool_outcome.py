@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from connectagent.data import Retry, ToolCall, TraceEntry, Wait
@@ -41,11 +42,8 @@ class ToolOutcome:
     error: Exception | None = None
     decided = False
     own: TraceEntry
+    attempt: Callable[[int, TraceEntry], Exception | None]  # runs the tool: its number, and the entry of the attempt
     _known = _traced = False  # whether the log, and the trace, have the first attempt
-
-    def attempt(self, number: int, entry: TraceEntry) -> Exception | None:
-        """Run the tool: see `ToolRun`."""
-        raise NotImplementedError
 
     # -- an attempt that raised ----------------------------------------------------------------
 

@@ -8,7 +8,8 @@ from typing import Any
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.session.snapshot import clone, same
 
-EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})  # the names of these arguments
+EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})
+"""The names of arguments that handlers may edit."""
 
 
 def peek(arguments: dict[str, Any]) -> dict[str, Any]:
