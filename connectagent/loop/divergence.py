@@ -8,7 +8,7 @@ from typing import Any
 from connectagent.errors import Diverged
 from connectagent.frame import handler_in_id
 from connectagent.session.journal import ABANDONED, Journal, is_inside
-from connectagent.session.usage import spent_in, time_in
+from connectagent.session.usage import count, spent_in, time_in
 
 
 def expect(turn: Any, frame: str, id: str) -> None:
@@ -54,7 +54,7 @@ def _abandon(turn: Any, past: Journal, id: str) -> None:
     for place in past.began:
         if is_inside(place, id) and past.is_lost(place):  # its usage is not known
             spent.add(None)
-            turn.count(None)
+            count(turn, None)
     inputs = (line for line in past.lines if line.get("type") == "user_input" and line.get("at") == id)
     entry = {"type": "agent_turn", "id": id, "agent": begun.get("agent"), "branch": begun.get("branch")}
     entry |= {"turn": next(inputs, {}).get("turn", 0), "record": turn.log.path and str(turn.log.path)}

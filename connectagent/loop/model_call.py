@@ -22,6 +22,7 @@ from connectagent.session.messages import as_response, describe_answer
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.session.surroundings import threads
+from connectagent.session.usage import count
 from connectagent.tools.awaiting import CALLER
 
 _GIVEN = ("before_llm", "around_llm", "after_llm", "on_error")  # the hooks whose handlers are given the request
@@ -164,12 +165,12 @@ class Call(Choice):
             self.noted["usage"] = usage
             failed = isinstance(error, Exception) and not turn.boundary.owner_of(error, self._since)
             if usage is not None or not failed:  # an interrupted attempt may have taken any number of tokens
-                turn.count(usage)
+                count(turn, usage)
             raise
         self.own, self.noted["usage"] = describe_answer(response), response.usage
         if conversation is not None:
             turn.agent.last_usage = response.usage
-        turn.count(response.usage)
+        count(turn, response.usage)
         return response
 
     def _send(self) -> Any:

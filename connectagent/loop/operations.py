@@ -87,7 +87,7 @@ class Operations:
             run.close_passed()
         digest = input_digest(given) if key is None else in_id(key)
         id = f"{asked.id}/{kind}:{in_id(name)}~{digest}"
-        with self.root._guard:
+        with self.root.guard:
             number = self.root._ordinals[id] = self.root._ordinals.get(id, 0) + 1
         id = f"{id}#{number}"
         if self.past is not None:
@@ -96,7 +96,7 @@ class Operations:
 
     def alone(self, asked: Frame) -> threading.RLock:
         """A lock, so that operations that one frame asks for exclude each other: `with turn.alone(frame):`."""
-        with self.root._guard:
+        with self.root.guard:
             lock: threading.RLock = self.root._locks.setdefault(asked.id, threading.RLock())
             return lock
 

@@ -17,7 +17,7 @@ from connectagent.loop.beside import GRACE_S, Body, in_frame, run_apart
 from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.state import copy_of, state_change
 
-ON_ITS_THREAD = frozenset(("decide", "first", "trace_once", "count"))
+ON_ITS_THREAD = frozenset(("decide", "first", "trace_once"))
 
 
 class Remote:

@@ -16,6 +16,7 @@ from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal
 from connectagent.session.messages import NOT_RUN, assistant_message, shown_call
+from connectagent.session.usage import count_lost
 
 
 def run_turn(turn: Turn) -> str:
@@ -57,7 +58,7 @@ def answer(turn: Turn) -> Ending:
             ending: Ending | None = turn.agent.delegate(turn)
             if ending is not None:
                 return ending
-        if turn.exhausted:
+        if turn.conversation.session["iteration"] >= turn.limit:
             return turn.out_of_iterations()
         response = iterate(turn)
         if response is not None and response.tool_calls:
@@ -161,7 +162,7 @@ def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
         failure = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
         turn.log.append({"type": CLOSED, "id": turn.id, **failure})
     else:
-        turn.count_lost()
+        count_lost(turn)
     return error
 
 

@@ -9,17 +9,17 @@ from functools import partial
 from typing import Any
 
 from connectagent import frame
-from connectagent.data import Log, TokenUsage, ToolCall, TraceEntry, Wait
+from connectagent.data import Log, ToolCall, TraceEntry, Wait
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
-from connectagent.loop.operations import Operations, id_of
+from connectagent.loop.operations import Operations
 from connectagent.session.journal import BEGAN, TURN_ENDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.state import clone
-from connectagent.session.usage import Spent, spent_in
+from connectagent.session.usage import Spent
 from connectagent.tools.awaiting import interrupt
 
 
@@ -74,7 +74,7 @@ class Turn(Operations):
             self._ordinals: dict[str, int] = {}
             self._errors: dict[int, tuple[BaseException, list[str]]] = {}
             self._locks: dict[str, threading.RLock] = {}
-            self._guard = threading.Lock()
+            self.guard = threading.Lock()
         own = agent.listener
         self.listeners: list[Any] = [] if self.parent is None else list(self.parent.listeners)  # see `loop.stream`
         if own is not None and own.is_own_thread() and not any(own is one for one in self.listeners):
@@ -90,11 +90,6 @@ class Turn(Operations):
         """The state for the code that runs here: of the session, or the copy of a parallel body."""
         body = self._body()
         return self.conversation.session["state"] if body is None else body.state  # type: ignore[no-any-return]
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the turn may take no further iteration."""
-        return self.stopped or self.conversation.session["iteration"] >= self.limit
 
     def callers(self) -> Iterator[Turn]:
         """The turns around this one, the nearest first."""
@@ -254,7 +249,7 @@ class Turn(Operations):
         if self.boundary.pending:
             self.boundary.announce_pending()
         session["result"] = result
-        if more is not None and not self.exhausted:
+        if more is not None and not self.stopped and session["iteration"] < self.limit:
             return more
         if self.agent.output_key is not None and session["outcome"] != "transferred":
             self.conversation.set_key(self.agent.output_key, result, self.agent.by)
@@ -291,27 +286,7 @@ class Turn(Operations):
             self.conversation.append({"role": "assistant", "content": ended.result}, by=ended.by)
         return ended
 
-    # -- usage and streamed text ---------------------------------------------------------------
-
-    def count(self, usage: TokenUsage | None) -> None:
-        """Count an attempt at a model, here and in the turns around this one, which agents at the same time share."""
-        asked = frame.current()
-        sums, accounts = list[Spent](), dict[int, Spent]()
-        turn: Turn | None = self
-        while turn is not None:
-            sums += [turn.spent, turn.agent.spent]
-            if asked is not None and asked.account is not None:  # of the handler that asked
-                accounts[id_of(asked.account)] = asked.account.spent
-            asked, turn = turn.asked, turn.parent
-        with self.root._guard:
-            for one in [*sums, *accounts.values()]:
-                one.add(usage)
-
-    def count_lost(self) -> None:
-        """Count the attempts that Ctrl-C kept from their ends, as whoever goes on with the turn will."""
-        lines = self.log.lines()
-        for _ in range(spent_in(lines).calls - spent_in(lines, running=True).calls):
-            self.count(None)
+    # -- streamed text -------------------------------------------------------------------------
 
     def emit_text(self, text: str) -> None:
         """Pass a piece of the model's text to handlers, and to the consumer of a streamed turn."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from connectagent import frame
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.session.journal import BEGAN, DECIDED, is_inside, place_of, turns_in
 
@@ -62,6 +63,30 @@ class Spent:
     def data(self) -> TokenUsage:
         """The sum as it is in entries of the trace."""
         return dataclasses.replace(self.usage, cost=self.cost)
+
+
+def count(turn: Any, usage: TokenUsage | None) -> None:
+    """Count an attempt at a model in its turn and in those around it, which agents at the same time share.
+
+    It counts for their agents too, and for the handlers that asked.
+    """
+    asked, inner = frame.current(), turn
+    sums, accounts = list[Spent](), dict[int, Spent]()
+    while inner is not None:
+        sums += [inner.spent, inner.agent.spent]
+        if asked is not None and asked.account is not None:
+            accounts[id(asked.account)] = asked.account.spent
+        asked, inner = inner.asked, inner.parent
+    with turn.root.guard:
+        for one in [*sums, *accounts.values()]:
+            one.add(usage)
+
+
+def count_lost(turn: Any) -> None:
+    """Count the attempts of a turn that Ctrl-C kept from their ends, as whoever goes on with it will."""
+    lines = turn.log.lines()
+    for _ in range(spent_in(lines).calls - spent_in(lines, running=True).calls):
+        count(turn, None)
 
 
 @dataclass(slots=True)
