@@ -1,4 +1,4 @@
-"""Errors and outcomes in the form of trace entries."""
+"""Errors in the form of trace entries."""
 
 from __future__ import annotations
 
