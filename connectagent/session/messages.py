@@ -92,14 +92,14 @@ def as_response(value: Any) -> LLMResponse:
         problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
         raise ProviderError(problem, kind="bad_response", provider="?")
     try:
-        return tidied(value)
+        return _tidied(value)
     except TypeError as found:
         problem, usage = f"the model's answer cannot be used: {found}", value.usage
         usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
         raise ProviderError(problem, kind="bad_response", provider="?", usage=usage) from None
 
 
-def tidied(response: LLMResponse) -> LLMResponse:
+def _tidied(response: LLMResponse) -> LLMResponse:
     """A copy of a response whose calls can be answered: each has an id of its own, a name and a dict.
 
     A copy, because a handler may supply the same response twice, and other handlers edit its calls.
@@ -319,7 +319,7 @@ def value_problem(value: Any) -> str | None:
         return _request_problem(value)
     if isinstance(value, LLMResponse):
         try:
-            tidied(value)
+            _tidied(value)
         except TypeError as error:
             return str(error)
         return None
