@@ -28,8 +28,10 @@ from connectagent import (
 )
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.errors import HandlerError, HookResultError, PluginError
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of
 from connectagent.hooks.executor import HookCall
+from connectagent.hooks.specs import NAMESPACE
 from connectagent.testing import ScriptedLLM
 
 CALL = ToolCall("call_1", "look", {})
@@ -105,6 +107,18 @@ def test_a_pluggy_that_does_not_ask_the_executor_runs_no_handler_unchecked() -> 
     with pytest.raises(PluginError, match=r"before_each_tool handler .* past the host"):
         ask(agent)
     assert seen == []
+
+
+def test_each_host_has_the_specs_that_pluggy_would_make() -> None:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(NAMESPACE)
+    hosts = [agent_with().hooks for _ in range(2)]
+    for name, made in vars(manager.hook).items():
+        for host in hosts:
+            caller = getattr(host.hook, name)
+            assert caller.spec.argnames == made.spec.argnames and caller.spec.opts == made.spec.opts
+            assert caller.has_spec() and not caller.is_historic() and not made.is_historic()
+        assert getattr(hosts[0].hook, name) is not getattr(hosts[1].hook, name)
 
 
 # -- hooks that anybody calls --------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -29,6 +29,7 @@ from connectagent import (
     Retry,
     ToolCall,
     after_llm,
+    after_tools,
     before_llm,
     on_error,
 )
@@ -237,6 +238,29 @@ def test_the_digest_is_the_same_in_a_replay_and_after_a_resume() -> None:
     again.input("And now?")
     assert straight.record is not None and again.record == path
     assert digests(path) == digests(straight.record) and assert_told(path) == 4
+
+
+def test_options_that_are_masked_are_not_told_again_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "first-value-81f3a")
+
+    class Configured(ScriptedLLM):
+        options: ClassVar = {"user": "first-value-81f3a"}
+
+        def with_options(self, options: dict[str, Any]) -> Any:
+            return self
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    script = [LLMResponse(None, [ToolCall("c1", "look", {"x": 1})])]
+    first = Agent("sent", [look], llm=Configured(*script), on_events=[after_tools(stop)], quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        first.input("Go.")
+    assert first.record is not None
+    assert Agent("sent", [look], llm=Configured("Done."), quiet=True).resume(first.record) == "Done."
+    lines = [line for turn in read_record(first.record)["turns"] for line in turn["lines"]]
+    told = [line.get("request") for line in lines if line.get("type") == "llm_call"]
+    assert told[0]["options"] == {"user": "[masked: SHOP_API_KEY]"} and "options" not in (told[1] or {})
 
 
 def test_an_agent_that_is_asked_in_another_record_is_told_whole_there() -> None:

@@ -220,7 +220,8 @@ def definition_of(agent: Any) -> Definition:
     definition.dropped = [name for name in agent._named if name not in names]
     definition.values = {name: getattr(agent, name) for name in before if getattr(agent, name) != before[name]}
     definition.handlers = _handlers_since(agent, loaded := agent.hooks.loaded)
-    definition.unregistered = {_key(one) for one in agent._listed} - {_key(one) for one in loaded}
+    if gone := [one for one in agent._listed if one not in loaded]:
+        definition.unregistered = {_key(one) for one in gone} - {_key(one) for one in loaded}
     return definition
 
 

@@ -6,6 +6,7 @@ Specs, registration, order, subsets, monitoring and tracing are pluggy's.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import itertools
 import threading
@@ -20,7 +21,7 @@ from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
 from connectagent.hooks.executor import Boundary, Calls, Registration
 from connectagent.hooks.handler import RESOURCE, Handler, refuse_twice, tell_apart
-from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, OPTIONS, SPECS
+from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, SPECS
 from connectagent.session.usage import rows
 
 
@@ -36,8 +37,11 @@ class Host(Calls):
 
     def __init__(self, boundary: Boundary) -> None:
         super().__init__(boundary)
-        super().add_hookspecs(NAMESPACE)
         self._arranging = threading.RLock()
+        for name, spec in _own_specs().items():  # of each agent's host: pluggy would inspect each function again
+            caller = pluggy.HookCaller(name, self._hookexec)
+            caller.spec = spec
+            setattr(self.hook, name, caller)
         for hook in list(CONTRACTS)[len(HOOKS) :]:
             self.know(hook)
         self._numbers = itertools.count()
@@ -193,11 +197,6 @@ class Host(Calls):
                 self._remove([one for one in self.loaded if _is_of(one, found if name is None else name)])
         return found
 
-    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> Any:
-        """The options of a spec; those of our own hooks are known, and each agent has a host."""
-        known = module_or_class is NAMESPACE
-        return OPTIONS.get(name) if known else super().parse_hookspec_opts(module_or_class, name)
-
     def add_hookspecs(self, module_or_class: Any) -> None:
         """Refuse hooks that are not defined with `connectagent.hookspec`: they have no contract.
 
@@ -279,6 +278,14 @@ class Host(Calls):
     def ledger(self) -> list[dict[str, Any]]:
         """The time and cost of each handler that has run, the slowest first."""
         return rows(self.loaded)
+
+
+@functools.cache
+def _own_specs() -> dict[str, Any]:
+    """The specs of the package's own hooks, as pluggy makes them."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(NAMESPACE)
+    return {name: caller.spec for name, caller in vars(manager.hook).items()}
 
 
 def _place_of(handler: Handler, listed: list[Handler]) -> int:

@@ -152,7 +152,7 @@ def marked_members(thing: object) -> Iterator[Callable[..., Any]]:
                 yield member
         return
     members: dict[str, Any] = {}
-    for cls in reversed(type(thing).__mro__):
+    for cls in reversed(type(thing).__mro__[:-1]):  # nobody can mark what `object` has
         members.update(vars(cls))
     members.update(getattr(thing, "__dict__", {}))
     for name, member in members.items():  # from the class: no property is run

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from connectagent.data import Continue, LLMRequest, LLMResponse, ToolCall, TraceEntry
 from connectagent.hooks.agent_api import AgentAPI
-from connectagent.hooks.contract import PROJECT, Contract, spec
+from connectagent.hooks.contract import Contract, spec
 
 if TYPE_CHECKING:
     import click  # for readers and type checkers; nothing is imported at run time
@@ -397,4 +397,3 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     name: one.__code__.co_varnames[: one.__code__.co_argcount] for name, one in SPECS.items()
 }
 NAMESPACE = type("specs", (), {name: staticmethod(spec) for name, spec in SPECS.items()})
-OPTIONS: dict[str, Any] = {name: getattr(spec, f"{PROJECT}_spec") for name, spec in SPECS.items()}

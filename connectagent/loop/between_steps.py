@@ -13,6 +13,7 @@ from typing import Any
 
 from connectagent.data import BEHIND_ANSWER, Message, TraceEntry
 from connectagent.frame import handler_in_id
+from connectagent.session.changes import take_messages
 from connectagent.session.journal import BEGAN, Journal, is_inside, only_says_stopped, place_of, turns_in
 from connectagent.session.messages import place_of_result
 from connectagent.session.observers import is_by_observer
@@ -93,7 +94,7 @@ class BetweenSteps:
         if any(map(is_by_observer, lines)):
             snapshot, (_, messages, state, _) = self._conversation.snapshot, self._conversation.begun
             snapshot.messages[:] = clone(messages)
-            snapshot.take_messages()
+            take_messages(snapshot)
             self._conversation.session["state"].clear()
             self._conversation.session["state"].update(copy_of(state))
             snapshot.copy["state"] = copy_of(state)

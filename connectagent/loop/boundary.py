@@ -15,6 +15,7 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
+from connectagent.session.changes import take_changes
 from connectagent.session.edits import EDITABLE, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
 from connectagent.session.observers import OUTSIDE
@@ -235,7 +236,7 @@ class Boundary:
                     self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
                     with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
-                        self._announce_changes(snapshot, by)
+                        self.announce(*take_changes(snapshot, by))
 
     def change_state(self, by: By, change: dict[str, Any]) -> None:
         """Apply a change that a tool made in its copy of the state; it is traced as the tool's."""
@@ -243,7 +244,7 @@ class Boundary:
             self.ready(snapshot)
             merge_change(snapshot.session["state"], change)
             if not snapshot.unchanged():
-                self._announce_changes(snapshot, by)
+                self.announce(*take_changes(snapshot, by))
 
     def innermost(self) -> By | None:
         """The innermost running handler or tool."""
@@ -265,7 +266,7 @@ class Boundary:
         """
         by = self.running[-1] if self.running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
-            self._announce_changes(self.snapshot, by)
+            self.announce(*take_changes(self.snapshot, by))
         elif not self.running:
             before, self.alive = self.alive, threads()
             if before or self.alive:  # one that is gone may have changed something before
@@ -279,7 +280,7 @@ class Boundary:
         snapshot.sync()
         self._straying = True  # to trace an entry calls `settle` again
         try:
-            self._announce_changes(snapshot, OUTSIDE)
+            self.announce(*take_changes(snapshot, OUTSIDE))
         except HookResultError as error:  # there is no caller to raise it to
             self.announce({"type": "error", "by": OUTSIDE, "error": str(error), "error_type": type(error).__name__})
         finally:
@@ -299,7 +300,7 @@ class Boundary:
             if self.agent.current_session is not snapshot.session:
                 raise HookResultError(f"{who(handler)} replaced agent.current_session; change it in place")
             if not snapshot.unchanged():
-                self._announce_changes(snapshot, handler.by)
+                self.announce(*take_changes(snapshot, handler.by))
             edited = []
             for name, then in before.items():
                 if not is_as_before(then, arguments[name]):
@@ -313,14 +314,6 @@ class Boundary:
             raise self.blame(error, handler) from None
         if edited:
             self.announce(*edited)
-
-    def _announce_changes(self, snapshot: Snapshot, by: By) -> None:
-        try:
-            entries = snapshot.changes(by)
-        except HookResultError:
-            snapshot.restore()
-            raise
-        self.announce(*entries)
 
     def roll_back(self, snapshot: Snapshot, before: dict[str, Any] | None) -> None:
         self.agent.current_session = snapshot.session

@@ -11,13 +11,14 @@ from typing import Any
 from connectagent.data import LLM, LLMRequest, LLMResponse, Message, TraceEntry
 from connectagent.errors import TurnEnded
 from connectagent.frame import Frame
-from connectagent.loop.described import as_response, describe_answer, describe_error, outlined
+from connectagent.loop.described import describe_error, outlined
 from connectagent.loop.model_choice import Choice
 from connectagent.loop.stored import own_tools
 from connectagent.loop.turn import Turn
 from connectagent.records.sent import difference, schema_key, sent_digest
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import CLOSED
+from connectagent.session.messages import as_response, describe_answer
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.session.surroundings import threads
@@ -96,12 +97,12 @@ class Call(Choice):
         send: Callable[..., Any] | None = None,
         form: Any = None,
     ) -> None:
-        self.turn, self.request, self.place, self.asked, self.by = turn, request, place, asked, by
+        self.turn, self.request, self.place, self.asked, self.by, self.send = turn, request, place, asked, by, send
         self.llm, self.name, self.ended = llm, None, turn.ended
         self.model, self.options = request.model, clone(request.options) if request.options else {}
         self.form = turn.output if asked is None else form
         is_heard = turn.agent.streaming or turn.listeners or CALLER.get() is not None
-        self.send = self._ask_model if send is None and (is_heard or self.form is not None) else send
+        self._is_plain = send is None and self.form is None and not is_heard
         self.conversation = conversation = turn.conversation if asked is None else None
         if conversation is not None and conversation.sent.get("log") != turn.log.id:
             nothing = {} if conversation.sent or conversation.begins_behind else _NOTHING  # this log may lack calls
@@ -192,7 +193,7 @@ class Call(Choice):
                 self.sent["edited"] = clone(difference(request.messages, conversation.session["messages"]))
         if turn.log.recording:
             self.noted["digest"] = sent_digest(self.sent, request.messages, conversation)
-        ask = llm.complete if self.send is None else partial(self.send, llm)
+        ask = llm.complete if self._is_plain else partial(self.send or self._ask_model, llm)
         try:
             return ask(request.messages, tools or None)
         finally:

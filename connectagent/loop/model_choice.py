@@ -8,14 +8,14 @@ from typing import Any
 from connectagent.data import LLM, ConfigurableLLM, LLMRequest, LLMResponse, Retry, TraceEntry
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue
-from connectagent.loop.described import as_response, describe_answer
 from connectagent.loop.stored import sent_before, stored_response, with_changes
 from connectagent.loop.turn import Turn
 from connectagent.session.edits import shown_options
+from connectagent.session.messages import as_response, describe_answer
 from connectagent.session.raised import model_error
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import By
-from connectagent.session.state import clone
+from connectagent.session.state import alike, clone
 
 MAX_RETRIES = 10  # of one call: a handler that always returns Retry must not hang the agent
 
@@ -69,7 +69,7 @@ class Choice:
     def edited_tools(self) -> tuple[list[str], list[dict[str, Any]]]:
         """The names of the tools that handlers left, and a copy of their schemas: that of the call before, if equal."""
         before = [] if self.conversation is None else self.conversation.sent.get("tools")
-        tools = before if before == self.request.tools else clone(self.request.tools)
+        tools = before if alike(before, self.request.tools) else clone(self.request.tools)
         return names_of(tools), tools
 
     # -- another attempt, or another answer ----------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import Diverged, DivergenceError, Paused, ToolRejected, Waiting, short_path
-from connectagent.loop.described import shown_call
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Ending, Given, tear_down
 from connectagent.loop.model_call import call_model
@@ -16,7 +15,7 @@ from connectagent.loop.parallel import Round, asks_several
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal
-from connectagent.session.messages import NOT_RUN, assistant_message
+from connectagent.session.messages import NOT_RUN, assistant_message, shown_call
 
 
 def run_turn(turn: Turn) -> str:

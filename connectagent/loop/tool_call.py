@@ -12,12 +12,11 @@ from connectagent.errors import Pause, ToolArgumentsError, ToolRejected, TurnEnd
 from connectagent.loop.beside import Body
 from connectagent.loop.call_entry import BEGUN, DATA, ENDED
 from connectagent.loop.deciding import Decisions, refused
-from connectagent.loop.described import shown_call
 from connectagent.loop.divergence import finish
 from connectagent.loop.tool_outcome import ToolOutcome
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import TOOL_ENDED
-from connectagent.session.messages import is_open
+from connectagent.session.messages import is_open, shown_call
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.tools.results import failure, interruption, result_content

@@ -10,21 +10,13 @@ from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
+from connectagent.session.changes import session_problem, take_changes, take_messages
 from connectagent.session.messages import LEFT_OUT, is_open, is_valid, mended, place_of_result, says_nothing, sendable
 from connectagent.session.observers import OWN, PROGRAM, around_tool_at, is_by_observer
 from connectagent.session.prompt import Prompt, last_filled
 from connectagent.session.repeats import Repeats
-from connectagent.session.snapshot import By, Snapshot, session_problem
-from connectagent.session.state import (
-    clone,
-    copy_of,
-    drop_temporary,
-    lasting,
-    merge_change,
-    mergeable,
-    same,
-    state_delta,
-)
+from connectagent.session.snapshot import By, Snapshot, clone, copy_of, same
+from connectagent.session.state import drop_temporary, lasting, merge_change, mergeable, state_delta
 from connectagent.session.surroundings import PendingEntries, Surroundings, threads
 
 # What a new session has besides its messages, its trace and its state.
@@ -111,7 +103,7 @@ class Conversation:
         self.session.update(pending_tool=None, pending_tools=None)
         self.snapshot.sync()
         if not self.snapshot.unchanged():
-            self._take_changes(PROGRAM)
+            self.announce(*take_changes(self.snapshot, PROGRAM))
         if restored := self.snapshot.traced.begin_round():
             self.announce(restored)
 
@@ -119,15 +111,7 @@ class Conversation:
         """Trace what the program changed during a turn; raises as `take_over` does."""
         self._around.keep_session(self.session)  # it may be changed, not replaced
         if not self.snapshot.unchanged():
-            self._take_changes(by)
-
-    def _take_changes(self, by: By) -> None:
-        try:
-            entries = self.snapshot.changes(by)
-        except HookResultError:
-            self.snapshot.restore()
-            raise
-        self.announce(*entries)
+            self.announce(*take_changes(self.snapshot, by))
 
     def begin_turn(self, prompt: str) -> None:
         """Start the next turn.
@@ -353,30 +337,30 @@ class Conversation:
 
     def close_round(self, calls: list[ToolCall], result: str) -> None:
         """Answer the calls of a round that have no result, so that the conversation is valid."""
-        self.session["pending_tools"] = None
-        if is_valid(self.session["messages"], self.snapshot.valid):  # so each has its result
+        self.session["pending_tools"], messages = None, self.session["messages"]
+        if is_valid(messages, self.snapshot.valid):  # so each has its result
+            self.snapshot.valid = len(messages)
             return
         waiting = iter(calls)
         try:
             for call in waiting:
-                if is_open(self.session["messages"], call.id):
+                if is_open(messages, call.id):
                     self.answer(call, result)
                     entry = {"type": "tool_execution", "tool_name": call.name, "arguments": clone(call.arguments)}
                     entry |= {"call_id": call.id, "timing": 0.0, "iteration": self.session["iteration"]}
                     self.trace_quietly({**entry, "status": "skipped", "result": result})
         finally:  # after Ctrl-C in a handler of that entry: answer the others all the same
             for call in waiting:
-                if is_open(self.session["messages"], call.id):
+                if is_open(messages, call.id):
                     self.answer(call, result)
 
     def mend(self, request: LLMRequest | None = None, *, silently: bool = False) -> None:
         """Make the conversation valid for every provider, whatever was done to it."""
-        messages = self.session["messages"]
+        messages, valid = self.session["messages"], self.snapshot.valid
+        says_something = messages and messages[-1]["role"] != "assistant"  # if it is valid: a result has its call
         if request is not None and request.messages is not messages:
             request.messages = sendable(request.messages)
-            return
-        says_something = messages and messages[-1]["role"] != "assistant"  # if it is valid: a result has its call
-        if (request is None or says_something) and is_valid(messages, self.snapshot.valid):
+        elif (request is None or says_something) and (valid == len(messages) or is_valid(messages, valid)):
             self.snapshot.valid = len(messages)
         else:
             self._mend(messages, request, silently)
@@ -392,7 +376,7 @@ class Conversation:
                 break
             messages[:] = mended(messages)
             changed = True
-            self.snapshot.take_messages()
+            take_messages(self.snapshot)
             self.snapshot.valid = len(messages)
             if announced and not silently:
                 self.trace({"type": "mended", "messages_before": before, "messages": len(messages)})

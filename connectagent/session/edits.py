@@ -6,10 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
-from connectagent.session.state import clone, same
+from connectagent.session.snapshot import clone, same
 
-EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})
-"""The names of arguments that handlers may edit."""
+EDITABLE = frozenset({"tool_call", "tool_calls", "request", "response"})  # the names of these arguments
 
 
 def peek(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A snapshot of the session, compared with it before and after handlers and tools to find who changed what.
+"""Copies: of values, and of the session, which is compared with it when handlers and tools have run.
 
 The snapshot equals the session whenever a handler or tool is about to run. Afterwards one comparison finds
 whether anything changed (about 0.1 microseconds a message, since unchanged strings are the same objects).
@@ -12,19 +12,90 @@ whenever a round begins, so the cost does not grow with the session.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable
+from copy import copy as shallow_copy
 from functools import partial
 from typing import Any
 
 from connectagent.data import Message, TraceEntry
-from connectagent.errors import HookResultError
-from connectagent.session.changes import check_entry, is_of_core, message_changes, who
-from connectagent.session.messages import message_problem
 from connectagent.session.observers import OUTSIDE
-from connectagent.session.state import clone, copy_of, joined, same, state_delta
 
 By = dict[str, Any]
 OLD_ENTRIES = 8  # how many entries of older rounds are compared when a round begins
+ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are equal; False if they cannot be compared, like arrays."""
+    try:
+        return left is right or bool(left == right)
+    except Exception:
+        return False
+
+
+def clone(value: Any) -> Any:
+    """A copy of a value with plain dicts and lists; everything else in it is shared."""
+    if isinstance(value, dict):
+        copied = dict(value)
+        for key, item in copied.items():
+            if type(item) not in ATOMS:
+                copied[key] = clone(item)
+        return copied
+    if isinstance(value, list):
+        listed = list(value)
+        for index, item in enumerate(listed):
+            if type(item) not in ATOMS:
+                listed[index] = clone(item)
+        return listed
+    return value
+
+
+def copy_of(value: Any) -> Any:
+    """A copy of a value of the state that later changes of the value do not affect.
+
+    Dicts, lists, tuples, sets, deques, their subclasses, dataclasses and pydantic models are copied, with what
+    they hold. Everything else is shared: replacing it is noticed, a change inside it is not.
+    """
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    if kind is dict:
+        copied = dict(value)
+        for key, item in copied.items():
+            if type(item) not in ATOMS:
+                copied[key] = copy_of(item)
+        return copied
+    if kind is list:
+        return list(map(copy_of, value))
+    try:
+        copied = _copied(value)
+    except RecursionError:
+        raise
+    except Exception:  # a class that cannot be copied this way
+        return value
+    return copied if type(copied) is kind and same(copied, value) else value
+
+
+def _copied(value: Any) -> Any:
+    """A copy of a container other than a plain dict or list; the value itself if it is no container."""
+    kind = type(value)
+    if isinstance(value, tuple):
+        return tuple.__new__(kind, map(copy_of, value))
+    if isinstance(value, set | bytearray):
+        return shallow_copy(value)
+    if isinstance(value, dict | list | deque):
+        copied = shallow_copy(value)
+        for key, item in list(copied.items() if isinstance(copied, dict) else enumerate(copied)):
+            copied[key] = copy_of(item)
+        return copied
+    fields = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "__pydantic_fields__", None)
+    if not fields or hasattr(kind, "__del__"):  # its __del__ may close what a copy shares
+        return value
+    copied = shallow_copy(value)
+    for name in fields:
+        object.__setattr__(copied, name, copy_of(getattr(value, name)))
+    return copied
 
 
 class Snapshot:
@@ -49,7 +120,7 @@ class Snapshot:
         self.traced = FollowedTrace(self.trace, start)
         self.sync()
 
-    def _replaced(self, start: int, end: int, count: int) -> None:
+    def replaced(self, start: int, end: int, count: int) -> None:
         """Note that so many messages are in place of those from `start` to `end`."""
         self.marks[start:end] = [None] * count
         self.marked = min(self.marked, start)
@@ -70,7 +141,7 @@ class Snapshot:
         for index in range(len(self.originals) - 1, -1, -1):
             if self.originals[index] is message:
                 self.copy["messages"][index]["content"] = clone(content)
-                self._replaced(index, index + 1, 1)
+                self.replaced(index, index + 1, 1)
                 return
 
     def replace(self, message: Message, other: Message) -> None:
@@ -80,14 +151,14 @@ class Snapshot:
                 message.clear()  # type: ignore[attr-defined]  # a TypedDict is a dict at run time
                 message.update(clone(other))
                 self.copy["messages"][index] = clone(other)
-                self._replaced(index, index + 1, 1)
+                self.replaced(index, index + 1, 1)
                 self.valid = min(self.valid, index)
                 return
 
     def remove(self, index: int) -> None:
         """Take a message out of the conversation."""
         del self.messages[index], self.originals[index], self.copy["messages"][index]
-        self._replaced(index, index + 1, 0)
+        self.replaced(index, index + 1, 0)
         self.valid = min(self.valid, index)
 
     def remove_one(self, message: Message) -> None:
@@ -149,87 +220,6 @@ class Snapshot:
             state.update(kept["state"])
             self.session["state"] = state
 
-    def changes(self, by: By) -> list[TraceEntry]:
-        """The trace entries for what has changed since the last `sync`; brings the snapshot up to date.
-
-        Raises:
-            HookResultError: the session has a form that no provider would accept.
-        """
-        session, copy = self.session, self.copy
-        self._check_containers(by)
-        added = self.traced.added(by)
-        try:  # everything that can fail comes first: `restore` needs the old snapshot
-            state, delta = copy["state"], {}
-            if not same(session["state"], state):
-                state, delta = copy_of(session["state"]), state_delta(state, session["state"])
-            keys = {*session, *copy} - {"messages", "state", "trace"}
-            changed = {key: clone(session.get(key)) for key in keys if not same(session.get(key), copy.get(key))}
-            for entry in added:
-                for key in ("at", "author", "branch"):  # as `by`: not taken from the handler
-                    entry.pop(key, None)
-                entry["by"] = by
-            copies = clone(added)
-            entries = self.take_messages(by)
-        except RecursionError:
-            raise HookResultError(f"{who(by)} left the session nested too deep, or in a circle") from None
-        copy["state"] = state
-        if delta:
-            entries.append({"type": "state_delta", "by": by, **delta})
-            self.deltas[id(by)] = joined(self.deltas.get(id(by), {}), delta)
-        if changed:
-            entries.append({"type": "session_delta", "by": by, "delta": changed})
-        if restored := self.traced.take(added, copies):
-            entries.append({"type": "trace_restored", "by": by, "entries": restored})
-        self.sync()
-        return [*added, *entries]
-
-    def take_messages(self, by: By | None = None) -> list[TraceEntry]:
-        """Bring the copies of the messages up to date; entries that turn the old messages into the new ones, in order.
-
-        Args:
-            by: who changed them; None: the loop itself, whose messages are not checked.
-
-        Raises:
-            HookResultError: a message has a form that no provider would accept.
-        """
-        copies = self.copy["messages"]
-        changed, come, entries = message_changes(by, copies, self.originals, self.messages)
-        if changed.start < changed.stop or come:
-            self.valid = min(self.valid, changed.start)
-            self._replaced(changed.start, changed.stop, len(come))
-        copies[changed] = come
-        self.originals = list(self.messages)
-        return entries
-
-    def _check_containers(self, by: By) -> None:
-        session, name = self.session, who(by)
-        messages = session.get("messages")
-        if messages is not self.messages:
-            if not isinstance(messages, list):
-                raise HookResultError(f"{name} left current_session['messages'] as {messages!r}; it must stay a list")
-            self.messages[:] = messages
-            session["messages"] = self.messages
-        if session.get("trace") is not self.trace:
-            raise HookResultError(f"{name} replaced current_session['trace']; append to it instead")
-        if not isinstance(session.get("state"), dict):
-            state = session.get("state")
-            raise HookResultError(f"{name} left current_session['state'] as {state!r}; it must stay a dict")
-        for key in ("turn", "iteration"):
-            if not isinstance(session.get(key), int | float):  # 1.0 and True are equal to 1, and as good
-                value = session.get(key)
-                raise HookResultError(f"{name} left current_session[{key!r}] as {value!r}; it must stay an int")
-
-
-def session_problem(session: dict[str, Any]) -> str | None:
-    """Why a dict cannot be a session, or None if it can."""
-    for key, kind in (("messages", list), ("trace", list), ("state", dict), ("turn", int), ("iteration", int)):
-        if type(session.get(key)) is not kind:
-            return f"its {key!r} must be a {kind.__name__}, not {session.get(key)!r:.80}"
-    for message in session["messages"]:
-        if problem := message_problem(message):
-            return f"{problem}, not {message!r:.80}"
-    return None
-
 
 class FollowedTrace:
     """The trace of a session, compared with copies of its entries.
@@ -252,7 +242,7 @@ class FollowedTrace:
         self.newest: list[TraceEntry] = entries[start:] if start is not None else []
         self.copies: list[TraceEntry] = list(map(clone, self.newest))
         self.start = len(self.past)
-        self._rearranged = False
+        self.rearranged = False
         self._next = 0  # the next entry of the past to compare
 
     def begin_round(self) -> TraceEntry | None:
@@ -329,22 +319,6 @@ class FollowedTrace:
         for entry, copy in zip(self.newest, self.copies, strict=False):
             self._mend(entry, copy)
 
-    def added(self, by: By) -> list[TraceEntry]:
-        """The entries that handlers or tools have added.
-
-        Raises:
-            HookResultError: one of them is no entry, or has a type that only the loop may write.
-        """
-        known = {id(entry) for entry in self.newest}
-        added = [entry for entry in self.entries[self.start :] if id(entry) not in known]
-        self._rearranged = not self.is_anchored() or any(map(is_of_core, added))
-        if self._rearranged:  # older entries may stand among the new ones, or the other way round
-            known |= {id(entry) for entry in self.past}
-            added = [entry for entry in self.entries if id(entry) not in known]
-        for entry in added:
-            check_entry(entry, by)
-        return added
-
     def take(self, added: list[TraceEntry], copies: list[TraceEntry]) -> list[str]:
         """Restore the trace with the added entries at its end; the types of the restored entries."""
         restored = [
@@ -352,7 +326,7 @@ class FollowedTrace:
         ]
         there = {id(entry) for entry in self.entries[min(self.start, len(self.entries)) :]}
         restored += [str(entry["type"]) for entry in self.newest if id(entry) not in there]
-        if self._rearranged:
+        if self.rearranged:
             self.entries[:] = self.past
             restored = restored or ["(their order)"]
         self.newest += added
