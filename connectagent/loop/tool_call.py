@@ -159,7 +159,7 @@ class ToolRun(ToolOutcome):
         turn, call, id = self.turn, self.call, f"{self.id}/tool{number}"
         if self.decisions is not None:
             self.decisions.decide_again(turn, number, entry, self.entry)
-        tool, since = turn.agent.tools.get(call.name), turn.boundary.blames
+        tool, since = turn.agent.tools.by_name.get(call.name), turn.boundary.blames
         try:
             if tool is None:
                 raise turn.agent.tools.missing(call.name)

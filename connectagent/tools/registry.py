@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import types
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, overload
 
 from connectagent.data import AgentBase
@@ -110,6 +110,7 @@ class ToolRegistry:
     Attributes:
         offered: the names of the tools and their schemas, as a model is offered them. Both lists stay the same objects
             until tools change.
+        by_name: the tools that can be called; where a record is replayed, those too that are not offered any more.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class ToolRegistry:
     ) -> None:
         self._resources = resources
         self._tools: dict[str, Tool] = {}
+        self.by_name: Mapping[str, Tool] = self._tools
         self.offered: tuple[list[str], list[dict[str, Any]]] = [], []
         self._agent_tool = agent_tool
         self.add(source)
@@ -158,7 +160,7 @@ class ToolRegistry:
     def get(self, name: str, default: Tool) -> Tool: ...
     def get(self, name: str, default: Tool | None = None) -> Tool | None:
         """The tool of that name, or `default`."""
-        return self._tools.get(name, default)
+        return self.by_name.get(name, default)
 
     def names(self) -> list[str]:
         """The names of the tools, in the order in which they were added."""

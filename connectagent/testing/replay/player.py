@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections import ChainMap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -99,15 +100,13 @@ class RecordedTools(ToolRegistry):
         self._stand_in = stand_in
         self.gone: dict[str, Tool] = {}  # those that ran then and that the agent does not offer any more
         super().__init__(tools, agent_tool=agent_tool, resources=tools._resources)
+        self.by_name = ChainMap(self._tools, self.gone)
 
     def add(self, source: object) -> list[Tool]:
         return super().add([self._stand_in(tool) for tool in self._collected(source)])
 
     def _collected(self, source: object) -> list[Tool]:
         return collect_tools(source, agent_tool=self._agent_tool, resources=self._resources())
-
-    def get(self, name: str, default: Tool | None = None) -> Tool | None:  # type: ignore[override]
-        return super().get(name) or self.gone.get(name, default)
 
 
 class PlayedAgent(AskAgent):
