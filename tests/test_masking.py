@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from connectagent.output.masking import Mask
 from connectagent.output.masking import masks as masking
 from connectagent.output.masking.names import is_telling, names_secret, values_of
+from connectagent.output.masking.patterns import FIELD_STEMS, STEMS
 from connectagent.output.masking.stream import Stream
 
 SECRETS = ("pw\"7'x\\q", "tok+en/9=z", "é日本語-secret", "line one\nline two", "abc-DEF-0123")
@@ -57,6 +58,13 @@ def test_names_of_other_things(name: str) -> None:
     assert not names_secret(name)
     value = {name: "some value"}
     assert Mask().value(value) is value
+
+
+@pytest.mark.parametrize("stem", [*STEMS, *FIELD_STEMS, "k_own", "own-name"])
+def test_each_stem_makes_a_text_suspect(stem: str) -> None:
+    mask = Mask(own=("k_own", "own-name"))
+    assert mask.suspects(f"ab {stem.upper()}cd, " * 5)
+    assert not mask.suspects("tick_ gh - pass cre, " * 5)  # what only the parts of stems are in
 
 
 def test_what_is_in_a_variable() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from connectagent.errors import ConfigError
 from connectagent.output.masking.encodings import core, forms
 from connectagent.output.masking.names import environment, is_telling, names_secret, values_of
-from connectagent.output.masking.patterns import FIELD_STEMS, FIELD_WORDS, STEMS, mask_fields, mask_shapes
+from connectagent.output.masking.patterns import FIELD_STEMS, FIELD_WORDS, STEMS, by_parts, mask_fields, mask_shapes
 from connectagent.settings import setting
 
 MAX_DEPTH = 100
@@ -53,7 +53,7 @@ class Mask:
         # No quick test can rule out a user's pattern, or a secret that escaping changes in every letter.
         self._always = bool(patterns) or "" in cores
         self._cores = tuple(cores)
-        self._stems = (*STEMS, *FIELD_STEMS, *own)
+        self._stems = by_parts((*STEMS, *FIELD_STEMS, *own))
         self._remembered = lru_cache(maxsize=1024)(self._suspects)  # of names and other short texts, which come again
         self.begins = {form[0] for form in self.forms}
         self.longest = max(map(len, self.forms), default=0)
@@ -74,9 +74,11 @@ class Mask:
             if part in text:
                 return True
         low = text.lower()
-        for stem in self._stems:
-            if stem in low:
-                return True
+        for part, stems in self._stems:
+            if part in low:
+                for stem in stems:
+                    if stem in low:
+                        return True
         return any(word.search(low) for word in FIELD_WORDS)
 
     def text(self, text: str) -> str:
