@@ -152,6 +152,7 @@ def small_costs() -> None:
     """A hook call without handlers, one handler that is watched, and the making of an Agent."""
     from connectagent import Agent, before_llm
     from connectagent.hooks.executor import HookCall
+    from connectagent.session.changes import take_messages
 
     agent = Agent("bench", [lookup], model="openai/gpt-4o-mini", api_key="x", quiet=True, log=False)
     assert not agent.hooks.handlers("before_llm")
@@ -169,7 +170,7 @@ def small_costs() -> None:
         agent = Agent("bench", [lookup], model="offline", quiet=True, log=False, on_events=[watch])
         messages = agent.conversation.session["messages"]
         messages += [{"role": "user", "content": f"message {n}"} for n in range(length)]
-        agent.conversation.snapshot.take()
+        take_messages(agent.conversation.snapshot)
         started = time.perf_counter()
         for _ in range(2000):
             agent.hooks.call("before_llm", HookCall({"agent": agent, "request": None}))

@@ -298,7 +298,7 @@ def test_many_runs_of_eight_agents_at_the_same_time_do_not_mix() -> None:
     before = threading.active_count()
     for n in range(RUNS):
         _run_of_eight(root, children, n)
-    assert threading.active_count() == before
+    assert threading.active_count() <= before  # threads of earlier tests may end meanwhile
     check(root, *children)
 
 

@@ -20,7 +20,7 @@ from connectagent import (
     on_trace,
 )
 from connectagent.hooks.specs import EVENTS
-from connectagent.testing import HookRecorder
+from connectagent.testing import HookRecorder, call
 
 # -- what handlers and tools change --------------------------------------------------------------
 
@@ -148,6 +148,39 @@ def spoil(agent: Agent) -> None:
     session["own"] = "half"
     session["user_prompt"] = "spoilt"
     agent.current_session = {}
+
+
+@pytest.mark.parametrize("hook", [hook for hook in EVENTS if hook != "on_error"])
+def test_a_handler_that_replaces_the_session_is_named_and_the_session_is_put_back(hook: str) -> None:
+    from connectagent import hooks
+
+    seen: list[Any] = []
+
+    def handler(agent: Agent) -> None:
+        seen.append(session_of(agent))
+        agent.current_session = {**session_of(agent)}  # type: ignore[typeddict-item]
+
+    agent = agent_with(getattr(hooks, hook)(handler))
+    with pytest.raises(HookResultError, match=r"handler .*replaced agent.current_session; change it in place"):
+        agent.input("Hi")
+    assert agent.current_session is seen[0]
+
+
+def test_a_tool_changes_the_session_but_does_not_replace_it() -> None:
+    def rebuild(agent: Agent) -> str:
+        """Rebuild the session."""
+        agent.current_session = {**session_of(agent), "state": {"mine": 1}}  # type: ignore[typeddict-item]
+        return "rebuilt"
+
+    seen: list[Any] = []
+    agent = agent_with(
+        after_user_input(lambda agent: seen.append(session_of(agent))),
+        after_tools(lambda agent: seen.append(session_of(agent))),
+        script=(call("rebuild"), "Done."),
+    )
+    agent.add_tool(rebuild)
+    assert agent.input("Hi") == "Done."
+    assert seen[1] is seen[0] is agent.current_session and not seen[0]["state"]
 
 
 @pytest.mark.parametrize("hook", [hook for hook in EVENTS if hook != "on_error"])

@@ -16,8 +16,8 @@ import pytest
 
 import connectagent
 from connectagent import Agent, LLMResponse, ToolCall, ToolRejected, after_tools, around_tool, before_each_tool
-from connectagent.session import trace as trace_module
-from connectagent.session.trace import FollowedTrace
+from connectagent.session import snapshot as snapshot_module
+from connectagent.session.snapshot import FollowedTrace
 from connectagent.testing import ScriptedLLM
 from connectagent.testing import conversation_problems as problems
 
@@ -176,7 +176,7 @@ def test_an_entry_whose_writing_ctrl_c_cut_off_is_not_taken_for_the_next_one() -
     for at in itertools.count(1):
         trace: list[dict[str, Any]] = []
         followed = FollowedTrace(trace, 0)
-        with CtrlC(at, (trace_module.__file__,)) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
+        with CtrlC(at, (snapshot_module.__file__,)) as ctrl_c, contextlib.suppress(KeyboardInterrupt):
             followed.append({"type": "first"})
         if not ctrl_c.where:
             break

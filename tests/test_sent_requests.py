@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +18,21 @@ from hypothesis import HealthCheck, given, settings
 from test_conversation_property import TURNS, Session, Turn
 from told import assert_told, requests_of
 
-from connectagent import Agent, LLMRequest, LLMResponse, Pause, Paused, PluginWarning, ToolCall, after_llm, before_llm
+from connectagent import (
+    Agent,
+    LLMRequest,
+    LLMResponse,
+    Pause,
+    Paused,
+    PluginWarning,
+    ProviderError,
+    Retry,
+    ToolCall,
+    after_llm,
+    after_tools,
+    before_llm,
+    on_error,
+)
 from connectagent.agents.plugin_changes import changed_plugins
 from connectagent.cli.group import cli
 from connectagent.records.read import read_record
@@ -122,6 +136,31 @@ def test_a_schema_is_recorded_once_however_often_tools_come_and_go() -> None:
     assert replay(path, agent_of(changes_tools, rounds=8)).same
 
 
+def test_what_handlers_take_from_the_tools_between_attempts_is_told() -> None:
+    received: list[list[str]] = []
+
+    class Failing:
+        model = "failing"
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            received.append([tool["function"]["name"] for tool in tools or ()])
+            if len(received) < 3:
+                raise ProviderError("down", kind="server", provider="failing")
+            return LLMResponse("Done.")
+
+    @on_error
+    def with_less(request: LLMRequest) -> Retry:
+        request.tools.pop()  # the same list each time
+        return Retry()
+
+    agent = Agent("sent", [look, hide], llm=Failing(), plugins=[with_less], quiet=True)
+    record = recorded(agent)
+    assert received == [["look", "hide"], ["look"], []]
+    assert_told(record)
+    told = [[tool["function"]["name"] for tool in request.tools] for request in requests_of(record)]
+    assert told == received
+
+
 def test_a_turn_that_goes_on_has_the_messages_of_the_one_call() -> None:
     @before_llm(trylast=True)
     def wait(agent: Any) -> None:
@@ -199,6 +238,29 @@ def test_the_digest_is_the_same_in_a_replay_and_after_a_resume() -> None:
     again.input("And now?")
     assert straight.record is not None and again.record == path
     assert digests(path) == digests(straight.record) and assert_told(path) == 4
+
+
+def test_options_that_are_masked_are_not_told_again_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "first-value-81f3a")
+
+    class Configured(ScriptedLLM):
+        options: ClassVar = {"user": "first-value-81f3a"}
+
+        def with_options(self, options: dict[str, Any]) -> Any:
+            return self
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    script = [LLMResponse(None, [ToolCall("c1", "look", {"x": 1})])]
+    first = Agent("sent", [look], llm=Configured(*script), on_events=[after_tools(stop)], quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        first.input("Go.")
+    assert first.record is not None
+    assert Agent("sent", [look], llm=Configured("Done."), quiet=True).resume(first.record) == "Done."
+    lines = [line for turn in read_record(first.record)["turns"] for line in turn["lines"]]
+    told = [line.get("request") for line in lines if line.get("type") == "llm_call"]
+    assert told[0]["options"] == {"user": "[masked: SHOP_API_KEY]"} and "options" not in (told[1] or {})
 
 
 def test_an_agent_that_is_asked_in_another_record_is_told_whole_there() -> None:

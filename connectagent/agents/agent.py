@@ -13,6 +13,7 @@ from connectagent.agents.again import Repeatable
 from connectagent.agents.agent_tool import agent_tool
 from connectagent.agents.awaitable import Output, Prompt, Resuming
 from connectagent.agents.closing import close_dropped, dropped, watch
+from connectagent.agents.links import start, take_turn
 from connectagent.agents.resources import Resources, refuse_in_setup
 from connectagent.agents.runtime import default
 from connectagent.agents.tree import DIRECTIONS, NoModel, agents_in
@@ -24,7 +25,6 @@ from connectagent.loop.boundary import Boundary
 from connectagent.loop.dry_run import DryRuns
 from connectagent.loop.ending import Ending, Given
 from connectagent.loop.execute import execute_inside, execute_outside
-from connectagent.loop.nested import take_turn
 from connectagent.loop.stream import Events, streamed
 from connectagent.models.connection import given
 from connectagent.models.names import default_model, parse_model
@@ -119,7 +119,6 @@ class Agent(Repeatable):
         _check(name, plugin_errors)
         self._state = initial_state(state)  # of each new session
         self._connection = given(model, api_key, base_url, options, llm)
-        self.current_session = None
         self.last_usage = None
         self.spent = Spent()
         self.turning, self.executing = threading.Lock(), threading.RLock()
@@ -134,6 +133,7 @@ class Agent(Repeatable):
         self.form, self.output_retries = None if output is None else self.form_for(output), output_retries
         announce: Any = lambda *entries: self.conversation.announce(*entries)  # noqa: E731
         self.boundary = Boundary(self, announce, warn_only=plugin_errors == "warn", dry_runs=DryRuns())
+        self.current_session = None
         self.hooks = Host(self.boundary)
         own = import_module(OWN_PLUGINS).built_in(trust=trust, log=log, quiet=quiet)
         asked_for = ("trust",) if log is None else ("trust", "record", "textlog")
@@ -205,8 +205,7 @@ class Agent(Repeatable):
         if dropped:
             close_dropped()
         text = prompt if isinstance(prompt, str) else text_of(message["content"])
-        turn = partial(take_turn, self, Given(message, text, limit, form), key)
-        return str(self.runtime.run(self, "input", turn))
+        return str(start(self, "input", partial(take_turn, self, Given(message, text, limit, form), key)))
 
     def stream(self, prompt: Prompt, max_iterations: int | None = None, *, output: Any = None) -> Events:
         """Take a turn as `input()` does, as an iterator of what happens in it.
@@ -267,7 +266,7 @@ class Agent(Repeatable):
         self.refuse_inside("resume()")
         form = self.form if output is None else self.form_for(output)
         decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
-        text = self.runtime.run(self, "resume", partial(resume, self, record, place, fork, decision, renamed))
+        text = start(self, "resume", partial(resume, self, record, place, fork, decision, renamed))
         return text if form is None or text is None else form.result(self, text)
 
     def resume_stream(self, record: str | Path | None = None, **how: Unpack[Resuming]) -> Events:
@@ -311,7 +310,7 @@ class Agent(Repeatable):
         turn = self.turn
         if turn is None:
             outside = partial(execute_outside, self, call, self._executed)
-            return cast(TraceEntry, operating(partial(self.runtime.run, self, "execute_tool", outside)))
+            return cast(TraceEntry, operating(partial(start, self, "execute_tool", outside)))
         return cast(TraceEntry, operating(partial(execute_inside, turn, call, key)))
 
     # -- what it holds -------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from connectagent.agents.decisions import Decision
+from connectagent.agents.links import start
 from connectagent.agents.resume import reopen
 from connectagent.agents.undo import give_up
 from connectagent.data import Wait
@@ -101,7 +102,7 @@ class KeyedSession:
         form = agent.form if output is None else agent.form_for(output)
         limit = agent.max_iterations if max_iterations is None else max_iterations
         take = partial(self._turn, message["content"], number, limit, form)
-        text = agent.runtime.run(agent, "input", take)
+        text = start(agent, "input", take)
         return text if form is None else form.result(agent, text)
 
     async def aturn(
@@ -137,7 +138,7 @@ class KeyedSession:
         agent = self.agent
         form = agent.form if output is None else agent.form_for(output)
         decision = Decision.of(approve, reject, answer, wait)._replace(form=form)
-        text = agent.runtime.run(agent, "resume", partial(self._resume, decision))
+        text = start(agent, "resume", partial(self._resume, decision))
         return text if form is None or text is None else form.result(agent, text)
 
     async def aresume(self, **decision: Any) -> Any:

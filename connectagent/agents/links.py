@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any, cast
 
 from connectagent import frame
@@ -12,14 +13,18 @@ from connectagent.agents.handoff import HandoffRequest, delegate
 from connectagent.agents.runtime import Runtime
 from connectagent.agents.tree import Node, parameters_of
 from connectagent.data import LLM, Log, Session, TokenUsage, ToolCall, TraceEntry
+from connectagent.frame import Frame
 from connectagent.loop.boundary import Boundary
-from connectagent.loop.ending import Ending
+from connectagent.loop.ending import Ending, Given
+from connectagent.loop.nested import ask_inside
+from connectagent.loop.run import take_root_turn
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
 from connectagent.session.prompt import SystemPrompt
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
 from connectagent.session.usage import Spent
+from connectagent.tools.awaiting import operating
 
 
 class Links(Node):
@@ -51,6 +56,8 @@ class Links(Node):
     @current_session.setter
     def current_session(self, session: Session | dict[str, Any] | None) -> None:
         self._session = cast("Session | None", session)
+        watched = self.boundary.snapshot
+        self.boundary.replaced = watched is not None and session is not watched.session
 
     @cached_property
     def conversation(self) -> Conversation:
@@ -116,7 +123,7 @@ class Links(Node):
         if session is None or "conversation" not in vars(self) or session is not self.conversation.session:
             begun = Conversation(self, self.name, self.prompted.text, session, self._state, self.labels)
             self.conversation, self._session = begun, cast(Session, begun.session)
-            self.fresh, self.boundary.snapshot = session is None, begun.snapshot
+            self.fresh, self.boundary.snapshot, self.boundary.replaced = session is None, begun.snapshot, False
         return self.conversation
 
     def open_log(self) -> Log:
@@ -229,8 +236,8 @@ class Links(Node):
 
     def delegate(self, turn: Turn) -> Ending | None:
         """The ending of a turn that another agent, or a function, answers in place of the model."""
-        lone = self.body is None and not turn.conversation.labels
-        return None if lone else delegate(turn)
+        ending = delegate(turn)
+        return turn.last_words() if ending is None and turn.ended is not None else ending
 
     def asked_by(self, call: ToolCall) -> Node | None:
         """The agent of the tree that a tool call asks; None for other tools."""
@@ -271,17 +278,19 @@ class Links(Node):
             return str(here.place)
         return None if self.turn is None else str(self.turn.id)
 
-    def emit(self, entry: TraceEntry, causes: list[By | None]) -> None:
-        """Write an entry to the log, pass it to the stream, and call the handlers of `on_trace`."""
+    def emit(self, entry: TraceEntry, copy: TraceEntry, causes: list[By | None]) -> None:
+        """Write a copy of an entry to the log, pass the entry to the stream, and call the handlers of `on_trace`."""
         turn = self.turn
         if turn is None:
-            self.open_log().append(clone(entry))
+            self.open_log().append(copy)
             if self.listener is not None and self.listener.is_own_thread():
                 self.listener.listen(self, entry)
         else:
-            if (at := entry.get("at")) is not None:
-                turn.changed_at(at)
-            turn.log.append(turn.conversation.snapshot.traced.copied(entry))
+            if (at := entry.get("at")) is not None:  # before the line that says so
+                turn.touched.add(at)
+                if at in turn.runs:
+                    turn.runs[at].begin()
+            turn.log.append(copy)
             for listener in turn.listeners:
                 listener.listen(self, entry)
         if "on_trace" in self.hooks.active:
@@ -289,4 +298,47 @@ class Links(Node):
 
     def keep_session(self, session: dict[str, Any]) -> None:
         """Undo an assignment to `current_session`."""
-        self._session = cast(Session, session)
+        self._session, self.boundary.replaced = cast(Session, session), False
+
+
+def start(agent: Any, what: str, action: Callable[[], Any]) -> Any:
+    """Run `action` for an agent's method `what`: here, or where an asyncio loop runs here, in a thread of its own."""
+    if agent.runtime.run is not None:
+        return agent.runtime.run(agent, what, action)
+    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)
+    if running is None or running() is None:
+        return action()
+    from connectagent.tools.loops import on_loop_thread  # loads asyncio
+
+    return on_loop_thread(what, action)
+
+
+def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
+    """Take a turn of an agent, inside the current turn if there is one; its result."""
+    here = frame.current()
+    asked = None if here is None and agent.parent is None else _asked(agent, here)
+    if asked is None:
+        return take_root_turn(agent, given)
+    return str(operating(partial(ask_inside, agent, given, asked, key))["result"])
+
+
+def _asked(agent: Any, here: Frame | None) -> Frame | None:
+    """The frame that asks for a turn of an agent now, or None for a root turn; `here`: that of this code.
+
+    A thread without a frame belongs to the turn of the nearest agent above.
+
+    Raises:
+        RuntimeError: the turn of the asking code is over.
+    """
+    if here is None:
+        above = agent.parent
+        while above is not None and above.turn is None:
+            above = above.parent
+        return None if above is None else above.turn.innermost
+    if here.body is not None and here.body.left:
+        raise RuntimeError(f"agent {agent.name!r} was asked by a tool that its turn no longer waits for: {here.id}")
+    if not here.turn.over:
+        return here
+    if here.turn.is_own_thread():  # left behind by Ctrl-C
+        return None
+    raise RuntimeError(f"agent {agent.name!r} was asked by code whose turn is over: {here.id}")

@@ -17,7 +17,7 @@ from connectagent.agents.tree import walk
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.loop.ending import RESUMED, Given, resumptions
-from connectagent.loop.nested import take_root_turn
+from connectagent.loop.run import take_root_turn
 from connectagent.records.file import Held, hold
 from connectagent.records.find import find_record
 from connectagent.records.history import RecordedSession, read_session

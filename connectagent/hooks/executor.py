@@ -1,22 +1,25 @@
-"""The executor: it runs the handlers of one call of a hook, by the hook's contract.
+"""How a hook is called, and the executor: it runs the handlers of one call, by the hook's contract.
 
-pluggy finds and orders the handlers. The boundary runs each of them.
+pluggy orders the handlers, and calls of others reach the executor where its monitoring puts its wrappers. The boundary
+runs each handler.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import pluggy
 
 from connectagent.data import Continue
-from connectagent.errors import PluginError, Waiting
+from connectagent.errors import HookResultError, PluginError, Waiting, short
+from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS, PARAMETERS
-from connectagent.session.snapshot import By, peek_value, same
-from connectagent.session.state import clone
+from connectagent.session.edits import peek_value
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone, same
 
 
 class HandlerValue(NamedTuple):
@@ -55,6 +58,10 @@ class Boundary(Protocol):
 
 def nothing() -> None:
     """Do nothing."""
+
+
+Over = Sequence[list[Any]]
+"""Handlers that have finished and do not run again, as `[plugin, handler]`."""
 
 
 class HookCall(dict[str, Any]):
@@ -116,17 +123,22 @@ class Executor:
     def __call__(
         self, hook: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any], firstresult: bool
     ) -> Any:
-        """Run the implementations by the hook's contract, the last one first."""
+        """Run implementations, the last one first, as pluggy asks for it."""
         if isinstance(arguments, HookCall):
             call = arguments
         else:
             _check_given(hook, implementations, arguments)
             call = HookCall(arguments)
+        if CONTRACTS[hook].kind != "around":
+            return self.run(hook, _handlers_in(implementations, hook), call)
+        call.operation = call.operation or _operation(implementations, call)
+        return self.run(hook, _handlers_in(implementations), call)
+
+    def run(self, hook: str, handlers: Iterable[Handler], call: HookCall) -> Any:
+        """Run handlers in order, by the hook's contract; what the contract gives."""
         kind = CONTRACTS[hook].kind
         if kind == "around":
-            operation = call.operation or _operation(implementations, call)
-            return self._around(_handlers_in(implementations), operation, call)
-        handlers = _handlers_in(implementations, hook)
+            return self._around(handlers, call)
         if kind == "first":
             return self._first(handlers, call)
         if kind == "chain":
@@ -160,12 +172,12 @@ class Executor:
                 self.boundary.announce_value(handler, name, call)
         return call[name]
 
-    def _around(self, handlers: Iterable[Handler], operation: Callable[[], Any], call: HookCall) -> Any:
+    def _around(self, handlers: Iterable[Handler], call: HookCall) -> Any:
         entered: list[tuple[Handler, Any]] = []
         result, error = None, None
         try:
             self.enter(handlers, call, entered)
-            result = operation()
+            result = None if call.operation is None else call.operation()
         except BaseException as raised:
             error = raised
         return self.leave(entered, call, result, error)
@@ -196,6 +208,109 @@ class Executor:
         if error is not None:
             raise error
         return result
+
+
+class Calls(pluggy.PluginManager):
+    """How the hooks of a host are called, by the loop and by others.
+
+    Args:
+        boundary: runs each handler.
+
+    Attributes:
+        active: the hooks whose calls do something: they have handlers, or calls are monitored.
+        others: the hooks of these with handlers of plugins that are not built in, or all if calls are monitored.
+    """
+
+    def __init__(self, boundary: Boundary) -> None:
+        super().__init__(PROJECT)
+        self.boundary = boundary
+        self.active: set[str] = set()
+        self.others: set[str] = set()
+        self._listed: dict[str, tuple[Handler, ...]] = {}
+        # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
+        self._executor = Executor(boundary)
+        self._inner_hookexec = cast(Any, self._executor)
+
+    def handlers(self, hook: str) -> tuple[Handler, ...]:
+        """The handlers of a hook, in the order in which they run."""
+        return self._listed.get(hook, ())
+
+    def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
+        """Call handlers by the hook's contract, without those in `over`; what the contract gives.
+
+        `call` has what they decided, and by whom.
+        """
+        monitored = self._inner_hookexec is not self._executor
+        if not monitored:
+            return self._executor.run(hook, self._without(hook, over) if over else self._listed.get(hook, ()), call)
+        caller: pluggy.HookCaller = getattr(self.hook, hook)
+        if over:
+            caller = self.subset_hook_caller(hook, self._named(hook, over))
+        # Directly: `call_extra` would inspect each function's signature every time.
+        return self._inner_hookexec(hook, caller.get_hookimpls(), call, CONTRACTS[hook].kind == "first")
+
+    def observe(self, hook: str, but: Iterable[By | None] = (), /, **arguments: Any) -> None:
+        """Call every handler; none may return a value.
+
+        Args:
+            hook: the hook.
+            but: handlers to leave out: those of `on_trace` do not get the entries that they cause.
+            arguments: the hook's arguments.
+        """
+        if hook not in self.active:
+            return
+        excluded = {id(by) for by in but}
+        over = [[one.plugin, one.by["handler"]] for one in self.handlers(hook) if id(one.by) in excluded]
+        self.call(hook, HookCall(arguments), over)
+
+    def collect(self, hook: str, **arguments: Any) -> list[Any]:
+        """Call every handler and return the values, without None."""
+        return list(self.call(hook, HookCall(arguments)))
+
+    def around(
+        self,
+        hook: str,
+        operation: Callable[[], Any],
+        convert: Callable[[Any], Any] | None = None,
+        over: Over = (),
+        **arguments: Any,
+    ) -> Any:
+        """Run an operation inside the hook's handlers, the first one outermost, without those in `over`."""
+        if hook not in self.active:
+            return operation()
+        call = HookCall(arguments)
+        call.convert, call.operation = convert, operation
+        return self.call(hook, call, over)
+
+    def halves(self, hook: str, over: Over = ()) -> tuple[Any, list[Handler]]:
+        """The executor and the around handlers, for running their two halves apart from the operation.
+
+        The executor is None where calls are monitored: monitoring sees whole calls only.
+        """
+        return (self._executor if self._inner_hookexec is self._executor else None), self._without(hook, over)
+
+    def _without(self, hook: str, named: Over) -> list[Handler]:
+        return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] not in named]
+
+    def _named(self, hook: str, named: Over) -> list[Handler]:
+        return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in named]
+
+    def is_last(self, hook: str, by: By) -> bool:
+        """Whether a handler is marked `trylast`."""
+        named = (one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] == [by["plugin"], by["handler"]])
+        return any(one.opts.get("trylast") for one in named)
+
+    def require(self, decision: HandlerValue, *kinds: type) -> None:
+        """Refuse a value that the hook takes in other cases only.
+
+        Raises:
+            HookResultError: the value has none of these types.
+        """
+        if not isinstance(decision.value, kinds):
+            handler = next(one for one in self.handlers(decision.by["hook"]) if one.by is decision.by)
+            accepted = ", ".join(kind.__name__ for kind in kinds)
+            problem = f"{who(handler)} returned {short(decision.value)}; here it takes None, {accepted}"
+            raise self.boundary.blame(HookResultError(problem), handler)
 
 
 def _check_given(hook: str, implementations: Sequence[pluggy.HookImpl], arguments: Mapping[str, Any]) -> None:

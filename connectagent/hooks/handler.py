@@ -43,6 +43,7 @@ class Handler:
 
     Attributes:
         resources: the parameters that are resources of the agent.
+        by_name: whether the function is given some of its arguments by name.
     """
 
     hook: str
@@ -59,11 +60,13 @@ class Handler:
     positional: tuple[str, ...] = ()
     keywords: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
+    by_name: bool = False
     by: dict[str, Any] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
 
     def __post_init__(self) -> None:
         (self.positional, self.keywords, self.resources), place = _known(self.function, self.hook)
+        self.by_name = bool(self.keywords or self.resources)
         self.by = {"plugin": self.plugin, "version": self.version, "hook": self.hook, **place}
 
     def __call__(self, arguments: dict[str, Any]) -> Any:

@@ -1,7 +1,6 @@
 """The host: the handlers of an agent and their order.
 
-Specs, registration, order, subsets, monitoring and tracing are pluggy's. Our executor runs the handlers; it stands
-where pluggy's monitoring puts its wrappers.
+Specs, registration, order, subsets, monitoring and tracing are pluggy's.
 """
 
 from __future__ import annotations
@@ -11,26 +10,22 @@ import functools
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pluggy
 
-from connectagent.errors import HookResultError, PluginError, short
+from connectagent.errors import PluginError
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.discovery import handlers_of, plugin_name
 from connectagent.hooks.entry_points import normalized
-from connectagent.hooks.executor import Boundary, Executor, HandlerValue, HookCall, Registration
-from connectagent.hooks.handler import RESOURCE, Handler, refuse_twice, tell_apart, who
+from connectagent.hooks.executor import Boundary, Calls, Registration
+from connectagent.hooks.handler import RESOURCE, Handler, refuse_twice, tell_apart
 from connectagent.hooks.specs import CONTRACTS, HOOKS, NAMESPACE, SPECS
-from connectagent.session.snapshot import By
 from connectagent.session.usage import rows
 
-Over = Sequence[list[Any]]
-"""Handlers that have finished and do not run again, as `[plugin, handler]`."""
 
-
-class Host(pluggy.PluginManager):
+class Host(Calls):
     """The handlers of one agent.
 
     A plugin that is registered later runs earlier, as in pluggy. Handlers listed in `Agent(...)` and `add` run in the
@@ -38,34 +33,20 @@ class Host(pluggy.PluginManager):
 
     Args:
         boundary: runs each handler.
-
-    Attributes:
-        active: the hooks whose calls do something: they have handlers, or calls are monitored.
-        others: the hooks of these with handlers of plugins that are not built in, or all if calls are monitored.
     """
 
     def __init__(self, boundary: Boundary) -> None:
-        super().__init__(PROJECT)
-        self.boundary = boundary
-        self.active: set[str] = set()
-        self.others: set[str] = set()
-        # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
-        self._inner_hookexec = self._executor = cast(Any, Executor(boundary))
+        super().__init__(boundary)
+        self._arranging = threading.RLock()
         for name, spec in _own_specs().items():  # of each agent's host: pluggy would inspect each function again
             caller = pluggy.HookCaller(name, self._hookexec)
             caller.spec = spec
             setattr(self.hook, name, caller)
         for hook in list(CONTRACTS)[len(HOOKS) :]:
             self.know(hook)
-        self._arranging = threading.RLock()
         self._numbers = itertools.count()
 
     # -- registration --------------------------------------------------------------------------
-
-    def handlers(self, hook: str) -> tuple[Handler, ...]:
-        """The handlers of a hook, in the order in which they run."""
-        found = getattr(getattr(self.hook, hook, None), "_hookimpls", None)  # `get_hookimpls` would copy the list
-        return tuple(reversed(dict.fromkeys(one.plugin.handler for one in found))) if found else ()
 
     @property
     def loaded(self) -> list[Handler]:
@@ -139,17 +120,17 @@ class Host(pluggy.PluginManager):
         """Register handlers in a new order; the old registrations go last, so that no call misses a handler."""
         old = [one for one in self._registrations() if one.handler.hook in hooks]
         tell_apart(listed)
-        for handler in reversed(listed):  # pluggy calls the last registered first
-            self._register(handler)
-        for registration in reversed(old):  # so that the rest keeps its order meanwhile
-            self.unregister(registration)
+        try:
+            for handler in reversed(listed):  # pluggy calls the last registered first
+                self._register(handler)
+            for registration in reversed(old):  # so that the rest keeps its order meanwhile
+                super().unregister(registration)
+        finally:
+            self._note(*{handler.hook for handler in (*listed, *(one.handler for one in old))})
 
     def _register(self, handler: Handler) -> None:
         self.know(handler.hook)
         super().register(Registration(handler), f"{handler.plugin}:{handler.hook}:{next(self._numbers)}")
-        self.active.add(handler.hook)
-        if not handler.builtin:
-            self.others.add(handler.hook)
 
     def _remove(self, handlers: Iterable[Handler]) -> None:
         with self._arranging:
@@ -187,8 +168,11 @@ class Host(pluggy.PluginManager):
                 raise ValueError(f"plugin {known_as!r} is registered already: {plugin!r:.80}")
             refuse_twice([*self.loaded, *found])
             tell_apart([*self.loaded, *found])
-            for handler in reversed(found):
-                self._register(handler)
+            try:
+                for handler in reversed(found):
+                    self._register(handler)
+            finally:
+                self._note(*{handler.hook for handler in found})
         return known_as
 
     def unregister(self, plugin: Any = None, name: str | None = None) -> Any:
@@ -279,88 +263,17 @@ class Host(pluggy.PluginManager):
         return stop
 
     def _note(self, *hooks: str) -> None:
-        """Note which of the hooks are active now: the loop asks it too often to look each time."""
+        """Note which handlers these hooks have now: the loop asks it too often to look each time."""
         monitored = self._inner_hookexec is not self._executor
-        for hook in hooks:
-            found = getattr(self.hook, hook)._hookimpls
-            (self.active.add if monitored or found else self.active.discard)(hook)
-            other = monitored or any(not one.plugin.handler.builtin for one in found)
-            (self.others.add if other else self.others.discard)(hook)
+        with self._arranging:  # so that a thread that was overtaken does not note what was
+            for hook in hooks:
+                found = getattr(self.hook, hook)._hookimpls  # `get_hookimpls` would copy the list
+                listed = self._listed[hook] = tuple(reversed(dict.fromkeys(one.plugin.handler for one in found)))
+                (self.active.add if monitored or listed else self.active.discard)(hook)
+                other = monitored or not all(one.builtin for one in listed)
+                (self.others.add if other else self.others.discard)(hook)
 
-    # -- calling a hook --------------------------------------------------------------------------
-
-    def call(self, hook: str, call: HookCall, over: Over = ()) -> Any:
-        """Call handlers by the hook's contract, without those in `over`; what the contract gives.
-
-        `call` has what they decided, and by whom.
-        """
-        caller: pluggy.HookCaller = getattr(self.hook, hook)
-        if over:
-            caller = self.subset_hook_caller(hook, self._named(hook, over))
-        # Directly: `call_extra` would inspect each function's signature every time.
-        return self._inner_hookexec(hook, caller.get_hookimpls(), call, CONTRACTS[hook].kind == "first")
-
-    def observe(self, hook: str, but: Iterable[By | None] = (), /, **arguments: Any) -> None:
-        """Call every handler; none may return a value.
-
-        Args:
-            hook: the hook.
-            but: handlers to leave out: those of `on_trace` do not get the entries that they cause.
-            arguments: the hook's arguments.
-        """
-        if hook not in self.active:
-            return
-        excluded = {id(by) for by in but}
-        over = [[one.plugin, one.by["handler"]] for one in self.handlers(hook) if id(one.by) in excluded]
-        self.call(hook, HookCall(arguments), over)
-
-    def collect(self, hook: str, **arguments: Any) -> list[Any]:
-        """Call every handler and return the values, without None."""
-        return list(self.call(hook, HookCall(arguments)))
-
-    def around(
-        self,
-        hook: str,
-        operation: Callable[[], Any],
-        convert: Callable[[Any], Any] | None = None,
-        over: Over = (),
-        **arguments: Any,
-    ) -> Any:
-        """Run an operation inside the hook's handlers, the first one outermost, without those in `over`."""
-        if hook not in self.active:
-            return operation()
-        call = HookCall(arguments)
-        call.convert, call.operation = convert, operation
-        return self.call(hook, call, over)
-
-    def halves(self, hook: str, over: Over = ()) -> tuple[Any, list[Handler]]:
-        """The executor and the around handlers, for running their two halves apart from the operation.
-
-        The executor is None where calls are monitored: monitoring sees whole calls only.
-        """
-        gone = self._named(hook, over) if over else ()
-        handlers = [one for one in self.handlers(hook) if one not in gone]
-        return (self._executor if self._inner_hookexec is self._executor else None), handlers
-
-    def _named(self, hook: str, named: Over) -> list[Handler]:
-        return [one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] in named]
-
-    def is_last(self, hook: str, by: By) -> bool:
-        """Whether a handler is marked `trylast`."""
-        named = (one for one in self.handlers(hook) if [one.plugin, one.by["handler"]] == [by["plugin"], by["handler"]])
-        return any(one.opts.get("trylast") for one in named)
-
-    def require(self, decision: HandlerValue, *kinds: type) -> None:
-        """Refuse a value that the hook takes in other cases only.
-
-        Raises:
-            HookResultError: the value has none of these types.
-        """
-        if not isinstance(decision.value, kinds):
-            handler = next(one for one in self.handlers(decision.by["hook"]) if one.by is decision.by)
-            accepted = ", ".join(kind.__name__ for kind in kinds)
-            problem = f"{who(handler)} returned {short(decision.value)}; here it takes None, {accepted}"
-            raise self.boundary.blame(HookResultError(problem), handler)
+    # -- what they cost --------------------------------------------------------------------------
 
     def ledger(self) -> list[dict[str, Any]]:
         """The time and cost of each handler that has run, the slowest first."""

@@ -165,18 +165,24 @@ def _in_turn(
             take(lock)
 
     def asking() -> LLMResponse | None:
-        options = dict(clone(dict(llm.options))) if isinstance(llm, ConfigurableLLM) else {}
-        request = LLMRequest(messages, tools or [], str(llm.model), options)
+        request = _request(llm, messages, tools)
         name = None if form is None else form.name
         id = turn.key(asked, "ask", request.model, [messages, tools, name] if tools or name else messages)
         by = asked.by or turn.boundary.innermost() or turn.agent.by
-        return Call(turn, request, id, llm, asked, by, send, form).attempts()
+        call = Call(turn, request, id, llm, asked, by, send, form)
+        return call.attempt() or call.retried()
 
     with holding(lock):
         response: LLMResponse | None = operating(asking)
     if response is None:
         raise TurnEndedError(f"the turn was ended before {llm.model} was asked", model=llm.model)
     return response
+
+
+def _request(llm: Any, messages: list[Message], tools: list[dict[str, Any]] | None) -> LLMRequest:
+    """A request to a model, with the options that it has."""
+    options = dict(clone(dict(llm.options))) if isinstance(llm, ConfigurableLLM) else {}
+    return LLMRequest(messages, tools or [], str(llm.model), options)
 
 
 def _messages(prompt: Any, system_prompt: str | None) -> list[Message]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from connectagent.data import BEHIND_ANSWER, Message, TraceEntry
 from connectagent.frame import handler_in_id
+from connectagent.session.changes import take_messages
 from connectagent.session.journal import BEGAN, Journal, is_inside, only_says_stopped, place_of, turns_in
 from connectagent.session.messages import place_of_result
 from connectagent.session.observers import is_by_observer
@@ -91,11 +92,12 @@ class BetweenSteps:
         """Undo what was changed just now, as the root turn was resumed: it is applied when the turn has come there."""
         lines = takewhile(lambda line: line.get("type") != "resumed", reversed(self._past.lines))
         if any(map(is_by_observer, lines)):
-            session, (_, messages, state, _) = self._conversation.session, self._conversation.begun
-            session["messages"][:] = clone(messages)
-            session["state"].clear()
-            session["state"].update(copy_of(state))
-            self._conversation.snapshot.take()
+            snapshot, (_, messages, state, _) = self._conversation.snapshot, self._conversation.begun
+            snapshot.messages[:] = clone(messages)
+            take_messages(snapshot)
+            self._conversation.session["state"].clear()
+            self._conversation.session["state"].update(copy_of(state))
+            snapshot.copy["state"] = copy_of(state)
 
     def has_failed(self, id: str) -> bool:
         """Whether a handler failed behind a model's answer and before its message, which the record may not have."""

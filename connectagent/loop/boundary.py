@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from typing import Any
 
@@ -15,10 +15,12 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
+from connectagent.session.changes import take_changes
+from connectagent.session.edits import EDITABLE, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
 from connectagent.session.observers import OUTSIDE
 from connectagent.session.requests import changed_tools
-from connectagent.session.snapshot import By, Snapshot, as_data, is_as_before, other_calls, peek, put_back
+from connectagent.session.snapshot import By, Snapshot
 from connectagent.session.state import merge_change
 from connectagent.session.surroundings import threads
 from connectagent.tools.awaiting import CALLER
@@ -26,6 +28,8 @@ from connectagent.tools.tool import Tool
 
 SLOW_S = 0.005  # a handler call that takes longer is listed by itself
 MOST_SLOW = 1000  # the most slow calls listed for one turn
+Arguments = dict[str, Any]
+Step = Callable[..., Any]
 _NOWHERE = contextlib.nullcontext()  # outside of turns there is no frame
 _MAY_PAUSE = ("before_llm", "before_tools", "before_each_tool")
 _MAY_REJECT = ("before_tools", "before_each_tool")
@@ -41,9 +45,12 @@ class Boundary:
         dry_runs: runs shadowed handlers.
 
     Attributes:
+        replaced: whether `agent.current_session` was assigned another session than the one that is watched.
         pending: the entries of shadowed handlers, until `announce_pending`.
         running: the handlers and tools that are running, innermost last; None for one that is not watched.
     """
+
+    replaced = False
 
     def __init__(
         self, agent: Any, announce: Callable[..., None], *, warn_only: bool = False, dry_runs: Any = None
@@ -92,17 +99,22 @@ class Boundary:
             if arguments.get("entry", {}).get("type") != "shadow":  # or on_trace would never end
                 self.pending += self.dry_runs.of(handler, self).whole(arguments)
             return None
-        if not self.warn_only or handler.builtin or handler.hook.startswith("before_"):
-            return self.watched(handler, arguments, run, handler, arguments)
+        step: Callable[..., Any] = handler.function
+        given: Iterable[Any] = map(arguments.__getitem__, handler.positional)
+        if handler.by_name:
+            step, given = handler, (arguments,)
         try:
-            return self.watched(handler, arguments, run, handler, arguments)
+            return self.watched(handler, arguments, step, *given, check=True)
         except Exception as error:
-            if self.owner_of(error) is not handler.by:
+            if not self.warn_only:
                 raise
             self._warn(handler, error)
             return None
 
     def _warn(self, handler: Handler, error: Exception) -> None:
+        """Turn the error of an observing handler into a warning; raises any other again."""
+        if handler.builtin or handler.hook.startswith("before_") or self.owner_of(error) is not handler.by:
+            raise error
         from connectagent.output.masking import current  # it has many patterns to compile
 
         message = current().text(f"{who(handler)} raised {type(error).__name__}: {error}")
@@ -146,35 +158,36 @@ class Boundary:
         self.announce(*pending)
 
     def watched(
-        self, handler: Handler, arguments: dict[str, Any], step: Callable[..., Any], *given: Any, expected: Any = None
+        self, handler: Handler, arguments: Arguments, step: Step, *given: Any, expected: Any = None, check: bool = False
     ) -> Any:
         """Run a handler or one half of it. Its changes are traced, or rolled back if it raises.
 
         Args:
             expected: an error that passes through the handler without being its own.
+            check: whether what `step` returns is the handler's value.
         """
         snapshot = None if handler.builtin else self.snapshot
         before = None
         if snapshot is not None:
-            self.settle()
+            self.ready(snapshot)
             snapshot.deltas.pop(id(handler.by), None)
-            snapshot.sync()
-            before = peek(arguments)
+            before = {} if EDITABLE.isdisjoint(arguments) else peek(arguments)
         here = frame.current()
         with _NOWHERE if here is None else here.of_handler(handler.by, handler.account):
             self.running.append(None if handler.builtin else handler.by)
             started, since = time.perf_counter(), self.blames
             try:
                 value = step(*given)
+                if check and value is not None:
+                    check_value(handler, value)
             except BaseException as error:
                 decided = error is expected or _is_decision(error, handler)
-                if snapshot is not None:
-                    self._take_changes(handler, arguments, before) if decided else self.roll_back(snapshot, before)
+                self._take_changes(handler, arguments, before, decided)
                 if error is not expected:
                     self._blame_raised(error, handler, since, decided)
                 raise
             else:
-                if snapshot is not None:
+                if before or (snapshot is not None and (self.replaced or not snapshot.unchanged())):
                     self._take_changes(handler, arguments, before)
                 return value
             finally:
@@ -201,10 +214,9 @@ class Boundary:
 
     def run_tool(self, tool: Tool, arguments: dict[str, Any]) -> Any:
         """Run a tool; its changes of the session are traced as the tool's."""
-        snapshot, by = self.snapshot, by_of(tool)
-        self.settle()
+        snapshot, by = self.snapshot, tool.by
         if snapshot is not None:
-            snapshot.sync()
+            self.ready(snapshot)
         if tool.timeout_s is not None and (here := frame.current()) is not None:
             return run_alone(here.turn, by, tool, arguments, copy_context())
         self.running.append(by)
@@ -220,19 +232,19 @@ class Boundary:
             self.running.pop()
             self.alive = threads()
             if snapshot is not None:
-                self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
+                if self.replaced:
+                    self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
                     with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
-                        self._announce_changes(snapshot, by)
+                        self.announce(*take_changes(snapshot, by))
 
     def change_state(self, by: By, change: dict[str, Any]) -> None:
         """Apply a change that a tool made in its copy of the state; it is traced as the tool's."""
         if (snapshot := self.snapshot) is not None:
-            self.settle()
-            snapshot.sync()
+            self.ready(snapshot)
             merge_change(snapshot.session["state"], change)
             if not snapshot.unchanged():
-                self._announce_changes(snapshot, by)
+                self.announce(*take_changes(snapshot, by))
 
     def innermost(self) -> By | None:
         """The innermost running handler or tool."""
@@ -241,6 +253,12 @@ class Boundary:
             return here.body.by  # type: ignore[no-any-return]
         return self.running[-1] if self.running else None
 
+    def ready(self, snapshot: Snapshot) -> None:
+        """Bring the snapshot up to date, before a handler or tool runs."""
+        if self.running or self.alive or threads():
+            self.settle()
+        snapshot.sync()
+
     def settle(self) -> None:
         """Trace what the running handler has changed so far, before the loop or another handler changes the session.
 
@@ -248,7 +266,7 @@ class Boundary:
         """
         by = self.running[-1] if self.running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
-            self._announce_changes(self.snapshot, by)
+            self.announce(*take_changes(self.snapshot, by))
         elif not self.running:
             before, self.alive = self.alive, threads()
             if before or self.alive:  # one that is gone may have changed something before
@@ -262,23 +280,29 @@ class Boundary:
         snapshot.sync()
         self._straying = True  # to trace an entry calls `settle` again
         try:
-            self._announce_changes(snapshot, OUTSIDE)
+            self.announce(*take_changes(snapshot, OUTSIDE))
         except HookResultError as error:  # there is no caller to raise it to
             self.announce({"type": "error", "by": OUTSIDE, "error": str(error), "error_type": type(error).__name__})
         finally:
             self._straying = False
 
-    def _take_changes(self, handler: Handler, arguments: dict[str, Any], before: dict[str, Any] | None) -> None:
+    def _take_changes(
+        self, handler: Handler, arguments: Arguments, before: Arguments | None, keep: bool = True
+    ) -> None:
+        """Trace what a handler changed, or undo it; `before`: `peek` of the arguments, None for one not watched."""
         snapshot = self.snapshot
-        if snapshot is None:
+        if snapshot is None or before is None:
+            return
+        if not keep:
+            self.roll_back(snapshot, before)
             return
         try:
             if self.agent.current_session is not snapshot.session:
                 raise HookResultError(f"{who(handler)} replaced agent.current_session; change it in place")
             if not snapshot.unchanged():
-                self._announce_changes(snapshot, handler.by)
+                self.announce(*take_changes(snapshot, handler.by))
             edited = []
-            for name, then in (before or {}).items():
+            for name, then in before.items():
                 if not is_as_before(then, arguments[name]):
                     if problem := value_problem(arguments[name]) or other_calls(then, arguments[name]):
                         raise HookResultError(f"{who(handler)} left {name} in a form that cannot be used: {problem}")
@@ -290,14 +314,6 @@ class Boundary:
             raise self.blame(error, handler) from None
         if edited:
             self.announce(*edited)
-
-    def _announce_changes(self, snapshot: Snapshot, by: By) -> None:
-        try:
-            entries = snapshot.changes(by)
-        except HookResultError:
-            snapshot.restore()
-            raise
-        self.announce(*entries)
 
     def roll_back(self, snapshot: Snapshot, before: dict[str, Any] | None) -> None:
         self.agent.current_session = snapshot.session
@@ -338,25 +354,12 @@ def _value_entry(handler: Handler, name: str, arguments: dict[str, Any], then: A
     return entry
 
 
-def by_of(tool: Tool) -> By:
-    """The `by` of a tool."""
-    file, _, line = tool.origin.rpartition(":")
-    return {"tool": tool.name, "file": file, "line": int(line) if line.isdecimal() else 0}
-
-
-def run(handler: Handler, arguments: dict[str, Any]) -> Any:
-    value = handler(arguments)
-    if value is not None:
-        _check_value(handler, value)
-    return value
-
-
 def resume(handler: Handler, generator: Any, error: BaseException | None, value: Any) -> tuple[bool, Any]:
     """Resume an around handler; whether it yielded, and the yielded or returned value."""
     try:
         return True, generator.throw(error) if error is not None else generator.send(value)
     except StopIteration as stop:
-        _check_value(handler, stop.value)
+        check_value(handler, stop.value)
         return False, stop.value
     except RuntimeError as raised:
         if isinstance(error, StopIteration) and raised.__cause__ is error:  # Python's rule for generators
@@ -370,7 +373,7 @@ def _is_decision(error: BaseException, handler: Handler) -> bool:
     )
 
 
-def _check_value(handler: Handler, value: Any) -> None:
+def check_value(handler: Handler, value: Any) -> None:
     """Check a handler's value against its hook's contract."""
     contract = CONTRACTS[handler.hook]
     if value is None:

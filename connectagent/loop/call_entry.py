@@ -19,6 +19,8 @@ OF_ATTEMPT = (
     *("attempt", "attempts", "started", "ended", "handoff", "by"),
 )
 """The keys of the entry that a later attempt replaces."""
+BEGUN = ("type", "tool_name", "arguments", "call_id", "iteration", "timestamp")
+"""The keys that the entry of a call has before anything became of it, besides `timing`."""
 FAILED = ("error", "not_found", "recovered")
 DATA = (dict, list, int, float, bool, type(None))  # types of values that can be restored from a result, which is text
 

@@ -56,9 +56,7 @@ class Decisions:
             ToolRejected: one of them refuses the call, or they never agree.
             Waiting: one of them waits for a person.
         """
-        answer = self._asked(turn, self._place)
-        self._about = call_of(self._given(turn))
-        return answer
+        return self._asked(turn, self._place)
 
     def decide_again(self, turn: Any, number: int, entry: TraceEntry, first: TraceEntry) -> None:
         """Let handlers decide again, if the call has changed since they decided.
@@ -77,7 +75,6 @@ class Decisions:
             self._call.approved = False
             place = f"{self._place}tool{number}/"  # it begins and ends with the attempt
             answer = self._asked(turn, place, self._digest())
-            self._about = call_of(self._given(turn))
             if answer is not None:
                 raise StoodIn(answer)
         if changed or entry is not first:  # the first entry shows the call as it was decided
@@ -86,12 +83,14 @@ class Decisions:
     def _asked(self, turn: Any, place: str, suffix: str = "") -> HandlerValue | None:
         over = list(self._editors)
         if "before_each_tool" not in turn.host.active:
+            self._about = call_of(self._given(turn))
             return None
         for number in range(1, MAX_DECISIONS + 1):
             given: dict[str, Any] = {"tool_call": self._call}
             run = turn.first("before_each_tool", place, result_content, suffix, over, **given)
             self._editors += run.editors(self._is_last)
             if run.by is not None or run.again is None:
+                self._about = run.decided  # not the call as it is now: a thread may have changed it meanwhile
                 return None if run.by is None else HandlerValue(run.value, run.by)
             self._call.approved, over = False, run.again
             suffix = f"{number + 1}{self._digest()}"

@@ -13,10 +13,11 @@ from connectagent.data import LLMRequest, LLMResponse, TokenUsage, ToolCall, Tra
 from connectagent.errors import INTERRUPTS, HookResultError
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
-from connectagent.loop.boundary import Boundary, resume, run
+from connectagent.loop.boundary import Boundary, check_value, resume
+from connectagent.session.edits import as_data, unless_same
 from connectagent.session.messages import NOT_RUN
-from connectagent.session.snapshot import Snapshot, as_data, same, unless_same
-from connectagent.session.state import ATOMS, clone
+from connectagent.session.snapshot import Snapshot
+from connectagent.session.state import ATOMS, clone, same
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 
@@ -211,6 +212,11 @@ class DryRun(Boundary):
         self.generator: Any = None
         super().__init__(DryRunAgent(real.agent, self.calls), lambda *entries: self.changes.extend(entries))
 
+    @property
+    def replaced(self) -> bool:  # type: ignore[override]  # the copy of the agent does not tell
+        """Whether the handler replaced `current_session`."""
+        return self.snapshot is not None and self.agent.current_session is not self.snapshot.session
+
     def blame(self, error: BaseException, handler: Handler, since: int = -1) -> BaseException:
         return error  # it may be the agent's own error, so it gets no note
 
@@ -218,7 +224,12 @@ class DryRun(Boundary):
         """Run the handler; the entry of what it would have done, if anything."""
         self._copy(arguments)
         changed = unless_same(self.given.get(CONTRACTS[self.handler.hook].chained))
-        return self._perform(lambda: run(self.handler, self.given), changed)
+        return self._perform(self._checked, changed)
+
+    def _checked(self) -> Any:
+        value = self.handler(self.given)
+        check_value(self.handler, value)
+        return value
 
     def first_half(self, arguments: dict[str, Any]) -> list[TraceEntry]:
         """Run an around handler up to its yield."""
@@ -253,8 +264,7 @@ class DryRun(Boundary):
         """Copy the session and the arguments; an around handler keeps the session object that it has seen."""
         made: dict[int, Any] = {}
         if self.real.snapshot is not None:
-            self.real.settle()
-            self.real.snapshot.sync()
+            self.real.ready(self.real.snapshot)
             self._copy_session(self.real.snapshot, made)
         for name, value in arguments.items():
             self.given[name] = self.agent if name == "agent" else copied(value, made)

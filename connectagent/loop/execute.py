@@ -11,9 +11,11 @@ from connectagent.errors import Abandoned, Pause, Waiting
 from connectagent.frame import Frame
 from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.remote import Remote
-from connectagent.loop.tool_call import ToolRun, new_entry
+from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.messages import NOT_RUN
+
+_PAUSED = NOT_RUN.format(reason="it was paused")
 
 
 def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
@@ -27,7 +29,7 @@ def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
         try:
             return run.whole() if asked.body is None else _from_body(asked, run)
         except Waiting:
-            _skipped(turn, call)
+            run.skip(_PAUSED)
             raise
 
 
@@ -98,10 +100,11 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
         log = agent.open_log()
         agent.conversation.take_over()
         turn = Turn(agent, Given({"role": "user", "content": ""}, "", 1), f"B{agent.conversation.session['turn']}", log)
+        run = ToolRun(turn, call, f"{number}/")
         try:
-            entry = ToolRun(turn, call, f"{number}/").whole()
+            entry = run.whole()
         except Waiting as waiting:
-            _skipped(turn, call)
+            run.skip(_PAUSED)
             pause = Pause(waiting.waits[0].reason)
             pause.call = waiting.call
             raise pause from None
@@ -110,8 +113,3 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
                 tear_down(turn.pool)
         agent.boundary.announce_pending()
         return entry
-
-
-def _skipped(turn: Turn, call: ToolCall) -> None:
-    skipped = {"status": "skipped", "result": NOT_RUN.format(reason="it was paused")}
-    turn.conversation.trace_quietly({**new_entry(turn, call), **skipped})

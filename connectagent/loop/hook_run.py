@@ -22,8 +22,9 @@ from connectagent.loop.stored import (
     input_digest,
     no_values,
 )
+from connectagent.session.edits import as_data
 from connectagent.session.journal import CLOSED, HANDLERS, WAIT, Journal
-from connectagent.session.snapshot import By, as_data
+from connectagent.session.snapshot import By
 from connectagent.session.state import alike, copy_of
 
 
@@ -34,6 +35,7 @@ class HookRun:
         over: the handlers to skip, as `[plugin, handler]`.
         passed: the handlers that have run; `last` is the newest, and the first `known` ran before the turn stopped.
         value, by: the decision, and the handler that made it; of a chain, the value so far.
+        decided: of `before_each_tool`, the call as the last handler left it: see `call_of`.
         again: if a tool call was changed after handlers allowed it, the handlers that need not decide about the
             changed call, as `[plugin, handler, whether it changed the call]`; else None.
     """
@@ -56,7 +58,7 @@ class HookRun:
         self.original = given[self.chained] if self.chained else None
         self.over: list[list[Any]] = []
         self.passed: list[list[Any]] = []
-        self._call = call_of(given) if hook == "before_each_tool" else None
+        self.decided = call_of(given) if hook == "before_each_tool" else None
         self._left: list[tuple[By, Any, bool]] = []  # by handler: the call afterwards, and whether it changed it
 
     def run(self, turn: Any) -> HookRun:
@@ -100,26 +102,26 @@ class HookRun:
         if not builtin and self.kind != "around":  # those run again as long as the run has not ended
             self.last = by
             self.passed.append([by.get("plugin"), by.get("handler")])
-        if self._call is not None and by.get("hook") == self.hook:
-            changed = not is_call(self.given, self._call)
-            self._call = call_of(self.given) if changed else self._call
-            self._left.append((by, self._call, changed))
+        if self.decided is not None and by.get("hook") == self.hook:
+            changed = not is_call(self.given, self.decided)
+            self.decided = call_of(self.given) if changed else self.decided
+            self._left.append((by, self.decided, changed))
 
     def leave_out(self, over: Iterable[list[Any]]) -> None:
         """Skip handlers: `[plugin, handler]`, and optionally whether it changed a call that others had allowed."""
         for plugin, handler, *changed in over:
             self.over.append([plugin, handler])
             if changed:
-                self._left.append(({"plugin": plugin, "handler": handler}, self._call, changed[0]))
+                self._left.append(({"plugin": plugin, "handler": handler}, self.decided, changed[0]))
 
     def edit_again(self, changes: list[TraceEntry]) -> None:
         """Repeat the edits of the handlers that ran before the turn stopped."""
         edit_again(self.given, changes)
-        self._call = call_of(self.given) if self.hook == "before_each_tool" else None
+        self.decided = call_of(self.given) if self.hook == "before_each_tool" else None
         edits = [_key(change.get("by") or {}) for change in changes if change.get("of") == "tool_call"]
         last = max((at for at, key in enumerate(self.passed) if key in edits), default=-1)
         for at, (plugin, handler) in enumerate(self.passed or edits):
-            by, left = {"plugin": plugin, "handler": handler}, self._call if at >= last else None
+            by, left = {"plugin": plugin, "handler": handler}, self.decided if at >= last else None
             self._left.append((by, left, [plugin, handler] in edits))
 
     def call(self, host: Any, agent: Any) -> HookRun:
@@ -142,10 +144,8 @@ class HookRun:
 
     def _outdated(self, is_last: Callable[[By], bool]) -> list[list[Any]] | None:
         """The value of `again`."""
-        if not self._left:
-            return None
-        last, kept = self._call, is_call(self.given, self._call)  # most handlers leave the call as the last one does
-        outdated = [by for by, left, _ in self._left if not (kept if left is last else is_call(self.given, left))]
+        last = self.decided  # most handlers leave the call as the last one does
+        outdated = [by for by, left, _ in self._left if left is not last and not is_call(self.given, left)]
         if not outdated:
             return None
         done = self.editors(is_last)
@@ -193,7 +193,8 @@ class HookRun:
         turn = self.turn
         if turn.past is not None and not line:
             finish(turn, self.id, None if self.kind == "around" else self.passed[self.known :])
-        line = {**self.as_data(self.hook != "before_llm" or turn.has_changes(self.id)), **line}
+        if self.kind != "observe":
+            line = {**self.as_data(self.hook != "before_llm" or turn.has_changes(self.id)), **line}
         if turn.ended is not ended:
             line |= self._ending()
         if line or self.asked or self.id in turn.touched:
@@ -349,7 +350,8 @@ def is_call(given: dict[str, Any], other: Any) -> bool:
     call = given["tool_call"]
     if not isinstance(call, ToolCall) or other is None or _tool_of(given) is not other[0]:
         return False
-    return alike((call.name, call.error, call.arguments), other[1:])
+    _, name, error, arguments = other
+    return alike(call.name, name) and alike(call.error, error) and alike(call.arguments, arguments)
 
 
 def _tool_of(given: dict[str, Any]) -> Any:

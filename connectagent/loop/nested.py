@@ -1,111 +1,23 @@
-"""Root turns, and turns as operations of the turn that asks for them."""
+"""Turns as operations of the turn that asks for them."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from functools import partial
 from typing import Any
 
-from connectagent import frame
 from connectagent.data import TraceEntry
-from connectagent.errors import Abandoned, Diverged, DivergenceError, Paused, Waiting, short_path
+from connectagent.errors import Abandoned, Paused, Waiting
 from connectagent.frame import Frame
 from connectagent.loop.described import describe_error
-from connectagent.loop.ending import Given, tear_down
-from connectagent.loop.run import run_turn
+from connectagent.loop.ending import Given
+from connectagent.loop.run import refuse_waiting, run_turn
 from connectagent.loop.turn import Turn
-from connectagent.session.journal import CLOSED, Journal
 from connectagent.session.raised import model_error
 from connectagent.session.state import copy_of, lasting, state_change
-from connectagent.tools.awaiting import operating
 
 _STOPPED = ("interrupted", "paused", "error")
 MAX_DEPTH = 10  # how many turns may be nested
-
-
-def asking(agent: Any) -> Frame | None:
-    """The frame that asks for a turn of an agent now, or None for a root turn.
-
-    A thread without a frame belongs to the turn of the nearest agent above.
-
-    Raises:
-        RuntimeError: the turn of the asking code is over.
-    """
-    here = frame.current()
-    if here is not None:
-        if here.body is not None and here.body.left:
-            raise RuntimeError(f"agent {agent.name!r} was asked by a tool that its turn no longer waits for: {here.id}")
-        if not here.turn.over:
-            return here
-        if here.turn.is_own_thread():  # left behind by Ctrl-C
-            return None
-        raise RuntimeError(f"agent {agent.name!r} was asked by code whose turn is over: {here.id}")
-    above = agent.parent
-    while above is not None:
-        if above.turn is not None:
-            return above.turn.innermost  # type: ignore[no-any-return]
-        above = above.parent
-    return None
-
-
-def take_turn(agent: Any, given: Given, key: str | None = None) -> str:
-    """Take a turn of an agent, inside the current turn if there is one; its result."""
-    asked = asking(agent)
-    if asked is None:
-        return take_root_turn(agent, given)
-    return str(operating(partial(ask_inside, agent, given, asked, key))["result"])
-
-
-def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: str | None = None) -> str:
-    """Take or resume a root turn; it is in the log before this returns.
-
-    Raises:
-        RuntimeError: the agent waits inside a turn of another one.
-    """
-    if agent.waits_in is not None:
-        _refuse_waiting(agent)
-        agent.give_up_wait()
-    with agent.turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
-        log = agent.open_log()
-        number = agent.conversation.session["turn"] + 1
-        turn = Turn(agent, given, id or f"T{number}", log, None, past)
-        try:
-            agent.turn = turn
-            turn.prepare()
-            log.begin(turn)
-            try:
-                result = run_turn(turn)
-                log.end(turn, result, None)
-            except BaseException as raised:
-                error = raised if turn.over else _stopped_by(turn, raised)
-                log.end(turn, None, error)
-                if error is raised:
-                    raise
-                raise error from None
-            return result
-        finally:
-            frame.CURRENT.set(None)  # Ctrl-C between a frame and its end leaves it there
-            turn.over = True
-            agent.turn = None
-            agent.boundary.forget_errors()
-            if turn.pool is not None:
-                tear_down(turn.pool)
-
-
-def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
-    """Note what stopped a root turn: something waits, it failed, or Ctrl-C came; the exception to raise."""
-    turn.close_silent()
-    if isinstance(error, Diverged):
-        error = DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())]))
-    if isinstance(error, Paused):
-        turn.waiting, turn.agent.waits_in = error.waiting, turn
-    elif isinstance(error, Exception):
-        failure = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
-        turn.log.append({"type": CLOSED, "id": turn.id, **failure})
-    else:
-        turn.count_lost()
-    return error
 
 
 def _beside(body: Any, turn: Turn) -> str:
@@ -128,7 +40,7 @@ def ask_inside(agent: Any, given: Given, asked: Frame, key: str | None = None, h
         Exception: the error of the turn.
     """
     if agent.waits_in is not None:
-        _refuse_waiting(agent)
+        refuse_waiting(agent)
     caller = asked.turn
     with caller.alone(asked):
         id = caller.key(asked, "turn", agent.name, given.message["content"], key)
@@ -247,20 +159,6 @@ def _wanted(turn: Turn) -> dict[str, Any]:
         result = turn.conversation.session["result"] if ending.result is None else ending.result
         wanted["outward"] = {**ending._asdict(), "result": result, "scope": scope}
     return wanted
-
-
-def _refuse_waiting(agent: Any) -> None:
-    """Refuse a turn of an agent that waits inside another's turn: the person must decide what they were shown."""
-    root = agent.waits_in
-    if root.agent is agent or not root.waiting:
-        return
-    name, record = root.agent.name, f", whose record is {short_path(root.log.path)}" if root.log.path else ""
-    ids = ", ".join(wait.id for wait in root.waiting)
-    raise RuntimeError(
-        f"agent {agent.name!r} waits inside turn {root.id} of agent {name!r}{record}, and takes no other turn before "
-        f"that is decided ({ids}): call resume() of {name!r} with a decision; or give the turn up, with input() or "
-        f"reset_conversation() of {name!r}"
-    )
 
 
 def _meet(agent: Any, caller: Turn) -> None:

@@ -17,10 +17,12 @@ from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.stored import input_digest
 from connectagent.output.text import describe
+from connectagent.session.edits import as_data
 from connectagent.session.journal import CLOSED, Journal, is_inside, place_of
 from connectagent.session.observers import is_by_observer
-from connectagent.session.snapshot import By, as_data, same
-from connectagent.session.state import clone
+from connectagent.session.repeats import Repeats
+from connectagent.session.snapshot import By
+from connectagent.session.state import clone, same
 from connectagent.session.usage import Spent, spent_in, time_in
 
 
@@ -215,7 +217,8 @@ class Operations:
         # The session may have its first state already: so lists are set, not added to.
         self.conversation.reapply({**line, "added": {}} for line in before if is_by_observer(line))
         self.between = BetweenSteps(past, self.id, self.branch, self.conversation)
-        self.conversation.repeat((line for line in lines if not is_by_observer(line)), self.between.behind_line)
+        expected = (line for line in lines if not is_by_observer(line))
+        self.conversation.repeats = Repeats(expected, self.between.behind_line)
 
     def sums(self) -> tuple[float, Spent]:
         """How long the turn took so far, in ms, and what it spent, including the time before it was resumed."""

@@ -19,10 +19,10 @@ from connectagent.frame import Frame
 from connectagent.loop.beside import Beside, Body, end_with
 from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.call_entry import ENDED
-from connectagent.loop.described import shown_call
 from connectagent.loop.remote import Stack
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
+from connectagent.session.messages import shown_call
 from connectagent.session.state import copy_of, state_change
 
 

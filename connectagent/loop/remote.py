@@ -14,7 +14,6 @@ from connectagent.errors import INTERRUPTS
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HookCall
 from connectagent.loop.beside import GRACE_S, Body, in_frame, run_apart
-from connectagent.loop.boundary import by_of
 from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.state import copy_of, state_change
 
@@ -182,7 +181,7 @@ class _Boundary:
 
     def run_tool(self, tool: Any, arguments: dict[str, Any]) -> Any:
         """Run a tool's function in parallel."""
-        remote, body, by = self._remote, self._remote.body, by_of(tool)
+        remote, body, by = self._remote, self._remote.body, tool.by
         if not remote.whole:
             return self._run_inside(tool, arguments, by)
         here = frame.current()

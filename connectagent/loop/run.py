@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+from connectagent import frame
 from connectagent.data import LLMResponse, ToolCall, TraceEntry
-from connectagent.errors import ToolRejected, Waiting
-from connectagent.loop.described import shown_call
+from connectagent.errors import Diverged, DivergenceError, Paused, ToolRejected, Waiting, short_path
 from connectagent.loop.divergence import finish
-from connectagent.loop.ending import Ending
+from connectagent.loop.ending import Ending, Given, tear_down
 from connectagent.loop.model_call import call_model
 from connectagent.loop.parallel import Round, asks_several
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
-from connectagent.session.messages import NOT_RUN, assistant_message
+from connectagent.session.journal import CLOSED, Journal
+from connectagent.session.messages import NOT_RUN, assistant_message, shown_call
 
 
 def run_turn(turn: Turn) -> str:
@@ -37,8 +39,8 @@ def take_steps(turn: Turn) -> str:
             turn.ended = Ending(value.value, "ended", value.by)
         while True:
             followup = turn.complete(answer(turn))
-            if followup is None or turn.exhausted:
-                return turn.keep()
+            if followup is None:
+                return str(turn.conversation.session["result"])
             turn.prompt_again(followup)
     except BaseException as error:
         if (stopped := turn.on_stop(error)) is not error:
@@ -51,11 +53,10 @@ def take_steps(turn: Turn) -> str:
 def answer(turn: Turn) -> Ending:
     """Iterate until the model has answered, a handler or tool has ended the turn, or its limit is reached."""
     while turn.ended is None:
-        ending: Ending | None = turn.agent.delegate(turn)
-        if ending is not None:  # a function in place of the model, or a hand-off
-            return ending
-        if turn.ended is not None:
-            break
+        if turn.agent.body is not None or turn.conversation.labels:  # a function in place of the model, or a tree
+            ending: Ending | None = turn.agent.delegate(turn)
+            if ending is not None:
+                return ending
         if turn.exhausted:
             return turn.out_of_iterations()
         response = iterate(turn)
@@ -78,12 +79,16 @@ def iterate(turn: Turn) -> LLMResponse | None:
 
 def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
     """Run one round of tools; every call is answered, however the round ends."""
-    conversation, place, reason = turn.conversation, f"{turn.iteration}/", "the turn was ended"
-    conversation.begin_round(list(map(shown_call, calls)))
+    conversation, rejection, reason = turn.conversation, None, "the turn was ended"
+    place = f"{conversation.session['iteration']}/"
+    conversation.session["pending_tools"] = list(map(shown_call, calls))
     try:
         if turn.ended is None:
-            rejection = turn.rejects("before_tools", place, tool_calls=list(calls))
-            entries = run_round(turn, calls, rejection)
+            try:
+                turn.notify("before_tools", place, tool_calls=list(calls))
+            except ToolRejected as rejected:
+                rejection = rejected
+            entries = run_round(turn, calls, place, rejection)
             if not turn.stopped:  # else some of them run when the turn is resumed
                 turn.notify("after_tools", place, entries[-1], entries=entries)
     except BaseException as error:
@@ -94,13 +99,81 @@ def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
         conversation.close_round(calls, NOT_RUN.format(reason=reason))
 
 
-def run_round(turn: Turn, calls: list[ToolCall], rejection: ToolRejected | None) -> list[TraceEntry]:
+def run_round(turn: Turn, calls: list[ToolCall], place: str, rejection: ToolRejected | None) -> list[TraceEntry]:
     """Run the calls of a round, one after the other or several at the same time; their trace entries."""
     entries, runs = [], []
     for number, call in enumerate(calls, 1):
-        runs.append(ToolRun(turn, call, f"{turn.iteration}/c{number}/", rejection))
+        runs.append(ToolRun(turn, call, f"{place}c{number}/", rejection))
     if len(runs) > 1 and (turn.agent.parallel_tools > 1 or asks_several(turn, calls)):
         return Round(turn, runs).run()
     for run in runs:
         entries.append(run.whole())
     return entries
+
+
+# -- root turns ------------------------------------------------------------------------------------
+
+
+def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: str | None = None) -> str:
+    """Take or resume a root turn; it is in the log before this returns.
+
+    Raises:
+        RuntimeError: the agent waits inside a turn of another one.
+    """
+    if agent.waits_in is not None:
+        refuse_waiting(agent)
+        agent.give_up_wait()
+    with agent.turning:  # not acquire() and release(): Ctrl-C between them and a `try` would leave it locked
+        log = agent.open_log()
+        number = agent.conversation.session["turn"] + 1
+        turn = Turn(agent, given, id or f"T{number}", log, None, past)
+        try:
+            agent.turn = turn
+            turn.prepare()
+            log.begin(turn)
+            try:
+                result = run_turn(turn)
+                log.end(turn, result, None)
+            except BaseException as raised:
+                error = raised if turn.over else _stopped_by(turn, raised)
+                log.end(turn, None, error)
+                if error is raised:
+                    raise
+                raise error from None
+            return result
+        finally:
+            frame.CURRENT.set(None)  # Ctrl-C between a frame and its end leaves it there
+            turn.over = True
+            agent.turn = None
+            agent.boundary.forget_errors()
+            if turn.pool is not None:
+                tear_down(turn.pool)
+
+
+def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
+    """Note what stopped a root turn: something waits, it failed, or Ctrl-C came; the exception to raise."""
+    turn.close_silent()
+    if isinstance(error, Diverged):
+        error = DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())]))
+    if isinstance(error, Paused):
+        turn.waiting, turn.agent.waits_in = error.waiting, turn
+    elif isinstance(error, Exception):
+        failure = {"error_type": type(error).__name__, "from": turn.failed(turn.id, error), "open": True}
+        turn.log.append({"type": CLOSED, "id": turn.id, **failure})
+    else:
+        turn.count_lost()
+    return error
+
+
+def refuse_waiting(agent: Any) -> None:
+    """Refuse a turn of an agent that waits inside another's turn: the person must decide what they were shown."""
+    root = agent.waits_in
+    if root.agent is agent or not root.waiting:
+        return
+    name, record = root.agent.name, f", whose record is {short_path(root.log.path)}" if root.log.path else ""
+    ids = ", ".join(wait.id for wait in root.waiting)
+    raise RuntimeError(
+        f"agent {agent.name!r} waits inside turn {root.id} of agent {name!r}{record}, and takes no other turn before "
+        f"that is decided ({ids}): call resume() of {name!r} with a decision; or give the turn up, with input() or "
+        f"reset_conversation() of {name!r}"
+    )

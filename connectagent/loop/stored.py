@@ -9,8 +9,8 @@ from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCa
 from connectagent.errors import ConfigError
 from connectagent.output.masking import current
 from connectagent.records.sent import difference, rebuilt
+from connectagent.session.edits import shown_options
 from connectagent.session.journal import MASKED, digest_of, marks_in
-from connectagent.session.snapshot import shown_options
 from connectagent.session.state import clone, same
 
 
@@ -72,7 +72,7 @@ def sent_before(line: TraceEntry, request: LLMRequest) -> dict[str, Any]:
 def changed_request(agent: Any, request: LLMRequest) -> dict[str, Any]:
     """What `before_llm` handlers changed for this one call, without the values of headers; {} for nothing."""
     changed: dict[str, Any] = {}
-    tools = agent.tools.schemas()
+    tools = agent.tools.offered[1]
     if request.messages is not agent.current_session["messages"]:
         changed["edited"] = clone(difference(request.messages, agent.current_session["messages"]))
     if request.tools is not tools and request.tools != tools:

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from functools import partial
 from typing import Any
 
-from connectagent.data import Retry, ToolCall, TraceEntry
-from connectagent.errors import ToolRejected, Waiting
+from connectagent import frame
+from connectagent.data import ToolCall, TraceEntry
+from connectagent.errors import Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.beside import Body
-from connectagent.loop.call_entry import ENDED, FAILED, OF_ATTEMPT, as_result, attempt_of
+from connectagent.loop.call_entry import BEGUN, DATA, ENDED
 from connectagent.loop.deciding import Decisions, refused
-from connectagent.loop.described import shown_call
-from connectagent.loop.model_call import MAX_RETRIES
-from connectagent.loop.tool_attempt import ToolAttempt
+from connectagent.loop.divergence import finish
+from connectagent.loop.tool_outcome import ToolOutcome
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import TOOL_ENDED
-from connectagent.session.messages import is_open
-from connectagent.session.raised import named_error
+from connectagent.session.messages import is_open, shown_call
 from connectagent.session.snapshot import By
 from connectagent.session.state import clone
-from connectagent.tools.results import result_content
+from connectagent.tools.results import failure, interruption, result_content
+from connectagent.tools.tool import Tool
 
 
-class ToolRun:
+class ToolRun(ToolOutcome):
     """One tool call: its guards, its body, and the handlers after it.
 
     Args:
@@ -35,21 +34,25 @@ class ToolRun:
 
     Attributes:
         entry: its trace entry.
-        error: the error of the last attempt.
-        decided: whether the call has a result without running the tool.
     """
 
     def __init__(self, turn: Turn, call: ToolCall, place: str, rejection: ToolRejected | None = None) -> None:
         self.turn, self.call, self.place, self.rejection = turn, call, place, rejection
         self.id = f"{turn.id}/{place}".rstrip("/")
-        self.entry = new_entry(turn, call)
-        self.error: Exception | None = None
-        self.decided = False
+        self.entry = {
+            "type": "tool_execution",
+            "tool_name": call.name,
+            "arguments": clone(call.arguments),
+            "call_id": call.id,
+            "timing": 0.0,
+            "iteration": turn.conversation.session["iteration"],
+            "timestamp": time.time(),
+        }
+        self.own = {}
         self.decisions: Decisions | None = None  # None if no handler can decide or change the call
         host = turn.host
         if "before_each_tool" in host.active or not host.others.isdisjoint(("around_tool", "on_error")):
             self.decisions = Decisions(call, place, partial(host.is_last, "before_each_tool"))
-        self._known = self._traced = False  # whether the log, and the trace, have the first attempt
 
     def whole(self) -> TraceEntry:
         """Take the call from `before_each_tool` to `after_each_tool`; its trace entry."""
@@ -80,8 +83,12 @@ class ToolRun:
             result = self.entry["result"]
             self.turn.conversation.answer(self.call, result)
             if "id" not in self.entry:  # else it is in the trace
-                entry = {**new_entry(self.turn, self.call), "status": "skipped", "result": result}
-                self.turn.conversation.trace_quietly(entry)
+                self.skip(result)
+
+    def skip(self, result: Any) -> None:
+        """Trace that the tool was not run."""
+        entry = {key: self.entry[key] for key in BEGUN} | {"timing": 0.0, "status": "skipped", "result": result}
+        self.turn.conversation.trace_quietly(entry)
 
     def stopped(self, error: BaseException) -> None:
         """Answer an interrupted call; note a waiting call in its `Waiting`."""
@@ -134,10 +141,80 @@ class ToolRun:
             self._take(line)
         elif not self.decided:
             try:
-                self.error = ToolAttempt(self, 1, self.entry).make()
+                self.error = self.attempt(1, self.entry)
             except ToolRejected as rejected:
                 self._reject(rejected)
 
+    def attempt(self, number: int, entry: TraceEntry) -> Exception | None:
+        """Run the tool's function inside the handlers around it; the error, if it failed.
+
+        Args:
+            number: of the attempt, from 1.
+            entry: receives the result.
+
+        Raises:
+            ToolRejected: the call is refused.
+            Waiting: it waits for a person.
+        """
+        turn, call, id = self.turn, self.call, f"{self.id}/tool{number}"
+        if self.decisions is not None:
+            self.decisions.decide_again(turn, number, entry, self.entry)
+        tool, since = turn.agent.tools.get(call.name), turn.boundary.blames
+        try:
+            if tool is None:
+                raise turn.agent.tools.missing(call.name)
+            if call.error:
+                raise ToolArgumentsError(f"the arguments could not be read: {call.error}; send one JSON object")
+            if turn.past is not None and self._is_answered(id, entry, tool, turn.past):
+                return None
+            turn.began(id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
+            with turn.inside(id, call):
+                if "around_tool" in turn.host.active:
+                    run = partial(self._run, tool, number, entry)
+                    value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)
+                else:
+                    value = self._run(tool, number, entry)
+            if turn.past is not None:
+                finish(turn, id)
+            entry.update(status="success", result=result_content(value))
+        except BaseException as error:
+            return self._ended_with(error, id, entry, tool, since)
+        finally:
+            if self.own:
+                self._show_own(entry)
+        return None
+
+    def _run(self, tool: Tool | None, number: int, entry: TraceEntry) -> Any:
+        """Run the tool's function; `own` receives its result, if handlers may replace that."""
+        turn = self.turn
+        if turn.ended is not None:
+            raise TurnEnded
+        handled = "around_tool" in turn.host.others
+        if handled:  # they may have changed the call, which is then decided again
+            if self.decisions is not None:
+                self.decisions.decide_again(turn, number, entry, self.entry)
+            tool = turn.agent.tools.get(self.call.name)
+        if tool is None:
+            raise turn.agent.tools.missing(self.call.name)
+        arguments = tool.bind(self.call.arguments, agent=turn.agent)
+        entry["started"], started, request = time.time(), time.perf_counter(), turn.request
+        try:
+            value = turn.boundary.run_tool(tool, arguments)
+            if type(value) in DATA:
+                entry["result_type"] = type(value).__name__
+            if handled:
+                self.own.update(status="success", result=result_content(value))
+            return value
+        except BaseException as error:
+            if handled and not isinstance(error, (ToolRejected, Pause, Waiting)):
+                self.own.update(failure(error) if isinstance(error, Exception) else interruption(error))
+            raise
+        finally:
+            took, here = (time.perf_counter() - started) * 1000, frame.current()
+            waited_s = 0.0 if here is None or here.body is None else here.body.waited_s  # for the turn's own thread
+            entry["timing"], entry["duration_ms"] = round(took - waited_s * 1000, 3), round(took, 3)
+            if turn.ended is not None or turn.request is not request:
+                self._note_wishes(entry, request)
     def body_kept(self, body: Body | None = None) -> None:
         """Run the tool in a parallel round: its result is written at once.
 
@@ -154,37 +231,13 @@ class ToolRun:
             line = {"type": TOOL_ENDED, "id": f"{self.id}/tool1", "entry": clone(self.entry)}
             self.turn.log.append({**line, "changes": changes} if changes else line)
 
-    def _take(self, line: TraceEntry) -> None:
-        """Take the result of the first attempt from the log."""
-        self._known, self._traced = True, line["type"] == "tool_execution"
-        self.entry = line if self._traced else {**self.entry, **line["entry"]}
-        if not self._traced or self.entry.get("unsettled"):
-            self.turn.opens(f"{self.id}/tool1")
-        if not self._traced:
-            self.turn.bring_home(line.get("changes", ()), f"{self.id}/tool1")
-        self.error = self._raised(f"{self.id}/tool1", self.entry)
-        self._end_again(self.entry)
-
-    def _end_again(self, entry: TraceEntry) -> None:
-        if "ended" in entry:
-            self.turn.end_as(entry["ended"])
-        if "handoff" in entry:
-            self.turn.agent.request_again(self.turn, entry["handoff"])
-
-    def _raised(self, id: str, entry: TraceEntry) -> Exception | None:
-        if entry.get("status") not in FAILED or not entry.get("error_type"):
-            return None
-        error = named_error(str(entry["error_type"]), str(entry.get("error") or ""))
-        self.turn.failed(id, error)
-        return error if isinstance(error, Exception) else None
-
     # -- after ---------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Place the result; let handlers recover from an error, and see or replace the result."""
         turn, conversation = self.turn, self.turn.conversation
         if turn.stopped and self._waits_for_resume:
-            conversation.place(self.call, self.entry)
+            conversation.answer(self.call, self.entry["result"], self.entry)
             return
         if self._traced:
             if is_open(conversation.session["messages"], self.call.id):
@@ -192,7 +245,7 @@ class ToolRun:
             turn.between.behind(f"{self.id}/tool1")
         else:
             self.entry["id"] = f"{self.id}/tool1"
-            conversation.place(self.call, self.entry)
+            conversation.answer(self.call, self.entry["result"], self.entry)
         if self.error is not None:
             self._recover()
         given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}
@@ -205,71 +258,3 @@ class ToolRun:
         result = result_content(value)
         self.turn.conversation.amend(self.call, self.entry, result=result)
         return result
-
-    def _recover(self) -> None:
-        """Let `on_error` handlers supply a result, or retry a failed call."""
-        turn = self.turn
-        for number in range(1, MAX_RETRIES + 1):
-            if self.error is None or self.decided:  # the log has an error, and guards refuse the call now
-                return
-            given: dict[str, Any] = {"tool_call": self.call, "request": None, "attempt": number}
-            answer = turn.decide("on_error", self.place, as_result, suffix=number, error=self.error, **given)
-            if answer is None or (isinstance(answer.value, Retry) and not self._may_retry()):
-                return
-            if isinstance(answer.value, Retry):
-                self._again(number + 1, answer.value.after_s, answer.by)
-            else:
-                changed = {"status": "recovered", "result": answer.value, "by": answer.by}
-                self.error = None
-                self._take_attempt(changed, answer.by, f"{self.id}/recovered{number}")
-
-    def _may_retry(self) -> bool:
-        """Whether the call may run again; not while the last attempt may still take effect, unless it is idempotent."""
-        again = not self.entry.get("left_behind") or self.turn.agent.tools.get(self.call.name).idempotent
-        return again and self.turn.ended is None
-
-    def _again(self, number: int, after_s: float, by: By) -> None:
-        turn, id = self.turn, f"{self.id}/tool{number}"
-        line = turn.closing(id)
-        if line is not None:
-            turn.conversation.amend(self.call, self.entry, **line["value"])
-            turn.between.behind(id)
-            self.error = self._raised(id, line["value"])
-            self._end_again(line["value"])
-            return
-        if not turn.has_begun(id):
-            turn.agent.runtime.sleep(after_s)
-        changed: TraceEntry = {"attempt": number, "started": time.time()}
-        try:
-            self.error = ToolAttempt(self, number, changed).make()
-        except ToolRejected as rejected:
-            changed.update(refused(turn, rejected))
-            self.error = None
-        except BaseException:
-            if "status" in changed:
-                with contextlib.suppress(Exception):
-                    self._take_attempt(changed, by, id)
-            raise
-        self._take_attempt(changed, by, id)
-
-    def _take_attempt(self, changed: TraceEntry, by: By, id: str) -> None:
-        """Write the outcome of a further attempt into the entry of the call, and trace it."""
-        turn = self.turn
-        if "attempt" in changed:
-            before = self.entry.get("attempts") or [attempt_of(self.entry)]
-            changed["attempts"] = [*before, attempt_of(changed)]
-        turn.conversation.amend(self.call, self.entry, **changed)
-        if turn.closing(id) is None:
-            value = {key: changed[key] for key in OF_ATTEMPT if key in changed}
-            change = {"type": "change", "by": by, "of": "tool_execution", "call_id": self.call.id, "value": value}
-            ended = changed.get("status") != "interrupted"  # else a resumed turn looks whether it may run again
-            turn.conversation.trace({**change, "id": id} if ended else change)
-        else:
-            turn.between.behind(id)
-
-
-def new_entry(turn: Turn, call: ToolCall) -> TraceEntry:
-    """The trace entry of an undecided tool call."""
-    described = {"tool_name": call.name, "arguments": clone(call.arguments), "call_id": call.id, "timing": 0.0}
-    iteration = turn.conversation.session["iteration"]
-    return {"type": "tool_execution", **described, "iteration": iteration, "timestamp": time.time()}

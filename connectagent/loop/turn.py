@@ -10,7 +10,6 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import Log, TokenUsage, ToolCall, TraceEntry, Wait
-from connectagent.errors import ToolRejected
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
@@ -82,14 +81,9 @@ class Turn(Operations):
             self.listeners.append(own)
 
     @property
-    def iteration(self) -> int:
-        """The number of the iteration, from 1; 0 before the first."""
-        return int(self.conversation.session["iteration"])
-
-    @property
     def place(self) -> str:
         """The place of the iteration."""
-        return f"{self.id}/{self.iteration}"
+        return f"{self.id}/{self.conversation.session['iteration']}"
 
     @property
     def state(self) -> dict[str, Any]:
@@ -100,7 +94,7 @@ class Turn(Operations):
     @property
     def exhausted(self) -> bool:
         """Whether the turn may take no further iteration."""
-        return self.stopped or self.iteration >= self.limit
+        return self.stopped or self.conversation.session["iteration"] >= self.limit
 
     def callers(self) -> Iterator[Turn]:
         """The turns around this one, the nearest first."""
@@ -204,14 +198,6 @@ class Turn(Operations):
             return
         self.conversation.snapshot.traced.keeping_last(last, run.given, partial(run.run, self))
 
-    def rejects(self, hook: str, place: str = "", **given: Any) -> ToolRejected | None:
-        """Run the handlers of a hook; the rejection, if one of them refuses."""
-        try:
-            self.notify(hook, place, **given)
-        except ToolRejected as rejection:
-            return rejection
-        return None
-
     # -- its beginning and its end -------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -255,7 +241,11 @@ class Turn(Operations):
                 self.reapply(id)
 
     def complete(self, ending: Ending) -> HandlerValue | None:
-        """Let handlers see and replace the result; the `Continue` of one of them, or None."""
+        """Let handlers see and replace the result, and store it in the state under the agent's `output_key`.
+
+        Returns:
+            The `Continue` of a handler, if the turn is to go on and may.
+        """
         session = self.conversation.session
         session.update(result=ending.result, outcome=ending.outcome)
         result, more = self.chain(
@@ -264,7 +254,11 @@ class Turn(Operations):
         if self.boundary.pending:
             self.boundary.announce_pending()
         session["result"] = result
-        return more
+        if more is not None and not self.exhausted:
+            return more
+        if self.agent.output_key is not None and session["outcome"] != "transferred":
+            self.conversation.set_key(self.agent.output_key, result, self.agent.by)
+        return None
 
     def prompt_again(self, more: HandlerValue) -> None:
         """Go on with another message of the user."""
@@ -296,13 +290,6 @@ class Turn(Operations):
         if last is None:
             self.conversation.append({"role": "assistant", "content": ended.result}, by=ended.by)
         return ended
-
-    def keep(self) -> str:
-        """The turn's result; stores it in the state under the agent's `output_key`."""
-        session, key = self.conversation.session, self.agent.output_key
-        if key is not None and session["outcome"] != "transferred":
-            self.conversation.set_key(key, session["result"], self.agent.by)
-        return str(session["result"])
 
     # -- usage and streamed text ---------------------------------------------------------------
 
@@ -370,12 +357,6 @@ class Turn(Operations):
                 elif self.past is not None and change["turn"] in self.past.closed:
                     line = self.past.lines[self.past.closed[change["turn"]]]
                     self.take_closing(line, line, line["type"] == "agent_turn")
-
-    def changed_at(self, place: str) -> None:
-        """Note that something in the conversation was changed at a place, before the line that says so."""
-        self.touched.add(place)
-        if run := self.runs.get(place):
-            run.begin()
 
     def is_consumer(self) -> bool:
         """Whether this is the thread of the consumer of a streamed turn."""

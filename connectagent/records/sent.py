@@ -125,18 +125,18 @@ class Digests:
         return _whole(hashed, self._given[1])
 
 
-def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any, before: dict[str, Any]) -> str:
+def sent_digest(sent: dict[str, Any], messages: list[Message], conversation: Any) -> str:
     """The digest of a request of the running turn; what is as it was in the call before is not looked at again.
 
     Args:
         sent: its `model`, the schemas of its `tools`, its `options`, and the `output` that it asks for.
         messages: its messages.
-        conversation: the conversation; None for a call of a handler or tool.
-        before: of the call before; here the digest keeps what the next one needs.
+        conversation: the conversation, which keeps in its `sent` what the next digest needs; None for a call of a
+            handler or tool.
     """
     if conversation is None:
         return digest(sent["model"], messages, sent["tools"], sent["options"], sent["output"])
-    own = conversation.session["messages"]
+    own, before = conversation.session["messages"], conversation.sent
     mark = partial(_mark_as_recorded, instead=conversation.instead)
     marks = _marks_of(own, conversation.snapshot, mark)
     if messages is own:

@@ -10,24 +10,18 @@ from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, LLMRequest, Message, ToolCall, TraceEntry
 from connectagent.errors import HookResultError
+from connectagent.session.changes import session_problem, take_changes, take_messages
 from connectagent.session.messages import LEFT_OUT, is_open, is_valid, mended, place_of_result, says_nothing, sendable
-from connectagent.session.observers import PROGRAM, around_tool_at, is_by_observer
+from connectagent.session.observers import OWN, PROGRAM, around_tool_at, is_by_observer
 from connectagent.session.prompt import Prompt, last_filled
-from connectagent.session.snapshot import By, Snapshot, fresh_session
-from connectagent.session.state import (
-    clone,
-    copy_of,
-    drop_temporary,
-    lasting,
-    merge_change,
-    mergeable,
-    same,
-    state_delta,
-)
-from connectagent.session.surroundings import Surroundings, threads
-from connectagent.session.trace import OWN, PendingEntries
+from connectagent.session.repeats import Repeats
+from connectagent.session.snapshot import By, Snapshot, clone, copy_of, same
+from connectagent.session.state import drop_temporary, lasting, merge_change, mergeable, state_delta
+from connectagent.session.surroundings import PendingEntries, Surroundings, threads
 
-_REPEATED = {"user_input", "assistant", "message", "message_edited", "mended", "state_delta", "session_delta"}
+# What a new session has besides its messages, its trace and its state.
+_AT_FIRST = {"turn": 0, "iteration": 0, "user_prompt": "", "pending_tool": None, "pending_tools": None}
+_AT_FIRST |= {"result": None, "outcome": None}
 
 
 class Conversation:
@@ -41,6 +35,9 @@ class Conversation:
         state: the initial state of a session without one; None: the prompt's placeholders may stay open.
         labels: keys that each entry of the trace carries.
 
+    Raises:
+        HookResultError: the given session cannot be used.
+
     Attributes:
         changed: whether messages were changed, or a handler failed, since the model answered.
         announced: how many entries of the trace were announced so far.
@@ -48,9 +45,13 @@ class Conversation:
         sent: what the newest model call was sent, as the loop keeps it.
         instead: by a text of the conversation: the text that a record has in its place.
         dropped: the `temp:` state of the last turn.
+        repeats: what a resumed turn is expected to do again.
         heard: `session["heard"]` before each turn that began by a handoff, by the turn's place.
     """
 
+    changed = False
+    home: Any = None  # the log that has all of its turns
+    repeats: Repeats | None = None
     dropped: dict[str, Any]
     heard: dict[str, dict[str, int]]
     sent: dict[str, Any]
@@ -68,23 +69,24 @@ class Conversation:
         self._around, self._running = around, around.boundary
         self.name, self.labels = name, labels or {}
         self._pending = PendingEntries()
+        messages = [{"role": "system", "content": system_prompt}] if system_prompt else []
         self.session: dict[str, Any] = {} if session is None else session
         begins = "state" not in self.session
-        for key, value in fresh_session(system_prompt).items():
+        for key, value in {"messages": messages, "trace": [], **_AT_FIRST, "state": {}}.items():
             self.session.setdefault(key, value)
+        if session is not None and (problem := session_problem(session)):
+            raise HookResultError(f"current_session cannot be used: {problem}")
         trace = self.session["trace"]
         self.announced, self.begins_behind = 0, len(trace)
         self.prompt = Prompt(system_prompt, state is not None)
-        self.snapshot, self.changed = Snapshot(self.session), False
+        self.snapshot = Snapshot(self.session)
         first = None if session is None else clone(session["messages"])
         self.begun = self.beginning = (system_prompt, first, self.snapshot.copy["state"], self.session["turn"])
         self._filled = last_filled(trace, system_prompt) if trace else system_prompt
         if begins and state:  # after the snapshot, so that it is traced as a change by the program
             self.session["state"].update(copy_of(state))
         self.unmerged: list[dict[str, Any]] = []  # the changes of inner agents whose turns wait
-        self.home: Any = None  # the log that has all of its turns
         self.dropped, self.heard, self.sent, self.instead = {}, {}, {}, {}
-        self._repeats: dict[str, list[TraceEntry]] = {}
 
     def _settle(self) -> None:
         """Trace what others have changed so far, before the loop changes something."""
@@ -101,23 +103,15 @@ class Conversation:
         self.session.update(pending_tool=None, pending_tools=None)
         self.snapshot.sync()
         if not self.snapshot.unchanged():
-            self._take_changes(PROGRAM)
-        for restored in self.snapshot.traced.begin_round():
+            self.announce(*take_changes(self.snapshot, PROGRAM))
+        if restored := self.snapshot.traced.begin_round():
             self.announce(restored)
 
     def take_changes(self, by: By = PROGRAM) -> None:
         """Trace what the program changed during a turn; raises as `take_over` does."""
         self._around.keep_session(self.session)  # it may be changed, not replaced
         if not self.snapshot.unchanged():
-            self._take_changes(by)
-
-    def _take_changes(self, by: By) -> None:
-        try:
-            entries = self.snapshot.changes(by)
-        except HookResultError:
-            self.snapshot.restore()
-            raise
-        self.announce(*entries)
+            self.announce(*take_changes(self.snapshot, by))
 
     def begin_turn(self, prompt: str) -> None:
         """Start the next turn.
@@ -146,7 +140,7 @@ class Conversation:
 
     def end_turn(self) -> None:
         """Clear the pending calls and the `temp:` state of the turn."""
-        self._repeats = {}
+        self.repeats = None
         self.session.update(pending_tool=None, pending_tools=None)
         state, self.dropped = self.session.get("state"), {}
         if state and isinstance(state, dict):
@@ -173,17 +167,19 @@ class Conversation:
     def append(self, message: Message, by: By | None = None) -> None:
         """Add a message at the end; `by` says whose it is, if not the user's or the model's.
 
-        A model's answer has no trace entry besides its `llm_call`, unless messages were changed meanwhile, or a
-        handler failed, after which there may be none: then another entry says where it is.
+        A model's answer has no entry but its `llm_call`, unless messages were changed meanwhile or a handler failed:
+        then another one says where it is. An answer that asks for tools begins a round of the trace.
         """
         self._settle()
-        self.snapshot.insert(message)
-        index = len(self.session["messages"]) - 1
+        index = len(self.session["messages"])
+        self.snapshot.insert(message, index)
         if by is not None:
             entry = {"type": "message", "by": by, "index": index, "message": clone(message)}
             self.trace({**entry, **self.changed_by(by)})
         elif message["role"] == "assistant" and self.changed:
             self.trace({"type": "assistant", "index": index, "message": clone(message)})
+        if by is None and "tool_calls" in message and (restored := self.snapshot.traced.begin_round()):
+            self.announce(restored)
 
     def set_state(self, wanted: dict[str, Any], by: By) -> None:
         """Make the state equal to another agent's."""
@@ -238,28 +234,14 @@ class Conversation:
 
     # -- the trace -----------------------------------------------------------------------------
 
-    def repeat(self, entries: Iterable[TraceEntry], repeated: Callable[[TraceEntry], Any]) -> None:
-        """Expect these entries again from the loop, since its turn is resumed; `repeated` is given each that came."""
-        self._repeated = repeated
-        for entry in entries:
-            self._repeats.setdefault(entry["type"], []).append(entry)
-
-    def _is_repeated(self, entry: TraceEntry) -> bool:
-        waiting = self._repeats.get(entry["type"])
-        if not waiting or "id" in entry or entry["type"] not in _REPEATED or self._around.place() != waiting[0]["at"]:
-            return False
-        self._repeated(waiting.pop(0))
-        return True
-
     def trace(self, entry: TraceEntry) -> None:
         """Add an entry to the trace and announce it."""
-        if self._repeats and self._is_repeated(entry):
+        if self.repeats is not None and self.repeats.has(entry, self._around.place()):
             return
         self._settle()
         if self._running.pending:
             self._running.announce_pending()
-        self._add(entry)
-        self._emit(entry)
+        self._emit([(entry, self._add(entry))])
 
     def trace_quietly(self, entry: TraceEntry) -> None:
         """Trace while an error ends the turn: no handler's error may hide that one."""
@@ -269,15 +251,18 @@ class Conversation:
     def announce(self, *entries: TraceEntry) -> None:
         """Trace changes of handlers or tools; an entry that they added to the trace themselves stays where it is."""
         known = {id(entry) for entry in self.snapshot.traced.newest}
+        added = []
         for entry in entries:
             if id(entry) not in known:
-                self._add(entry)
+                added.append((entry, self._add(entry)))
             else:
                 at, now = self._around.place(), entry.get("timestamp", time.time())
-                self.snapshot.traced.amend(entry, {"timestamp": now, **({"at": at} if at else {}), **self.labels})
-        self._emit(*entries)
+                stamped = {"timestamp": now, **({"at": at} if at else {}), **self.labels}
+                added.append((entry, self.snapshot.traced.amend(entry, stamped)))
+        self._emit(added)
 
-    def _add(self, entry: TraceEntry) -> None:
+    def _add(self, entry: TraceEntry) -> TraceEntry:
+        """Add an entry to the trace; a copy of it that no longer changes."""
         entry.setdefault("timestamp", time.time())
         if "id" not in entry and (place := self._around.place()) is not None:
             entry["at"] = around_tool_at(place) if entry.get("by") and is_by_observer(entry) else place
@@ -287,25 +272,25 @@ class Conversation:
             entry.update(self.changed_by(entry["by"]))
         if entry.get("of") != "llm_call":
             self.changed = self.changed or entry["type"] in BEFORE_ANSWER
-        self.snapshot.traced.append(entry)
+        return self.snapshot.traced.append(entry)
 
-    def _emit(self, *entries: TraceEntry) -> None:
-        """Emit entries in the order of the trace.
+    def _emit(self, added: list[tuple[TraceEntry, TraceEntry]]) -> None:
+        """Emit entries, each with its copy, in the order of the trace.
 
         What a handler changes when it receives one makes further entries. They are emitted after all entries before
         them, but not to the handlers that caused them. Each is emitted, whatever is raised.
         """
-        self.announced += len(entries)
+        self.announced += len(added)
         pending, causes = self._pending, [*(self._pending.causes or ()), *self._running.running]
-        pending.entries = [*pending.entries, *zip(entries, repeat(causes))]
+        pending.entries = [*pending.entries, *zip(added, repeat(causes))]
         if pending.causes is not None:
             return
         errors: list[BaseException] = []
         try:
             while pending.entries:
-                (entry, pending.causes), *pending.entries = pending.entries
+                ((entry, copy), pending.causes), *pending.entries = pending.entries
                 try:
-                    self._around.emit(entry, pending.causes)
+                    self._around.emit(entry, copy, pending.causes)
                 except BaseException as error:
                     errors.append(error)
         finally:
@@ -324,13 +309,11 @@ class Conversation:
         self.session["pending_tool"] = call
         self.snapshot.copy["pending_tool"] = call and clone(call)
 
-    def place(self, call: ToolCall, entry: TraceEntry) -> None:
-        """Put a call's result after its assistant message, and its entry into the trace."""
-        self.answer(call, entry["result"])
-        self.trace(entry)
+    def answer(self, call: ToolCall, content: Any, entry: TraceEntry | None = None) -> None:
+        """Put a result after the assistant message that asked for it, or replace the one that is there.
 
-    def answer(self, call: ToolCall, content: Any) -> None:
-        """Put a result after the assistant message that asked for it, or replace the one that is there."""
+        `entry` is the call's entry, if it is to be traced.
+        """
         self._settle()
         index, there = place_of_result(self.session["messages"], call.id)
         if there is not None:
@@ -338,6 +321,8 @@ class Conversation:
                 self.snapshot.set_content(there, content)
         elif index is not None:
             self.snapshot.insert({"role": "tool", "tool_call_id": call.id, "content": content}, index)
+        if entry is not None:
+            self.trace(entry)
 
     def amend(self, call: ToolCall, entry: TraceEntry, **changed: Any) -> None:
         """Change a traced entry of a call, and its result with it."""
@@ -350,34 +335,37 @@ class Conversation:
         self._settle()
         self.snapshot.traced.amend(entry, changed)
 
-    def begin_round(self, calls: list[dict[str, Any]]) -> None:
-        """Begin a round of calls."""
-        for restored in self.snapshot.traced.begin_round():
-            self.announce(restored)
-        self.session["pending_tools"] = calls
-
     def close_round(self, calls: list[ToolCall], result: str) -> None:
         """Answer the calls of a round that have no result, so that the conversation is valid."""
-        self.session["pending_tools"] = None
+        self.session["pending_tools"], messages = None, self.session["messages"]
+        if is_valid(messages, self.snapshot.valid):  # so each has its result
+            self.snapshot.valid = len(messages)
+            return
         waiting = iter(calls)
         try:
             for call in waiting:
-                if is_open(self.session["messages"], call.id):
+                if is_open(messages, call.id):
                     self.answer(call, result)
                     entry = {"type": "tool_execution", "tool_name": call.name, "arguments": clone(call.arguments)}
                     entry |= {"call_id": call.id, "timing": 0.0, "iteration": self.session["iteration"]}
                     self.trace_quietly({**entry, "status": "skipped", "result": result})
         finally:  # after Ctrl-C in a handler of that entry: answer the others all the same
             for call in waiting:
-                if is_open(self.session["messages"], call.id):
+                if is_open(messages, call.id):
                     self.answer(call, result)
 
     def mend(self, request: LLMRequest | None = None, *, silently: bool = False) -> None:
         """Make the conversation valid for every provider, whatever was done to it."""
-        messages = self.session["messages"]
+        messages, valid = self.session["messages"], self.snapshot.valid
+        says_something = messages and messages[-1]["role"] != "assistant"  # if it is valid: a result has its call
         if request is not None and request.messages is not messages:
             request.messages = sendable(request.messages)
-            return
+        elif (request is None or says_something) and (valid == len(messages) or is_valid(messages, valid)):
+            self.snapshot.valid = len(messages)
+        else:
+            self._mend(messages, request, silently)
+
+    def _mend(self, messages: list[Message], request: LLMRequest | None, silently: bool) -> None:
         changed = request is not None and says_nothing(messages)
         if changed:  # no provider accepts an empty conversation
             self.append({"role": "user", "content": LEFT_OUT}, by=OWN)
@@ -388,7 +376,7 @@ class Conversation:
                 break
             messages[:] = mended(messages)
             changed = True
-            self.snapshot.take()
+            take_messages(self.snapshot)
             self.snapshot.valid = len(messages)
             if announced and not silently:
                 self.trace({"type": "mended", "messages_before": before, "messages": len(messages)})

@@ -21,8 +21,8 @@ from connectagent.session.lines import Messages, Said, UntilResumed
 from connectagent.session.messages import assistant_message, is_valid, mended, place_of_result, user_message
 from connectagent.session.moments import Moment
 from connectagent.session.observers import is_by_observer
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone, merge_change
+from connectagent.session.snapshot import By, clone
+from connectagent.session.state import merge_change
 
 NO_ANSWER = ("error", "interrupted")  # the status of a model call that put nothing into the conversation
 _ASIDE = (*LINES, "shadow")  # entries that are written later than they happened, and change nothing

@@ -1,4 +1,4 @@
-"""Keeping a conversation valid: building messages, and the place of each tool result.
+"""Keeping a conversation valid: what a model answered, the messages that are made of it, and the place of each result.
 
 All providers share one rule: each call in an assistant's `tool_calls` has exactly one `tool` message,
 directly after it and before anything else (otherwise OpenAI and Anthropic answer 400).
@@ -12,9 +12,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Message, ToolCall
+from connectagent.data import Continue, File, Image, LLMRequest, LLMResponse, Message, TokenUsage, ToolCall
+from connectagent.errors import ProviderError
 from connectagent.session.requests import json_problem, tools_problem
-from connectagent.session.state import copy_of
+from connectagent.session.snapshot import clone, copy_of
 
 NOT_RUN = "not run: {reason}"
 LEFT_OUT = "(The conversation so far is not shown.)"
@@ -56,10 +57,22 @@ def text_of(content: Any) -> str:
 
 
 def assistant_message(response: LLMResponse) -> Message:
-    """The message that puts a model's answer into the conversation, text and calls."""
+    """The message that puts a model's answer into the conversation, text and calls.
+
+    The arguments of a call are `{}` if they could not be read, since some servers parse them again.
+    """
     message: Message = {"role": "assistant", "content": response.content}
-    if response.tool_calls:
-        message["tool_calls"] = list(map(_shown, response.tool_calls))
+    calls: list[dict[str, Any]] = []
+    for call in response.tool_calls or ():
+        try:
+            text = _STRICT.encode(call.arguments)
+            if call.raw is not None and call.raw != text and _AS_SENT.encode(json.loads(call.raw)) == text:
+                text = call.raw
+        except (TypeError, ValueError, RecursionError):
+            text = "{}"
+        calls.append({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": text}})
+    if calls:
+        message["tool_calls"] = calls
     elif response.content is None:
         message["content"] = ""
     if response.provider_data:
@@ -67,35 +80,72 @@ def assistant_message(response: LLMResponse) -> Message:
     return message
 
 
-def _shown(call: ToolCall) -> dict[str, Any]:
-    """A call in a message. Its arguments are `{}` if they could not be read, since some servers parse them again."""
+def as_response(value: Any) -> LLMResponse:
+    """The answer of a model or handler, as a response whose calls can be answered.
+
+    Raises:
+        ProviderError: it is neither an LLMResponse nor a str.
+    """
+    if isinstance(value, str):
+        value = LLMResponse(value)
+    if not isinstance(value, LLMResponse):
+        problem = f"the model answered with {type(value).__name__} {value!r:.80}; complete() returns an LLMResponse"
+        raise ProviderError(problem, kind="bad_response", provider="?")
     try:
-        text = _STRICT.encode(call.arguments)
-        if call.raw is not None and _AS_SENT.encode(json.loads(call.raw)) == text:
-            text = call.raw
-    except (TypeError, ValueError, RecursionError):
-        text = "{}"
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": text}}
+        return _tidied(value)
+    except TypeError as found:
+        problem, usage = f"the model's answer cannot be used: {found}", value.usage
+        usage = usage if isinstance(usage, TokenUsage) else TokenUsage()
+        raise ProviderError(problem, kind="bad_response", provider="?", usage=usage) from None
 
 
-def tidy_calls(response: LLMResponse) -> LLMResponse:
+def _tidied(response: LLMResponse) -> LLMResponse:
     """A copy of a response whose calls can be answered: each has an id of its own, a name and a dict.
 
     A copy, because a handler may supply the same response twice, and other handlers edit its calls.
+
+    Raises:
+        TypeError: the response has a form that cannot be used.
     """
+    if not isinstance(response.content, str | None) or not isinstance(response.provider_data, dict | None):
+        raise TypeError("a response's content is a str or None, its provider_data a dict or None")
+    given = [] if response.tool_calls is None else response.tool_calls
     calls: list[ToolCall] = []
     used: set[str] = set()
-    for call in response.tool_calls or ():
+    for call in given if isinstance(given, list) else [None]:
+        if not isinstance(call, ToolCall):
+            raise TypeError(f"a response's tool_calls are a list of ToolCall(id, name, arguments), not {given!r:.80}")
         id, error, arguments = call.id, call.error, call.arguments
         if not isinstance(id, str) or not id or id in used:
-            others = used | {other.id for other in response.tool_calls or () if isinstance(other.id, str)}
-            id = next(made for made in (f"call_{n}" for n in itertools.count(1)) if made not in others)
+            id = _new_id(given, used)
         used.add(id)
         if not isinstance(arguments, dict):
             error = error or f"the arguments must be a JSON object, not {type(arguments).__name__}"
             arguments = {}
         calls.append(ToolCall(id, str(call.name), copy_of(arguments), error, raw=call.raw))
     return dataclasses.replace(response, tool_calls=calls)
+
+
+def _new_id(calls: list[Any], used: set[str]) -> str:
+    """An id that is not used, and that no other call has."""
+    taken = used | {call.id for call in calls if isinstance(call, ToolCall) and isinstance(call.id, str)}
+    return next(id for id in (f"call_{n}" for n in itertools.count(1)) if id not in taken)
+
+
+def shown_call(call: ToolCall) -> dict[str, Any]:
+    """A call in the form of the session and the trace."""
+    shown = {"id": call.id, "name": call.name, "arguments": clone(call.arguments)}
+    if call.error:
+        shown["error"] = call.error
+    if call.raw is not None:
+        shown["raw"] = call.raw
+    return {**shown, "approved": True} if call.approved else shown
+
+
+def describe_answer(response: LLMResponse) -> dict[str, Any]:
+    """A model's answer in the form of a trace entry."""
+    answer = {"content": response.content, "tool_calls": list(map(shown_call, response.tool_calls or ()))}
+    return {**answer, "provider_data": clone(response.provider_data)} if response.provider_data else answer
 
 
 def place_of_result(messages: Sequence[Message], call_id: str) -> tuple[int | None, Message | None]:
@@ -268,13 +318,11 @@ def value_problem(value: Any) -> str | None:
     if isinstance(value, LLMRequest):
         return _request_problem(value)
     if isinstance(value, LLMResponse):
-        if not isinstance(value.content, str | None) or not isinstance(value.provider_data, dict | None):
-            return "a response's content is a str or None, its provider_data a dict or None"
-        calls = [] if value.tool_calls is None else value.tool_calls  # `tidy_calls` puts ids and arguments right
-        good = isinstance(calls, list) and all(isinstance(call, ToolCall) for call in calls)
-        return (
-            None if good else f"a response's tool_calls are a list of ToolCall(id, name, arguments), not {calls!r:.80}"
-        )
+        try:
+            _tidied(value)
+        except TypeError as error:
+            return str(error)
+        return None
     return _calls_problem(value if isinstance(value, list) else [value] if isinstance(value, ToolCall) else [])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from connectagent.data import TraceEntry
 
+OWN: dict[str, Any] = {"plugin": "connectagent"}  # by: what the loop itself changes
 PROGRAM: dict[str, Any] = {"plugin": "(program)", "file": "?", "line": 0}  # by: the code that uses the agent
 OUTSIDE: dict[str, Any] = {"plugin": "(outside)", "file": "?", "line": 0}  # by: outside of any handler and tool
 _NOBODY = (PROGRAM["plugin"], OUTSIDE["plugin"])

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.errors import ConfigError
+from connectagent.session.observers import OWN
 from connectagent.session.state import is_temporary
-from connectagent.session.trace import OWN
 
 _PLACEHOLDER = re.compile(r"(\{+)((?:(?:app|user|temp):)?[^\W\d]\w*)(\??)(\}+)")
 _SUFFIXES = (".md", ".txt", ".prompt")

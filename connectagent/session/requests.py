@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from connectagent.session.state import clone, same
+from connectagent.session.snapshot import clone, same
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _encode = json.JSONEncoder(allow_nan=False, default=repr).encode  # objects become text on the wire

@@ -1,22 +1,14 @@
-"""The state of a session: copies, changes, and the keys that live for one turn."""
+"""The state of a session: how its values are compared, its changes, and the keys that live for one turn."""
 
 from __future__ import annotations
 
-import copy
-from collections import deque
 from typing import Any
 
 from connectagent.errors import ConfigError
-
-ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
-
-
-def same(left: Any, right: Any) -> bool:
-    """Whether two values are equal; False if they cannot be compared, like arrays."""
-    try:
-        return left is right or bool(left == right)
-    except Exception:
-        return False
+from connectagent.session.snapshot import ATOMS as ATOMS
+from connectagent.session.snapshot import clone as clone
+from connectagent.session.snapshot import copy_of as copy_of
+from connectagent.session.snapshot import same as same
 
 
 def alike(left: Any, right: Any) -> bool:
@@ -38,70 +30,6 @@ def alike(left: Any, right: Any) -> bool:
         return False
     plain = next((one for one in (str, int, float, bytes) if isinstance(left, one)), None)
     return same(left, right) if plain is None or kind is plain else bool(plain.__eq__(left, right))
-
-
-def clone(value: Any) -> Any:
-    """A copy of a value with plain dicts and lists; everything else in it is shared."""
-    if isinstance(value, dict):
-        copied = dict(value)
-        for key, item in copied.items():
-            if type(item) not in ATOMS:
-                copied[key] = clone(item)
-        return copied
-    if isinstance(value, list):
-        listed = list(value)
-        for index, item in enumerate(listed):
-            if type(item) not in ATOMS:
-                listed[index] = clone(item)
-        return listed
-    return value
-
-
-def copy_of(value: Any) -> Any:
-    """A copy of a value of the state that later changes of the value do not affect.
-
-    Dicts, lists, tuples, sets, deques, their subclasses, dataclasses and pydantic models are copied, with what
-    they hold. Everything else is shared: replacing it is noticed, a change inside it is not.
-    """
-    kind = type(value)
-    if kind in ATOMS:
-        return value
-    if kind is dict:
-        copied = dict(value)
-        for key, item in copied.items():
-            if type(item) not in ATOMS:
-                copied[key] = copy_of(item)
-        return copied
-    if kind is list:
-        return list(map(copy_of, value))
-    try:
-        copied = _copied(value)
-    except RecursionError:
-        raise
-    except Exception:  # a class that cannot be copied this way
-        return value
-    return copied if type(copied) is kind and same(copied, value) else value
-
-
-def _copied(value: Any) -> Any:
-    """A copy of a container other than a plain dict or list; the value itself if it is no container."""
-    kind = type(value)
-    if isinstance(value, tuple):
-        return tuple.__new__(kind, map(copy_of, value))
-    if isinstance(value, set | bytearray):
-        return copy.copy(value)
-    if isinstance(value, dict | list | deque):
-        copied = copy.copy(value)
-        for key, item in list(copied.items() if isinstance(copied, dict) else enumerate(copied)):
-            copied[key] = copy_of(item)
-        return copied
-    fields = getattr(kind, "__dataclass_fields__", None) or getattr(kind, "__pydantic_fields__", None)
-    if not fields or hasattr(kind, "__del__"):  # its __del__ may close what a copy shares
-        return value
-    copied = copy.copy(value)
-    for name in fields:
-        object.__setattr__(copied, name, copy_of(getattr(value, name)))
-    return copied
 
 
 def initial_state(state: Any) -> dict[str, Any] | None:

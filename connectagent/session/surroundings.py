@@ -1,10 +1,10 @@
-"""What a conversation needs from the agent around it."""
+"""What a conversation needs from the agent around it, and what it has still to tell it."""
 
 from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from connectagent.data import TraceEntry
@@ -38,8 +38,20 @@ class Surroundings(Protocol):
     def place(self) -> str | None:
         """The current place in the turn; None outside of turns."""
 
-    def emit(self, entry: TraceEntry, causes: list[By | None]) -> None:
-        """Pass an entry to the log and to all handlers but those that caused it."""
+    def emit(self, entry: TraceEntry, copy: TraceEntry, causes: list[By | None]) -> None:
+        """Pass a copy of an entry to the log, and the entry to all handlers but those that caused it."""
 
     def keep_session(self, session: dict[str, Any]) -> None:
         """Put `current_session` back if it was replaced."""
+
+
+class PendingEntries(threading.local):
+    """The entries of the trace that were not emitted yet; each thread emits its own.
+
+    Attributes:
+        causes: the handlers and tools that caused the entry that is being emitted; None: none is being emitted.
+        entries: what comes after it, each with its copy and its causes.
+    """
+
+    causes: list[Any] | None = None
+    entries: Sequence[tuple[tuple[TraceEntry, TraceEntry], list[Any]]] = ()

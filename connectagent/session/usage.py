@@ -35,10 +35,12 @@ class Spent:
         self.calls += 1
         self.priced = self.priced and usage is not None and usage.cost is not None
         if usage is not None:
-            self._known = True
-            for name in ("input_tokens", "output_tokens", "cached_tokens", "cache_write_tokens"):
-                setattr(self.usage, name, getattr(self.usage, name) + (getattr(usage, name) or 0))
-            self.usage.cost = (self.usage.cost or 0.0) + (usage.cost or 0.0)
+            self._known, own = True, self.usage
+            own.input_tokens += usage.input_tokens or 0
+            own.output_tokens += usage.output_tokens or 0
+            own.cached_tokens += usage.cached_tokens or 0
+            own.cache_write_tokens += usage.cache_write_tokens or 0
+            own.cost = (own.cost or 0.0) + (usage.cost or 0.0)
 
     def include(self, other: Spent) -> None:
         """Add the sum of other attempts."""

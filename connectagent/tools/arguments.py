@@ -7,13 +7,25 @@ import json
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
 from connectagent.tools.schema import target
 
-Check = Callable[[str, dict[str, Any]], dict[str, Any]]
-"""Takes a tool's name and the model's arguments; returns the keyword arguments or raises `ToolArgumentsError`."""
+
+class Check(Protocol):
+    """Makes the keyword arguments of a tool from the arguments that a model sends."""
+
+    @property
+    def validate(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        """Returns the keyword arguments; raises anything where they do not fit."""
+
+    def amended(self, name: str, arguments: dict[str, Any], error: Exception) -> dict[str, Any]:
+        """The keyword arguments of a tool where `validate` raised an error.
+
+        Raises:
+            ToolArgumentsError: they cannot be made to fit.
+        """
 
 
 def signature_check(
@@ -114,17 +126,28 @@ class SignatureCheck:
     schema: dict[str, Any]
     validate: Callable[[dict[str, Any]], dict[str, Any]]
 
-    def __call__(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        try:
-            return self.validate(arguments)
-        except Exception as error:  # validators of users' models may raise anything
-            unquoted = _unquoted(arguments, error)
-            if unquoted is not None:
-                try:
-                    return self.validate(unquoted)
-                except Exception:
-                    unquoted = None  # what was sent is reported, not what was made of it
-            raise misfit(name, self.schema, _problems(error, arguments, self.schema)) from error
+    def amended(self, name: str, arguments: dict[str, Any], error: Exception) -> dict[str, Any]:
+        """The keyword arguments, if those fit that came as JSON inside a string."""
+        unquoted = _unquoted(arguments, error)
+        if unquoted is not None:
+            try:
+                return self.validate(unquoted)
+            except Exception:
+                unquoted = None  # what was sent is reported, not what was made of it
+        raise misfit(name, self.schema, _problems(error, arguments, self.schema)) from error
+
+
+class NotedCheck:
+    """A check that passes the arguments as they were given to `note` first."""
+
+    def __init__(self, check: Check, note: Callable[[dict[str, Any]], None]) -> None:
+        self._check, self._note = check, note
+        self.amended = check.amended
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """What the other check makes of them."""
+        self._note(arguments)
+        return self._check.validate(arguments)
 
 
 def _unquoted(arguments: dict[str, Any], error: Exception) -> dict[str, Any] | None:
@@ -253,11 +276,15 @@ class GivenCheck:
 
     schema: dict[str, Any]
 
-    def __call__(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        problems = list(self._problems(arguments))
-        if problems:
-            raise misfit(name, self.schema, problems)
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A copy of the arguments; raises `ValueError` if they do not fit."""
+        if any(self._problems(arguments)):
+            raise ValueError("they do not fit")
         return dict(arguments)
+
+    def amended(self, name: str, arguments: dict[str, Any], error: Exception) -> dict[str, Any]:
+        """Refuse them."""
+        raise misfit(name, self.schema, list(self._problems(arguments))) from None
 
     def _problems(self, arguments: dict[str, Any]) -> Iterator[str]:
         properties = self.schema["properties"]

@@ -106,6 +106,10 @@ class ToolRegistry:
         source: anything that `collect_tools` takes.
         agent_tool: makes the tool that calls an agent.
         resources: gives the names of the agent's resources.
+
+    Attributes:
+        offered: the names of the tools and their schemas, as a model is offered them. Both lists stay the same objects
+            until tools change.
     """
 
     def __init__(
@@ -117,7 +121,7 @@ class ToolRegistry:
     ) -> None:
         self._resources = resources
         self._tools: dict[str, Tool] = {}
-        self._schemas: list[dict[str, Any]] = []
+        self.offered: tuple[list[str], list[dict[str, Any]]] = [], []
         self._agent_tool = agent_tool
         self.add(source)
 
@@ -169,7 +173,7 @@ class ToolRegistry:
         new = collect_tools(source, agent_tool=self._agent_tool, resources=self._resources())
         _put(dict(self._tools), iter(new))
         self._tools.update((one.name, one) for one in new)
-        self._schemas = [one.schema for one in self._tools.values()]
+        self.offered = list(self._tools), [one.schema for one in self._tools.values()]
         return new
 
     def remove(self, name: str) -> Tool:
@@ -181,12 +185,12 @@ class ToolRegistry:
         if name not in self._tools:
             raise self.missing(name)
         removed = self._tools.pop(name)
-        self._schemas = [one.schema for one in self._tools.values()]
+        self.offered = list(self._tools), [one.schema for one in self._tools.values()]
         return removed
 
     def schemas(self) -> list[dict[str, Any]]:
         """The schemas for the model: the same list until tools change, as providers remember what they made of it."""
-        return self._schemas
+        return self.offered[1]
 
     def closest(self, name: str) -> str | None:
         """The name that was probably meant, or None."""
@@ -203,6 +207,3 @@ class ToolRegistry:
 
 def _plain_name(name: str) -> str:
     return re.sub(r"[\W_]", "", name.rpartition(".")[2]).casefold()
-
-
-

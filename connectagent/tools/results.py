@@ -36,6 +36,11 @@ def result_content(value: object, *, limit: int = 100_000) -> str | list[dict[st
         limit: characters of text. Of a longer one, the first two thirds and the last third are left, with a
             note between them.
     """
+    if type(value) is str:
+        return readable(value, limit)
+    if type(value) is bool or type(value) is float or (type(value) is int and value.bit_length() < _LONG_NUMBER):
+        number = json.dumps(value)
+        return number if len(number) <= limit else _cut(number, limit)
     if isinstance(value, Image | File):
         return [_file_part(value)]
     if isinstance(value, list | tuple) and _has_parts(value):
@@ -44,13 +49,8 @@ def result_content(value: object, *, limit: int = 100_000) -> str | list[dict[st
 
 
 def _text(value: object, limit: int) -> str:
-    if type(value) is str:
-        return readable(value, limit)
     if value is None:
         return "None"
-    if type(value) is bool or type(value) is float or (type(value) is int and value.bit_length() < _LONG_NUMBER):
-        number = json.dumps(value)
-        return number if len(number) <= limit else _cut(number, limit)
     # JSON of ten times the limit is made, so that its end can be shown; what is beyond is not even looked at.
     plain = _Plain(limit, budget=10 * limit).of(value)
     return readable(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False), limit)

@@ -49,6 +49,7 @@ class Tool:
         takes_agent: whether the function is given the agent.
         resources: the parameters for which the function is given resources of the agent.
         origin: where its function is defined, as `file:line`.
+        by: names the tool in entries of the trace: `tool`, `file` and `line`.
 
     Raises:
         ToolDefinitionError: a name or schema that providers refuse.
@@ -68,10 +69,13 @@ class Tool:
     takes_agent: bool = field(init=False, repr=False)
     resources: tuple[str, ...] = field(init=False, repr=False, default=())
     origin: str = field(init=False, repr=False)
+    by: dict[str, Any] = field(init=False, repr=False)
     _check: Check = field(init=False, repr=False)
 
     def __post_init__(self, known: Interface | None) -> None:
         self.origin = origin(self.function) if callable(self.function) else "Tool(...)"
+        file, _, line = self.origin.rpartition(":")
+        self.by = {"tool": self.name, "file": file, "line": int(line) if line.isdecimal() else 0}
         check_name(self.name, self.origin)
         if not isinstance(self.description, str | None):
             given = described(self.description)
@@ -140,7 +144,10 @@ class Tool:
         if not isinstance(arguments, dict):
             what = f"they must be a JSON object, not {as_json(arguments)}"
             raise misfit(self.name, self.parameters, [what])
-        values = self._check(self.name, arguments)
+        try:
+            values = self._check.validate(arguments)
+        except Exception as error:  # validators of users' models may raise anything
+            values = self._check.amended(self.name, arguments, error)
         if self.takes_agent:
             values["agent"] = agent
         if self.resources:

@@ -7,7 +7,7 @@ from typing import Any
 from connectagent.data import Message
 from connectagent.records.requests import Sending, Sent
 from connectagent.records.sent import Digests, mark_of
-from connectagent.session.snapshot import shown_options
+from connectagent.session.edits import shown_options
 from connectagent.session.state import clone
 
 

@@ -19,15 +19,16 @@ from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
 from connectagent.loop.ending import Ending
 from connectagent.records.sent import canonical
+from connectagent.session.edits import shown_options
 from connectagent.session.journal import is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.requests import names_of
-from connectagent.session.snapshot import shown_options
 from connectagent.session.state import clone
 from connectagent.testing.replay.answers import model_answer, run_outcome
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
 from connectagent.testing.replay.requests import Requests
 from connectagent.testing.replay.runs import Run
+from connectagent.tools.arguments import NotedCheck
 from connectagent.tools.registry import ToolRegistry, collect_tools
 from connectagent.tools.tool import Tool
 
@@ -288,19 +289,18 @@ class Player:
         """A tool with the same name, schema, check and origin, whose function answers from the record."""
         if isinstance(tool.function, TransferTool):
             return tool
-        made, check = copy.copy(tool), tool._check
+        made = copy.copy(tool)
 
         @functools.wraps(tool.function, assigned=(), updated=())
         def recorded(**arguments: Any) -> Any:
             return self.run(tool.name)
 
-        def checked(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        def note(arguments: dict[str, Any]) -> None:
             self._arguments = clone(arguments)  # what the model and the handlers gave, before defaults
-            return check(name, arguments)
 
         asked = tool.function
         made.function = PlayedAgent(asked.agent, self) if isinstance(asked, AskAgent) else recorded
-        made._check, made.resources = checked, ()  # what does not run makes none
+        made._check, made.resources = NotedCheck(tool._check, note), ()  # what does not run makes none
         return made
 
     def plays(self, agent: Agent, prompt: str) -> bool:

@@ -8,7 +8,7 @@ from connectagent.data import LLMResponse, Message
 from connectagent.errors import OutputError
 from connectagent.loop.output import Asked, Form
 from connectagent.models.json_schema import class_of
-from connectagent.session.trace import OWN
+from connectagent.session.observers import OWN
 from connectagent.testing.replay.recording import RecordedTurn
 
 

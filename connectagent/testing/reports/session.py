@@ -16,7 +16,7 @@ from connectagent.records.read import read_lazily, read_record, refuse_odd
 from connectagent.records.yaml_lines import json_line, scalar
 from connectagent.session.journal import BEGAN
 from connectagent.session.moments import Moment
-from connectagent.session.trace import OWN
+from connectagent.session.observers import OWN
 from connectagent.testing.replay.inside import turns_inside
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording, Watched
 from connectagent.testing.replay.runs import CHANGES
