@@ -26,7 +26,7 @@ ROUNDS = 3
 def serve(sessions: int, url: str) -> None:
     """Serve the agent; the CPU time so far is at /cpu."""
     import uvicorn
-    from connectagent_serve import app_of
+    from connectagent_serve import KEEP_ALIVE_S, app_of
     from starlette.responses import PlainTextResponse
 
     from connectagent import Agent
@@ -34,7 +34,7 @@ def serve(sessions: int, url: str) -> None:
     agent = Agent("a", [lookup], model="gpt-4o-mini", api_key="key", base_url=url, quiet=True)
     app = app_of(agent, concurrency=sessions)
     app.add_route("/cpu", lambda request: PlainTextResponse(str(cpu_s())))
-    config = uvicorn.Config(app, port=0, log_level="error")
+    config = uvicorn.Config(app, port=0, log_level="error", timeout_keep_alive=KEEP_ALIVE_S)
     server = uvicorn.Server(config)
     socket = config.bind_socket()
     print(socket.getsockname()[1], flush=True)

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from record_agents import Rounds, work, worker
 
-from connectagent import Agent, LLMResponse
+from connectagent import Agent, LLMResponse, add_secret
+from connectagent.output.masking import masks as masking
 from connectagent.records.paths import safe_name
 
 
@@ -146,6 +147,26 @@ def test_an_entry_that_cannot_be_read_does_not_break_the_turn(folder: Path) -> N
 
     worker("helper", plugins=[tells], plugin_errors="warn").input("Go.")
     assert "tool_execution entry that cannot be read: " in (folder / ".co/logs/helper.log").read_text()
+
+
+def test_an_agents_name_that_becomes_a_secret_is_masked_from_then_on(folder: Path) -> None:
+    def work(n: int, x: float) -> str:
+        """Work."""
+        add_secret("violet-harbour-42", "badge")
+        return "done"
+
+    try:
+        agent = Agent("violet-harbour-42", [work], llm=Rounds(1), quiet=True)
+        agent.input("Hi")
+        agent.name = "renamed"
+        agent.input("Again")
+    finally:
+        masking._given.clear()
+    lines = (folder / ".co/logs/violet-harbour-42.log").read_text().splitlines()
+    names = [line.split(" ")[1] for line in lines if not line.startswith(" ")]
+    assert [line.split("Z ")[1].startswith("violet-harbour-42 ") for line in lines[:2]] == [True, True]
+    assert lines[2].split("Z ")[1].startswith("[masked: badge] ") and "violet" not in "".join(lines[2:])
+    assert names[-1] == "renamed"
 
 
 def test_no_descriptor_stays_open_between_turns(folder: Path) -> None:

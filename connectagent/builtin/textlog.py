@@ -37,6 +37,7 @@ class TextLog:
         self.path = None if path is None else Path(os.path.abspath(os.path.expanduser(path)))
         self._given = path is not None
         self._session: Any = None
+        self._named: tuple[Any, str, str] = (None, "", "")  # the mask, the agent's name, and what is shown of it
         self._failed = False
         self._fd: int | None = None
         self._turning = False
@@ -81,8 +82,7 @@ class TextLog:
             return
         now = time.time()
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
-        who = f"{clean(current().text(agent.name))} {(self._session or {}).get('id', '')[:_ID]}"
-        lines = f"{stamp} {who} {text}".replace("\n", "\n        ") + "\n"
+        lines = f"{stamp} {self._who(agent)} {text}".replace("\n", "\n        ") + "\n"
         with self._lock:
             try:
                 self._write(agent, lines.encode("utf-8", "replace"))
@@ -91,6 +91,13 @@ class TextLog:
                 warn(agent, "text log", error)
             if self._failed or not self._turning:
                 self._close()
+
+    def _who(self, agent: Agent) -> str:
+        """The agent and its session, as each line begins; the name is masked anew where something else is masked."""
+        mask, name = current(), agent.name
+        if self._named[:2] != (mask, name):
+            self._named = mask, name, clean(mask.text(name))
+        return f"{self._named[2]} {(self._session or {}).get('id', '')[:_ID]}"
 
     def _write(self, agent: Agent, data: bytes) -> None:
         if self._fd is None:

@@ -155,7 +155,7 @@ def warn(agent: Any, what: str, error: Exception) -> None:
 
 def is_given_up(agent: Any) -> bool:
     """Whether nothing of the agent's session is written into `.co` any more."""
-    return agent in _warnings_of(agent)
+    return bool(_warned) and agent in _warnings_of(agent)
 
 
 def _warnings_of(agent: Any) -> set[Any]:

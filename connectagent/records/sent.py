@@ -12,6 +12,7 @@ from connectagent.data import Message, TraceEntry
 from connectagent.output.masking import current
 from connectagent.records.yaml_lines import json_line
 from connectagent.session.state import same
+from connectagent.settings.own import blake2b
 
 _ADDRESS, _HALVES = re.compile(r"\b0x[0-9a-f]{6,}\b"), re.compile("[\ud800-\udfff]")
 
@@ -52,8 +53,6 @@ def _key(item: tuple[Any, Any]) -> str:
 
 
 def _new_hash(data: bytes = b"") -> Any:
-    from hashlib import blake2b  # loading OpenSSL takes 3 ms, which not every program needs to spend
-
     return blake2b(data, digest_size=16)
 
 

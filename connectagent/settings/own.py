@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 try:  # `hashlib` loads OpenSSL, which takes 3 ms
-    from _blake2 import blake2b
+    from _blake2 import blake2b as blake2b
 except ImportError:
-    from hashlib import blake2b
+    from hashlib import blake2b as blake2b
 
 _KEY_BYTES = 32
 

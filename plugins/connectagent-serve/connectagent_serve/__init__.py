@@ -11,6 +11,10 @@ from connectagent import ConfigError, register_commands
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+# Clients keep a connection that nobody uses for a shorter time, so that they close it: what closes it here may close it
+# under a request. httpx keeps one for 5 s, which is just what uvicorn does.
+KEEP_ALIVE_S = 75
+
 
 class Serve:
     """Brings the command `connectagent serve`."""
@@ -67,4 +71,4 @@ def serve(script: str, host: str, port: int, token_env: str | None, concurrency:
         raise click.UsageError(str(error)) from None
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"{agent.name} is served at http://{shown}:{port}; Ctrl-C ends it", err=True)
-    uvicorn.run(app, host=host, port=port, log_level="warning")
+    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_keep_alive=KEEP_ALIVE_S)

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -294,6 +295,44 @@ def test_the_page_loads_nothing_else_and_errors_have_no_secrets(co_dir: Path) ->
     assert reply.status_code == 500 and secret not in reply.text and "refused" in reply.text
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def served(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    """`connectagent serve agent.py`, once it answers."""
+    code = f"from connectagent_serve import serve; serve(['agent.py', '--port', '{port}'])"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=environment)
+    for _ in range(200):
+        try:
+            httpx.get(f"http://127.0.0.1:{port}/healthz")
+            return process
+        except httpx.ConnectError:
+            time.sleep(0.05)
+    process.kill()
+    raise AssertionError("it does not answer")
+
+
+def test_a_connection_stays_open_for_longer_than_clients_keep_it(tmp_path: Path) -> None:
+    code = "from connectagent import Agent\nagent = Agent('shop', model='offline')\n"
+    (tmp_path / "agent.py").write_text(code, "utf-8")
+    process = served(tmp_path, port := free_port())
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)  # raises where the other side has closed it
+    try:
+        for wait_s in (0.0, 5.5):  # httpx keeps it for 5 s
+            time.sleep(wait_s)
+            connection.request("GET", "/healthz")
+            assert connection.getresponse().read() and connection.sock is not None
+    finally:
+        connection.close()
+        process.kill()
+        process.wait()
+
+
 def test_after_a_kill_the_same_turn_runs_no_tool_twice(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(
         "import os, time, connectagent\nfrom connectagent import Agent\n"
@@ -305,28 +344,13 @@ def test_after_a_kill_the_same_turn_runs_no_tool_twice(tmp_path: Path) -> None:
         "agent = Agent('shop', tools=[note, wait], llm=ScriptedLLM(*steps), quiet=True)\n",
         "utf-8",
     )
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    code = f"from connectagent_serve import serve; serve(['agent.py', '--port', '{port}'])"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    def start() -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment)
-        for _ in range(200):
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/healthz")
-                return process
-            except httpx.ConnectError:
-                time.sleep(0.05)
-        process.kill()
-        raise AssertionError("it does not answer")
+    port = free_port()
 
     def ask(timeout: float) -> Any:
         body = {"prompt": "Note it", "number": 1}
         return httpx.post(f"http://127.0.0.1:{port}/sessions/s1/turns", json=body, timeout=timeout)
 
-    process = start()
+    process = served(tmp_path, port)
     try:
         with pytest.raises(httpx.TimeoutException):
             ask(1)
@@ -334,7 +358,7 @@ def test_after_a_kill_the_same_turn_runs_no_tool_twice(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
-    process = start()
+    process = served(tmp_path, port)
     try:
         assert ask(20).json()["result"] == "Done."
     finally:
