@@ -57,6 +57,15 @@ class Frame:
         self.turn, self.id, self.by, self.account, self.body, self.call = turn, id, by, account, body, call
         self.place = id if place is None else place
 
+    def inside(self, id: str, call: Any = None) -> Frame:
+        """The frame of an operation of this turn that begins here; `call`: the tool call that it is."""
+        outer = CURRENT.get()
+        if outer is None:
+            return Frame(self.turn, id, None, None, None, call)
+        if outer.turn is not self.turn:
+            return Frame(self.turn, id, None, outer.account, None, call)
+        return Frame(self.turn, id, None, outer.account, outer.body, call or outer.call)
+
     def of_handler(self, by: dict[str, Any], account: Any) -> Frame:
         """The frame of one handler that runs here."""
         id = f"{self.id}/{_of_handler(by.get('plugin'), by.get('handler'))}"

@@ -138,7 +138,7 @@ def _hop(leader: Turn, request: HandoffRequest) -> TraceEntry:
         asked = frame.current()
         return ask_inside(target, given, asked or leader.frame, handoff=Handoff(leader, context))
     leader.hops += 1
-    with leader.inside(f"{leader.place}/hop{leader.hops}"):
+    with leader.frame.inside(f"{leader.place}/hop{leader.hops}"):
         asked = frame.current()
         assert asked is not None
         return ask_inside(target, given, asked, handoff=Handoff(leader, context))
@@ -207,7 +207,7 @@ def _run_body(turn: Turn) -> Ending | None:
     conversation.session["iteration"] += 1
     id = f"{turn.place}/run"
     turn.began(id)
-    with turn.inside(id):
+    with turn.frame.inside(id):
         value = turn.boundary.run_tool(agent.body, {name: given[name] for name in agent.body_parameters})
         if turn.ended is not None:
             return None

@@ -79,7 +79,7 @@ class HookRun:
         turn.runs[id] = self
         ended = turn.ended
         try:
-            with turn.inside(id):
+            with turn.frame.inside(id):
                 self.call(turn.host, turn.agent)
         except ToolRejected as rejection:
             self._close(ended, rejected=str(rejection), by=turn.boundary.owner_of(rejection))

@@ -122,7 +122,7 @@ class Call(Choice):
         turn.began(self.id)
         self._since = turn.boundary.blames
         try:
-            with turn.inside(self.id):
+            with turn.frame.inside(self.id):
                 response = self._ask_around() if "around_llm" in turn.host.active else self._ask()
         except TurnEnded:
             self._not_made()

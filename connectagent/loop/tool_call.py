@@ -168,7 +168,7 @@ class ToolRun(ToolOutcome):
             if turn.past is not None and self._is_answered(id, entry, tool, turn.past):
                 return None
             turn.began(id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
-            with turn.inside(id, call):
+            with turn.frame.inside(id, call):
                 if "around_tool" in turn.host.active:
                     run = partial(self._run, tool, number, entry)
                     value = turn.host.around("around_tool", run, agent=turn.agent, tool_call=call)

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from connectagent import frame
-from connectagent.data import Log, ToolCall, TraceEntry, Wait
+from connectagent.data import Log, TraceEntry, Wait
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
@@ -113,15 +112,6 @@ class Turn(Operations):
     def has_changes(self, id: str) -> bool:
         """Whether handlers of a hook changed anything, as far as this process knows: before a resume they may have."""
         return id in self.touched or self.past is not None
-
-    def inside(self, id: str, call: ToolCall | None = None) -> Frame:
-        """The frame of an operation that begins here; `call`: the tool call that it is."""
-        outer = frame.current()
-        if outer is None:
-            return Frame(self, id, None, None, None, call)
-        if outer.turn is not self:
-            return Frame(self, id, None, outer.account, None, call)
-        return Frame(self, id, None, outer.account, outer.body, call or outer.call)
 
     # -- hooks ---------------------------------------------------------------------------------
 
@@ -323,7 +313,7 @@ class Turn(Operations):
 
     def bring_home(self, changes: Iterable[dict[str, Any]], place: str) -> None:
         """Apply the changes of a parallel body, from its own list or from a line."""
-        with self.inside(place):
+        with self.frame.inside(place):
             for change in changes:
                 if "turn" not in change:
                     self.boundary.change_state(change["by"], change)
