@@ -12,14 +12,17 @@ from connectagent import (
     Agent,
     HookResultError,
     LLMResponse,
+    ToolCall,
     after_each_tool,
     after_llm,
     around_llm,
     before_each_tool,
+    before_llm,
     hooks,
     on_complete,
     on_error,
 )
+from connectagent.errors import ProviderError
 from connectagent.hooks.specs import AROUND, CONTRACTS, HOOKS
 
 
@@ -137,3 +140,47 @@ def test_an_around_handler_that_yields_twice_or_not_at_all_is_named() -> None:
     for handler, told in ((twice, "yields more than once"), (never, "returned before its yield")):
         with pytest.raises(HookResultError, match=f"{re.escape(__file__)}:{line_of(handler)}.*{told}"):
             agent_with(handler).input("Hi")
+
+
+BROKEN: dict[str, Any] = {
+    "content": LLMResponse(3),  # type: ignore[arg-type]
+    "provider_data": LLMResponse("a", provider_data=3),  # type: ignore[arg-type]
+    "no list of calls": LLMResponse(None, (ToolCall("c1", "answer", {}),)),  # type: ignore[arg-type]
+    "no call, behind one without an id": LLMResponse(None, [ToolCall("", "answer", {}), "answer"]),  # type: ignore[list-item]
+}
+
+
+class Says:
+    """A model that answers with one thing."""
+
+    model = "says"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def complete(self, messages: list[Any], tools: list[Any] | None = None) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_response_of_a_form_that_cannot_be_used_is_refused_whoever_made_it(name: str) -> None:
+    @before_llm
+    def stand_in() -> LLMResponse:
+        return BROKEN[name]  # type: ignore[no-any-return]
+
+    with pytest.raises(HookResultError, match=r"stand_in.* cannot be used: a response's "):
+        agent_with(stand_in, script=("Done.",)).input("Hi")
+    with pytest.raises(ProviderError, match="the model's answer cannot be used: a response's ") as caught:
+        Agent("a", llm=Says(BROKEN[name]), log=False, quiet=True).input("Hi")
+    assert caught.value.kind == "bad_response"
+
+
+def test_calls_without_ids_of_their_own_get_some_that_no_other_call_has() -> None:
+    calls = [ToolCall(id, "answer", {}) for id in ("", "call_1", "call_1", "")]
+    agent = agent_with(script=(LLMResponse(None, calls), "Done."))
+    agent.input("Hi")
+    assert agent.current_session is not None
+    messages = agent.current_session["messages"]
+    ids = [call["id"] for message in messages for call in message.get("tool_calls", ())]
+    assert ids == ["call_2", "call_1", "call_3", "call_4"]
+    assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == ids

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, HookResultError, around_llm, before_llm, on_trace
+from connectagent import Agent, HookResultError, after_tools, around_llm, before_llm, on_trace
 from connectagent.models.anthropic_messages import to_wire as to_anthropic
 from connectagent.models.openai_messages import to_wire as to_openai
 from connectagent.models.responses_messages import to_wire as to_responses
@@ -323,3 +323,19 @@ def test_rounds_that_are_known_to_be_valid_are_not_read_again() -> None:
 
     rounds = Counted(message for number in range(100) for message in (asking(str(number)), answering(str(number))))
     assert is_valid(rounds, len(rounds)) and len(read) < 10
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["in the turn", "between turns"])
+def test_what_was_valid_is_looked_at_again_where_as_many_messages_stand_in_its_place(again: bool) -> None:
+    def swap(agent: Any) -> None:
+        messages = agent.current_session["messages"]
+        at = next(n for n, message in enumerate(messages) if message["role"] == "tool")
+        messages[at] = {"role": "user", "content": "No result."}
+
+    agent = agent_of(*([] if again else [after_tools(swap)]), script=(("look", {"n": 1}), "Done.", "Again."))
+    agent.input("Hi")
+    if again:
+        swap(agent)
+        agent.input("And?")
+    assert not any(conversation_problems(request.messages) for request in requests_of(agent))
+    assert {"role": "user", "content": "No result."} in requests_of(agent)[-1].messages
