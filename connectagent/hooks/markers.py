@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType, NoneType
 from typing import Any, Protocol, overload
 
 import pluggy
@@ -156,6 +156,8 @@ def marked_members(thing: object) -> Iterator[Callable[..., Any]]:
         members.update(vars(cls))
     members.update(getattr(thing, "__dict__", {}))
     for name, member in members.items():  # from the class: no property is run
+        if type(member) in (str, NoneType) or (type(member) is FunctionType and not member.__dict__):
+            continue  # nothing has marked it; most members are such, and each agent's plugins are looked through
         _refuse_foreign(getattr(member, "__func__", member), thing)
         if marks_of(getattr(member, "__func__", member)):
             yield getattr(thing, name)
