@@ -21,8 +21,7 @@ from connectagent.loop.remote import Remote
 from connectagent.models.create import connected
 from connectagent.models.names import parse_model
 from connectagent.models.prices import context_window
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone
+from connectagent.session.snapshot import By, clone
 
 DEFAULT_CONTEXT_WINDOW = 128_000  # tokens, where a model's own is not known
 SCOPES = ("agent", "loop", "turn")

@@ -21,8 +21,7 @@ from connectagent.loop.run import take_root_turn
 from connectagent.loop.turn import Turn
 from connectagent.session.conversation import Conversation
 from connectagent.session.prompt import SystemPrompt
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone
+from connectagent.session.snapshot import By, clone
 from connectagent.session.usage import Spent
 from connectagent.tools.awaiting import operating
 

@@ -18,8 +18,7 @@ from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS, PARAMETERS
 from connectagent.session.edits import peek_value
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone, same
+from connectagent.session.snapshot import By, clone, same
 
 
 class HandlerValue(NamedTuple):

@@ -16,7 +16,7 @@ from connectagent.loop.model_call import Call
 from connectagent.loop.output import Form, form_of
 from connectagent.loop.remote import Remote
 from connectagent.models.content import parts_of
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 from connectagent.tools.awaiting import CALLER, operating
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.waits import holding, take

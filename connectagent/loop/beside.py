@@ -18,8 +18,8 @@ from connectagent.data import TraceEntry
 from connectagent.errors import INTERRUPTS, Abandoned
 from connectagent.frame import Frame
 from connectagent.session.readonly import BodySession
-from connectagent.session.snapshot import By
-from connectagent.session.state import copy_of, lasting, merge_change, state_change
+from connectagent.session.snapshot import By, copy_of
+from connectagent.session.state import lasting, merge_change, state_change
 from connectagent.tools.awaiting import CALLER, STOPS, Stops, interrupt, waiting
 from connectagent.tools.waits import hearing, next_of
 

@@ -17,7 +17,7 @@ from connectagent.session.changes import take_messages
 from connectagent.session.journal import BEGAN, Journal, is_inside, only_says_stopped, place_of, turns_in
 from connectagent.session.messages import place_of_result
 from connectagent.session.observers import is_by_observer
-from connectagent.session.state import clone, copy_of
+from connectagent.session.snapshot import clone, copy_of
 
 
 class BetweenSteps:

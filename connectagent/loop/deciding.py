@@ -10,7 +10,8 @@ from connectagent.errors import ToolRejected
 from connectagent.hooks.executor import HandlerValue
 from connectagent.loop.hook_run import call_of, is_call
 from connectagent.loop.stored import input_digest
-from connectagent.session.state import alike, clone
+from connectagent.session.snapshot import clone
+from connectagent.session.state import alike
 from connectagent.tools.results import result_content
 
 MAX_DECISIONS = 5  # for one call: handlers that change it each time must not hang the agent

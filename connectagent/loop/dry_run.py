@@ -16,8 +16,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.boundary import Boundary, check_value, resume
 from connectagent.session.edits import as_data, unless_same
 from connectagent.session.messages import NOT_RUN
-from connectagent.session.snapshot import Snapshot
-from connectagent.session.state import ATOMS, clone, same
+from connectagent.session.snapshot import ATOMS, Snapshot, clone, same
 from connectagent.tools.registry import ToolRegistry
 from connectagent.tools.tool import Tool
 

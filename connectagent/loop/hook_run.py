@@ -24,8 +24,8 @@ from connectagent.loop.stored import (
 )
 from connectagent.session.edits import as_data
 from connectagent.session.journal import CLOSED, HANDLERS, WAIT, Journal
-from connectagent.session.snapshot import By
-from connectagent.session.state import alike, copy_of
+from connectagent.session.snapshot import By, copy_of
+from connectagent.session.state import alike
 
 
 class HookRun:

@@ -19,8 +19,7 @@ from connectagent.records.sent import difference, schema_key, sent_digest
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import CLOSED
 from connectagent.session.messages import as_response, describe_answer
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone
+from connectagent.session.snapshot import By, clone
 from connectagent.session.surroundings import threads
 from connectagent.session.usage import count
 from connectagent.tools.awaiting import CALLER

@@ -14,8 +14,8 @@ from connectagent.session.edits import shown_options
 from connectagent.session.messages import as_response, describe_answer
 from connectagent.session.raised import model_error
 from connectagent.session.requests import names_of
-from connectagent.session.snapshot import By
-from connectagent.session.state import alike, clone
+from connectagent.session.snapshot import By, clone
+from connectagent.session.state import alike
 
 MAX_RETRIES = 10  # of one call: a handler that always returns Retry must not hang the agent
 

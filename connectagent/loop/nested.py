@@ -14,7 +14,8 @@ from connectagent.loop.ending import Given
 from connectagent.loop.run import refuse_waiting, run_turn
 from connectagent.loop.turn import Turn
 from connectagent.session.raised import model_error
-from connectagent.session.state import copy_of, lasting, state_change
+from connectagent.session.snapshot import copy_of
+from connectagent.session.state import lasting, state_change
 
 _STOPPED = ("interrupted", "paused", "error")
 MAX_DEPTH = 10  # how many turns may be nested

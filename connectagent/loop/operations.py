@@ -21,8 +21,7 @@ from connectagent.session.edits import as_data
 from connectagent.session.journal import CLOSED, Journal, is_inside, place_of
 from connectagent.session.observers import is_by_observer
 from connectagent.session.repeats import Repeats
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone, same
+from connectagent.session.snapshot import By, clone, same
 from connectagent.session.usage import Spent, spent_in, time_in
 
 

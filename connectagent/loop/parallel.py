@@ -23,7 +23,8 @@ from connectagent.loop.remote import Stack
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.messages import shown_call
-from connectagent.session.state import copy_of, state_change
+from connectagent.session.snapshot import copy_of
+from connectagent.session.state import state_change
 
 
 def asks_several(turn: Turn, calls: list[ToolCall]) -> bool:

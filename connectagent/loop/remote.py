@@ -15,7 +15,8 @@ from connectagent.frame import Frame
 from connectagent.hooks.executor import HookCall
 from connectagent.loop.beside import GRACE_S, Body, in_frame, run_apart
 from connectagent.session.journal import TOOL_ENDED
-from connectagent.session.state import copy_of, state_change
+from connectagent.session.snapshot import copy_of
+from connectagent.session.state import state_change
 
 ON_ITS_THREAD = frozenset(("decide", "first", "trace_once"))
 

@@ -11,7 +11,7 @@ from connectagent.output.masking import current
 from connectagent.records.sent import difference, rebuilt
 from connectagent.session.edits import shown_options
 from connectagent.session.journal import MASKED, digest_of, marks_in
-from connectagent.session.state import clone, same
+from connectagent.session.snapshot import clone, same
 
 
 def input_digest(value: Any) -> str:

@@ -17,8 +17,7 @@ from connectagent.loop.tool_outcome import ToolOutcome
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.messages import is_open, shown_call
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone
+from connectagent.session.snapshot import By, clone
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
 

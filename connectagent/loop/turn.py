@@ -17,7 +17,7 @@ from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
 from connectagent.session.journal import BEGAN, TURN_ENDED, Journal
 from connectagent.session.messages import text_of, user_message
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 from connectagent.session.usage import Spent
 from connectagent.tools.awaiting import interrupt
 

@@ -19,7 +19,7 @@ from connectagent.records.read import own_entries, read_lazily, require_agent
 from connectagent.session.history import History
 from connectagent.session.journal import WITHHELD, Journal, only_says_stopped, place_of, turns_in
 from connectagent.session.prompt import prompt_changes
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 from connectagent.session.usage import duration_of, spent_in
 
 Kind = TypeVar("Kind", bound=History)

@@ -11,7 +11,7 @@ from typing import Any
 from connectagent.data import Message, TraceEntry
 from connectagent.output.masking import current
 from connectagent.records.yaml_lines import json_line
-from connectagent.session.state import same
+from connectagent.session.snapshot import same
 from connectagent.settings.own import blake2b
 
 _ADDRESS, _HALVES = re.compile(r"\b0x[0-9a-f]{6,}\b"), re.compile("[\ud800-\udfff]")

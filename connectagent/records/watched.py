@@ -17,8 +17,7 @@ from connectagent.records.sent import SentSoFar
 from connectagent.session.history import History
 from connectagent.session.journal import LINES, is_aside
 from connectagent.session.moments import Moment
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone
+from connectagent.session.snapshot import By, clone
 
 
 class Watched(History):

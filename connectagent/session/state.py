@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectagent.errors import ConfigError
-from connectagent.session.snapshot import ATOMS as ATOMS
-from connectagent.session.snapshot import clone as clone
-from connectagent.session.snapshot import copy_of as copy_of
-from connectagent.session.snapshot import same as same
+from connectagent.session.snapshot import ATOMS, copy_of, same
 
 
 def alike(left: Any, right: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 
 from connectagent.data import Message
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 
 
 class Kept:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from connectagent import hooks
 from connectagent.data import LLMRequest, LLMResponse, ToolCall
 from connectagent.hooks.specs import AROUND, EVENTS, OBSERVING, PARAMETERS
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 from connectagent.testing.copies import Kept
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from connectagent.data import LLMResponse, Message, ToolCall, WordByWord
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 
 _numbers = itertools.count(1)
 

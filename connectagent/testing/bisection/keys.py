@@ -8,7 +8,7 @@ from connectagent.data import Message
 from connectagent.records.requests import Sending, Sent
 from connectagent.records.sent import Digests, mark_of
 from connectagent.session.edits import shown_options
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 
 
 class RecordedKeys:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from connectagent.data import Message
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 
 LEFT_OUT = "(left out)"
 _LINES, _WORDS = re.compile(r"[^\n]*\n|[^\n]+"), re.compile(r"\S+\s*|\s+")

@@ -17,8 +17,7 @@ from connectagent.errors import Pause, ToolRejected, cut
 from connectagent.hooks.handler import RESOURCE, Handler
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.session.messages import place_of_result
-from connectagent.session.snapshot import By
-from connectagent.session.state import same
+from connectagent.session.snapshot import By, same
 from connectagent.testing.plugin_tester.effects import Effects, Held
 from connectagent.testing.plugin_tester.faults import CHANGES, Fault
 from connectagent.testing.plugin_tester.paths import OTHERS, RAN, PathError, PathModel

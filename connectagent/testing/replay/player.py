@@ -24,7 +24,7 @@ from connectagent.session.edits import shown_options
 from connectagent.session.journal import is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.requests import names_of
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 from connectagent.testing.replay.answers import model_answer, run_outcome
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
 from connectagent.testing.replay.requests import Requests

@@ -10,7 +10,7 @@ from connectagent.agents.agent import Agent
 from connectagent.agents.resume import resume
 from connectagent.errors import Paused
 from connectagent.records.write import new_log
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 from connectagent.testing.replay.player import Player, RecordEnds, apply_change
 from connectagent.testing.replay.recorded_form import RecordedForm
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Recording

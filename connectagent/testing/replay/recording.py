@@ -17,8 +17,7 @@ from connectagent.session.history import History
 from connectagent.session.journal import DECIDED, LINES, is_aside
 from connectagent.session.moments import Moment
 from connectagent.session.prompt import prompt_changes
-from connectagent.session.snapshot import By
-from connectagent.session.state import clone
+from connectagent.session.snapshot import By, clone
 from connectagent.testing.replay.runs import CHANGES, RESUME, Run, ended_bodies, repeated, runs_of
 
 PROGRAM = "(program)"  # the plugin, in `by`, of the code that uses the agent

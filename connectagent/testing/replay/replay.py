@@ -19,7 +19,7 @@ from connectagent.output.text import describe
 from connectagent.records.sent import canonical
 from connectagent.session.history import History
 from connectagent.session.moments import Moment
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 from connectagent.testing.replay.compare import (
     Divergence,
     changed_calls,

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectagent.data import Message
 from connectagent.session.moments import Moment
-from connectagent.session.state import clone
+from connectagent.session.snapshot import clone
 
 Request = tuple[list[Message], list[dict[str, Any]]]
 
