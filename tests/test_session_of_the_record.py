@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from test_conversation_property import MEAN, TURNS, Fault, Session, Turn, good
 
@@ -84,8 +84,16 @@ def relevant(faults: list[Fault]) -> list[Fault]:
     return [one for one in faults if one.act not in KNOWN and not (around and one.place == "on_trace")]
 
 
+OBSERVED = Turn(  # the hooks that only observed are closed behind the error
+    [(None, [("good", "c1", {"x": 1})])],
+    [Fault("after_user_input", 0, "append_message", 0), Fault("on_trace", 3, "raise_error", 0)],
+    [],
+)
+
+
 @settings(MEAN, max_examples=CASES, derandomize="SESSION_CASES" not in os.environ)
 @given(turns=st.lists(TURNS, min_size=1, max_size=2), others=st.lists(st.booleans(), min_size=2, max_size=2))
+@example(turns=[OBSERVED], others=[False, False])
 def test_the_record_has_the_session_of_the_process(
     turns: list[Turn], others: list[bool], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -120,10 +120,12 @@ class BetweenSteps:
     def before(self, id: str) -> None:
         """Apply what was changed before an operation that is looked up."""
         if self._waiting:
-            past, began = self._past, self._past.began.get(id)
+            past, at = self._past, self._past.began.get(id, self._past.closed.get(id, 0))
             if id in past.parts:  # a hook that waited: what the handlers before the wait changed is looked up too
-                began = next(at for at, line in enumerate(past.lines) if line.get("id") == id)
-            self._up_to((past.closed.get(id, 0) if began is None else began) - 1)
+                at = next(number for number, line in enumerate(past.lines) if line.get("id") == id)
+            elif past.lines[at].keys() == {"type", "id"}:  # a hook that only observed, closed as the turn stopped
+                return
+            self._up_to(at - 1)
 
     def before_bodies(self, ids: list[str]) -> None:
         """Apply what was changed before bodies of parallel calls began, on the thread of the turn."""
