@@ -7,6 +7,7 @@ changed inside a step is a change of that step, as those of its handlers and too
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice, takewhile
 from threading import get_ident
 from typing import Any
@@ -176,13 +177,12 @@ class BetweenSteps:
         """Apply a line whose message is gone in the resumed turn; what undoes it."""
         snapshot, messages = self._conversation.snapshot, self._conversation.session["messages"]
         index: int | None = line.get("index")
-        if line["type"] == "mended":  # as it will be again
-            self._conversation.mend(silently=True)
-            return []
+        if line["type"] == "mended":
+            return self._mend(list(messages), messages)
         if line["type"] == "message_removed" and index is not None and index < len(messages):
             message, before = messages[index], messages[:index]
             snapshot.remove(index)
-            return [lambda: snapshot.insert(message, _behind(before, messages))]
+            return [partial(self._put_back, message, before)]
         if line["type"] == "message":
             message = clone(line["message"])
         else:
@@ -196,6 +196,20 @@ class BetweenSteps:
         if line.get("unsettled"):  # it is the result of the call
             return []
         return [lambda: snapshot.remove_one(message)]
+
+
+    def _mend(self, then: list[Message], messages: list[Message]) -> list[Callable[[], None]]:
+        """Mend the messages, which are those of `then`; what takes the step back, as the loop mends them again."""
+        snapshot = self._conversation.snapshot
+        self._conversation.mend(silently=True)
+        before, now = ({id(message) for message in some} for some in (then, messages))
+        added = (partial(snapshot.remove_one, message) for message in messages if id(message) not in before)
+        gone = ((message, then[:index]) for index, message in enumerate(then) if id(message) not in now)
+        return [*added, *(partial(self._put_back, *one) for one in gone)]
+
+    def _put_back(self, message: Message, before: list[Message]) -> None:
+        """Put a message back behind those that were before it."""
+        self._conversation.snapshot.insert(message, _behind(before, self._conversation.session["messages"]))
 
 
 _MOVES = ("message", "message_removed", "mended")  # the types of lines that change what an index means
