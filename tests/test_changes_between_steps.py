@@ -12,11 +12,22 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, LLMResponse, Pause, Paused, before_each_tool, on_trace, tool
-from connectagent.records.history import read_session
+from connectagent import (
+    Agent,
+    LLMResponse,
+    Pause,
+    Paused,
+    after_each_tool,
+    around_tool,
+    before_each_tool,
+    before_tools,
+    on_trace,
+    tool,
+)
+from connectagent.records.history import history_of, read_session
 from connectagent.records.read import read_record
 from connectagent.session.history import as_session
-from connectagent.testing import call, conversation_problems
+from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 TOLD = ("user_input", "llm_call", "tool_execution", "text", "paused")
 CHANGES: dict[str, Callable[[Any, str], Any]] = {
@@ -207,3 +218,77 @@ def test_what_the_consumer_changes_while_an_inner_agent_works_is_the_programs_an
         assert other.resume(path) == "Done." and other.llm.problems == []  # type: ignore[attr-defined]
         assert sorted(seen(other.session)) == sorted(written(lines[: cut + 1])), cut
         assert other.state["worked"] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("edited", [False, True], ids=["as it was", "edited"])
+@pytest.mark.parametrize("number", [0, 1], ids=["settled", "not settled"])
+def test_a_result_that_a_handler_had_put_there_is_replaced_again_by_the_tools_own(number: int, edited: bool) -> None:
+    fails = [True]
+
+    @before_tools
+    def put(agent: Agent) -> None:
+        call_id = agent.session["messages"][-1]["tool_calls"][number]["id"]
+        agent.session["messages"].append({"role": "tool", "tool_call_id": call_id, "content": "mine"})
+
+    @after_each_tool
+    def fail() -> None:
+        if fails:
+            raise RuntimeError(fails.pop())
+
+    script = [call("work", n=1), call("work", n=2)]
+    options: dict[str, Any] = {"plugins": [put, fail], "parallel_tools": 2, "quiet": True}
+    agent = Agent("a", [work], llm=ScriptedLLM(script, "Done."), **options)
+    with pytest.raises(RuntimeError):
+        for event in agent.stream("Go"):
+            if event["type"] == "error" and edited:
+                agent.session["messages"][2 + number]["content"] += ", edited"
+    agent.resume(agent.record)
+    texts = ["Go", "worked 1", "worked 2", "Done."]
+    texts[1 + number] += ", edited" if edited else ""
+    assert [one["content"] for one in agent.session["messages"] if one["content"]] == texts
+    assert history_of(Path(str(agent.record))).messages == agent.session["messages"]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("early", [True, False], ids=["before the tool", "behind it"])
+def test_what_was_changed_around_a_tool_that_is_in_doubt_stays_as_the_record_has_it(early: bool, parallel: int) -> None:
+    fails = [True]
+
+    @around_tool
+    def change(agent: Agent, tool_call: Any) -> Any:
+        if fails and tool_call.arguments == {"n": 1}:
+            agent.session["messages"].append({"role": "user", "content": "around it"})
+            agent.state["around"] = [*agent.state.get("around", []), "it"]
+        return (yield)
+
+    @around_tool
+    def fail(tool_call: Any) -> Any:
+        if early and fails and tool_call.arguments == {"n": 1}:
+            raise RuntimeError(fails.pop())
+        result = yield
+        if fails and tool_call.arguments == {"n": 1}:
+            raise RuntimeError(fails.pop())
+        return result
+
+    def note(agent: Agent) -> None:
+        """Note."""
+        agent.state["around"] = [*agent.state.get("around", []), "noted"]
+
+    inner = ScriptedLLM(*[call("note"), "Noted."] * 2)
+    child = Agent("child", [note], llm=inner, quiet=True, description="Notes.")
+
+    def pay(n: int) -> str:
+        """Pay."""
+        return str(child.input(f"Note {n}"))
+
+    script = [call("pay", n=1), call("pay", n=2)]
+    options: dict[str, Any] = {"plugins": [change, fail], "parallel_tools": parallel, "quiet": True}
+    agent = Agent("a", [pay, child], llm=ScriptedLLM(script, "Done."), **options)
+    with pytest.raises(RuntimeError):
+        agent.input("Go")
+    agent.resume(agent.record)
+    history = history_of(Path(str(agent.record)))
+    assert history.messages == agent.session["messages"]
+    assert history.state == agent.state
+    assert sorted(agent.state["around"]) == ["it", "noted"] + ["noted"] * (not early)
+    assert "around it" in [message["content"] for message in agent.session["messages"]]

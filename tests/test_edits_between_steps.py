@@ -237,3 +237,24 @@ def test_a_message_put_into_a_conversation_that_was_mended_for_a_call_that_faile
     texts = [message["content"] for message in other.session["messages"]]
     assert texts == ["Go", "root says 1", "worked 1", "right behind it", "before the result", "root says 2"]
     assert history_of(Path(str(agent.record))).messages == other.session["messages"]
+
+
+@pytest.mark.parametrize("process", ["same", "other"])
+def test_messages_that_a_failed_call_left_out_are_left_out_again_where_the_turn_is_resumed(process: str) -> None:
+    case = Case(1)
+    case.plans, case.nested, case.noisy, case.parallel = [[[("work", 1)]], []], False, False, 1
+    case.raises, case.fails = False, 2
+    agent = case.agent(fails=True)
+    with pytest.raises(Down):
+        for event in agent.stream("Go"):
+            if event["type"] == "tool_execution":
+                del agent.session["messages"][1]  # the call of a result
+            if event["type"] == "error":
+                agent.session["messages"].insert(1, {"role": "user", "content": "right behind it"})
+    record = agent.record
+    agent = agent if process == "same" else case.agent()
+    agent.resume(record)
+    texts = [message["content"] for message in agent.session["messages"]]
+    assert texts == ["Go", "right behind it", "root says 2"]
+    assert history_of(Path(str(record))).messages == agent.session["messages"]
+    assert finished(case, unfinished(record, "root_1.yaml")[0]).session["messages"] == agent.session["messages"]

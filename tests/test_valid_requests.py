@@ -6,6 +6,7 @@ import base64
 import json
 import math
 from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -339,3 +340,23 @@ def test_what_was_valid_is_looked_at_again_where_as_many_messages_stand_in_its_p
         agent.input("And?")
     assert not any(conversation_problems(request.messages) for request in requests_of(agent))
     assert {"role": "user", "content": "No result."} in requests_of(agent)[-1].messages
+
+
+@pytest.mark.parametrize("resumed", [False, True], ids=["at once", "resumed"])
+def test_what_was_valid_is_looked_at_again_where_the_last_result_is_gone(resumed: bool, co_dir: Path) -> None:
+    @before_llm
+    def cut(agent: Any) -> None:
+        if agent.session["messages"][-1]["role"] == "tool":
+            agent.session["messages"].pop()
+
+    calls = [("look", {"n": 1}), ("look", {"n": 2})]
+    llm = ScriptedLLM(calls, RuntimeError("down") if resumed else "Done.", "Done.")
+    agent = Agent("a", [look], llm=llm, plugins=[cut], quiet=True)
+    if resumed:
+        with pytest.raises(RuntimeError):
+            agent.input("Hi")
+        agent.resume(agent.record)
+    else:
+        agent.input("Hi")
+    requests = requests_of(agent)
+    assert len(requests) == 2 + resumed and not any(conversation_problems(request.messages) for request in requests)

@@ -7,6 +7,7 @@ changed inside a step is a change of that step, as those of its handlers and too
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import islice, takewhile
 from threading import get_ident
 from typing import Any
@@ -32,11 +33,15 @@ class BetweenSteps:
         turn: the place of the turn.
         branch: of its agent.
         conversation: of its agent, to which the changes are applied.
+
+    Attributes:
+        placed: the attempts at tools whose results were put into the conversation as the turn stopped, and now again.
     """
 
     def __init__(self, past: Journal, turn: str, branch: str | None, conversation: Any) -> None:
         self._past, self._branch, self._conversation, self._thread = past, branch, conversation, get_ident()
         self._turn = turn
+        self.placed: set[str] = set()
         # Each with the number of the line behind which it belongs, and whether it stays.
         self._waiting: list[tuple[int, TraceEntry, bool]] = []
         self._find(turn)
@@ -176,26 +181,48 @@ class BetweenSteps:
         """Apply a line whose message is gone in the resumed turn; what undoes it."""
         snapshot, messages = self._conversation.snapshot, self._conversation.session["messages"]
         index: int | None = line.get("index")
-        if line["type"] == "mended":  # as it will be again
-            self._conversation.mend(silently=True)
-            return []
+        if line["type"] == "mended":
+            return self._mend(list(messages), messages)
         if line["type"] == "message_removed" and index is not None and index < len(messages):
-            message, before = messages[index], messages[:index]
+            message = messages[index]
             snapshot.remove(index)
-            return [lambda: snapshot.insert(message, _behind(before, messages))]
-        if line["type"] == "message":
-            message = clone(line["message"])
-        else:
-            id = str(line.get("call_id"))
-            index, there = place_of_result(messages, id)
-            message = {"role": "tool", "tool_call_id": id, "content": line.get("result") or ""}
-            index = index if there is None else None
+            return [partial(self._put_back, message, messages[:index])]
+        if line["type"] != "message":
+            return self._place_result(line, snapshot, messages)
         if index is None:
             return []
+        message = clone(line["message"])
         snapshot.insert(message, index)
-        if line.get("unsettled"):  # it is the result of the call
+        return [partial(snapshot.remove_one, message)]
+
+    def _place_result(self, line: TraceEntry, snapshot: Any, messages: list[Message]) -> list[Callable[[], None]]:
+        """Put what a call was answered with, as the turn stopped, into the conversation; what undoes it."""
+        id, content, stays = str(line.get("call_id")), line.get("result") or "", line.get("unsettled")
+        index, there = place_of_result(messages, id)
+        if index is None:
             return []
-        return [lambda: snapshot.remove_one(message)]
+        if stays:  # it is the result of the call
+            self.placed.add(line["id"])
+        if there is None:
+            message: Message = {"role": "tool", "tool_call_id": id, "content": content}
+            snapshot.insert(message, index)
+            return [] if stays else [partial(snapshot.remove_one, message)]
+        if stays:
+            snapshot.set_content(there, content)
+        return []
+
+    def _mend(self, then: list[Message], messages: list[Message]) -> list[Callable[[], None]]:
+        """Mend the messages, which are those of `then`; what takes the step back, as the loop mends them again."""
+        snapshot = self._conversation.snapshot
+        self._conversation.mend(silently=True)
+        before, now = ({id(message) for message in some} for some in (then, messages))
+        added = (partial(snapshot.remove_one, message) for message in messages if id(message) not in before)
+        gone = ((message, then[:index]) for index, message in enumerate(then) if id(message) not in now)
+        return [*added, *(partial(self._put_back, *one) for one in gone)]
+
+    def _put_back(self, message: Message, before: list[Message]) -> None:
+        """Put a message back behind those that were before it."""
+        self._conversation.snapshot.insert(message, _behind(before, self._conversation.session["messages"]))
 
 
 _MOVES = ("message", "message_removed", "mended")  # the types of lines that change what an index means

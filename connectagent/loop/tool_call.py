@@ -16,7 +16,7 @@ from connectagent.loop.divergence import finish
 from connectagent.loop.tool_outcome import ToolOutcome
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import TOOL_ENDED
-from connectagent.session.messages import is_open, shown_call
+from connectagent.session.messages import shown_call
 from connectagent.session.snapshot import By, clone
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
@@ -239,7 +239,7 @@ class ToolRun(ToolOutcome):
             conversation.answer(self.call, self.entry["result"], self.entry)
             return
         if self._traced:
-            if is_open(conversation.session["messages"], self.call.id):
+            if f"{self.id}/tool1" not in turn.between.placed:
                 conversation.answer(self.call, self.entry["result"])
             turn.between.behind(f"{self.id}/tool1")
         else:

@@ -129,7 +129,7 @@ def take_messages(snapshot: Snapshot, by: By | None = None) -> list[TraceEntry]:
     copies = snapshot.copy["messages"]
     changed, come, entries = _message_changes(by, copies, snapshot.originals, snapshot.messages)
     if changed.start < changed.stop or come:
-        snapshot.valid = min(snapshot.valid, changed.start)
+        snapshot.valid = min(snapshot.valid, max(changed.start - 1, 0))  # not all of them, if the last ones are gone
         snapshot.replaced(changed.start, changed.stop, len(come))
     copies[changed] = come
     snapshot.originals = list(snapshot.messages)

@@ -159,7 +159,7 @@ class Snapshot:
         """Take a message out of the conversation."""
         del self.messages[index], self.originals[index], self.copy["messages"][index]
         self.replaced(index, index + 1, 0)
-        self.valid = min(self.valid, index)
+        self.valid = min(self.valid, max(index - 1, 0))  # not all of them: the last may have been a result
 
     def remove_one(self, message: Message) -> None:
         """Take a message out of the conversation, if it is there."""
