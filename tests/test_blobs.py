@@ -72,6 +72,22 @@ def test_a_long_text_is_kept_once_and_can_be_read_back(folder: Path) -> None:
     assert load_blob(turn["input"], blobs) == LONG
 
 
+@pytest.mark.parametrize("same", [True, False], ids=["same process", "another"])
+def test_a_resumed_agent_has_long_texts_of_earlier_turns(same: bool) -> None:
+    llm = ScriptedLLM(LONG, RuntimeError("down"), "Done.")
+    first = Agent("reader", [], llm=llm, quiet=True, state={"text": LONG})
+    assert first.input("Read it.") == LONG
+    with pytest.raises(RuntimeError):
+        first.input("And now?")
+    agent = first
+    if not same:
+        first.close()
+        agent = Agent("reader", [], llm=ScriptedLLM("Done."), quiet=True)
+    assert agent.resume(first.record) == "Done."
+    assert [message["content"] for message in agent.session["messages"]] == ["Read it.", LONG, "And now?", "Done."]
+    assert agent.state["text"] == LONG
+
+
 def test_texts_up_to_the_limit_stay_in_the_record() -> None:
     assert not is_long("x" * LARGEST)
     assert is_long("x" * (LARGEST + 1))

@@ -144,12 +144,12 @@ def history_begun(record: dict[str, Any], whole: Callable[[Any], Any], kind: Cal
     return kind(prompt or "", messages, state, int(first.get("turn") or 0), prompt_changes(changes))
 
 
-def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any]) -> None:
-    """Apply a turn's entries that still count, and messages that counted until the turn was resumed."""
+def _extend(history: History, part: Part, agent: Any, whole: Callable[[Any], Any], entry: Any = None) -> None:
+    """Apply a turn's entries, each made by `entry` or `whole`, that still count or counted until it was resumed."""
     void = void_entries(part)
     own = [line for line in own_entries(part.lines, agent) if id(line) not in void or line.get("type") in _MESSAGES]
-    entries = [whole(line) for line in own]
-    history.until_resumed.void |= {id(entry) for line, entry in zip(own, entries, strict=True) if id(line) in void}
+    entries = [(entry or whole)(line) for line in own]
+    history.until_resumed.void |= {id(made) for line, made in zip(own, entries, strict=True) if id(line) in void}
     history.extend(entries, closed="status" in part.last or "messages" in part.last)
     settle(history, part, whole)
 
@@ -284,7 +284,7 @@ def read_session(path: Path, at: tuple[int, int] | None = None, *, goes_on: bool
     ended = [part for part in parts if part is not opened]
     history = history_begun(record, whole, History)
     for part in ended:
-        _extend(history, part, record["agent"], clone)
+        _extend(history, part, record["agent"], whole, clone)  # the lines have their texts already
     lines = _lines_of(parts)
     amend(own_entries(_lines_of(ended), record["agent"]))
     own = Recorded(history, own_entries(lines, record["agent"]))
