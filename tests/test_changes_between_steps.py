@@ -18,7 +18,6 @@ from connectagent import (
     Pause,
     Paused,
     after_each_tool,
-    around_tool,
     before_each_tool,
     before_tools,
     on_trace,
@@ -247,48 +246,3 @@ def test_a_result_that_a_handler_had_put_there_is_replaced_again_by_the_tools_ow
     texts[1 + number] += ", edited" if edited else ""
     assert [one["content"] for one in agent.session["messages"] if one["content"]] == texts
     assert history_of(Path(str(agent.record))).messages == agent.session["messages"]
-
-
-@pytest.mark.parametrize("parallel", [1, 2])
-@pytest.mark.parametrize("early", [True, False], ids=["before the tool", "behind it"])
-def test_what_was_changed_around_a_tool_that_is_in_doubt_stays_as_the_record_has_it(early: bool, parallel: int) -> None:
-    fails = [True]
-
-    @around_tool
-    def change(agent: Agent, tool_call: Any) -> Any:
-        if fails and tool_call.arguments == {"n": 1}:
-            agent.session["messages"].append({"role": "user", "content": "around it"})
-            agent.state["around"] = [*agent.state.get("around", []), "it"]
-        return (yield)
-
-    @around_tool
-    def fail(tool_call: Any) -> Any:
-        if early and fails and tool_call.arguments == {"n": 1}:
-            raise RuntimeError(fails.pop())
-        result = yield
-        if fails and tool_call.arguments == {"n": 1}:
-            raise RuntimeError(fails.pop())
-        return result
-
-    def note(agent: Agent) -> None:
-        """Note."""
-        agent.state["around"] = [*agent.state.get("around", []), "noted"]
-
-    inner = ScriptedLLM(*[call("note"), "Noted."] * 2)
-    child = Agent("child", [note], llm=inner, quiet=True, description="Notes.")
-
-    def pay(n: int) -> str:
-        """Pay."""
-        return str(child.input(f"Note {n}"))
-
-    script = [call("pay", n=1), call("pay", n=2)]
-    options: dict[str, Any] = {"plugins": [change, fail], "parallel_tools": parallel, "quiet": True}
-    agent = Agent("a", [pay, child], llm=ScriptedLLM(script, "Done."), **options)
-    with pytest.raises(RuntimeError):
-        agent.input("Go")
-    agent.resume(agent.record)
-    history = history_of(Path(str(agent.record)))
-    assert history.messages == agent.session["messages"]
-    assert history.state == agent.state
-    assert sorted(agent.state["around"]) == ["it", "noted"] + ["noted"] * (not early)
-    assert "around it" in [message["content"] for message in agent.session["messages"]]
