@@ -27,7 +27,8 @@ class Runtime:
         asked_model: makes the model for model calls of handlers and tools.
         stand_in: makes what is asked in the place of a model that a handler gives; None: that model itself.
         sleep: sleeps for seconds, before a call is made again.
-        run: runs `action` for the agent's method `what`: `input`, `execute_tool` or `resume`; None: simply runs it.
+        run: runs `action` for the agent's method `what`: `input`, `execute_tool` or `resume`; None: as `start` of
+            `links.py` does.
         replays: whether the agent plays a record.
         on_inner: of a root agent: is called with each agent that takes a turn inside its own, and with its branch.
         takes: whether a new agent takes a handler.

@@ -82,11 +82,6 @@ class Boundary:
         if (found := other._blamed.get(id(error))) is not None and id(error) not in self._blamed:
             self.keep_owner(error, found[1])
 
-    def lend(self, running: list[By | None]) -> list[By | None]:
-        """Replace the list of running code, since another thread runs handlers; the old list."""
-        lent, self.running = self.running, running
-        return lent
-
     def forget_errors(self) -> None:
         """Forget the errors, the running code and the slow calls of a turn that is over."""
         self._blamed.clear()

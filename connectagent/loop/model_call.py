@@ -222,7 +222,7 @@ class Call(Choice):
             more: further keys of the entry.
         """
         conversation, own, calls = self.conversation, self.own, shown.get("tool_calls", [])
-        told = {"model": answer.model, "finish_reason": answer.finish_reason, "provider_data": answer.provider_data}
+        reply = {"model": answer.model, "finish_reason": answer.finish_reason, "provider_data": answer.provider_data}
         entry = self.entry = {
             "type": "llm_call",
             "id": self.id,
@@ -236,7 +236,7 @@ class Call(Choice):
             "tool_calls": calls,
             "status": status,
         }
-        for key, value in (*self.noted.items(), *told.items(), ("retries", answer.retries), *(more or {}).items()):
+        for key, value in (*self.noted.items(), *reply.items(), ("retries", answer.retries), *(more or {}).items()):
             if value:
                 entry[key] = value
         if own is not None:  # the model was asked

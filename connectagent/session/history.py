@@ -58,7 +58,6 @@ class History:
         lines: the messages of the conversation, each with its changes.
         removed: removed messages, each with its changes.
         entries: the applied entries, in order.
-        dropped: the entries after them, if the history was rewound.
         state: `current_session["state"]`.
         session: other keys of the session, set by handlers or tools.
         turn, iteration: where the conversation is.
@@ -78,7 +77,6 @@ class History:
         self.lines: list[Line] = []
         self.removed: list[Line] = []
         self.entries: list[TraceEntry] = []
-        self.dropped: list[TraceEntry] = []
         self.state: dict[str, Any] = dict(state or {})
         self.session: dict[str, Any] = {}
         self.turn, self.iteration = turn, 0
@@ -158,19 +156,11 @@ class History:
                     number -= 1  # these handlers run again
                 history = History(*self._beginning)
                 history.extend(self.entries[:number])
-                history.dropped = self.entries[number:]
                 return history
             places += [place] if place else []
         known = ", ".join(f"{a}.{b}" if b else str(a) for a, b in places)
         wanted = f"{turn}.{iteration}" if iteration else turn
         raise ConfigError(f"the record has no turn or iteration {wanted}; it has {known or 'none'}")
-
-    def prompt_of(self, turn: int) -> Any:
-        """The content of the message with which a turn began; "" if it is not known."""
-        for entry in reversed([*self.entries, *self.dropped]):
-            if entry.get("type") == "user_input" and entry.get("turn") == turn:
-                return entry.get("content", entry.get("prompt"))
-        return ""
 
     def settle(self, messages: Iterable[Message]) -> None:
         """Take a turn's messages as they were written at its end, if the entries gave different ones.
