@@ -18,7 +18,7 @@ from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.snapshot import copy_of
 from connectagent.session.state import state_change
 
-ON_ITS_THREAD = frozenset(("decide", "first", "trace_once"))
+ON_ITS_THREAD = frozenset(("decide", "first", "reapply", "trace_once"))
 
 
 class Remote:

@@ -146,6 +146,7 @@ class ToolOutcome:
     def _cut_off(self, id: str, past: Journal) -> ToolRejected:
         """The rejection of a call that the process did not finish; applies what it had changed."""
         line = past.lines[past.bodies[id]] if id in past.bodies else {}
+        self.turn.reapply(id)
         self.turn.bring_home(line.get("changes", ()), id)
         return self.turn.rejection(LOST if line else IN_DOUBT)
 
