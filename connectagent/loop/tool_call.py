@@ -232,8 +232,12 @@ class ToolRun(ToolOutcome):
 
     # -- after ---------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Place the result; let handlers recover from an error, and see or replace the result."""
+    def settle(self, fires: bool = True) -> None:
+        """Place the result; let handlers recover from an error, and see or replace the result.
+
+        Args:
+            fires: whether `after_each_tool` does; not where its round did not begin.
+        """
         turn, conversation = self.turn, self.turn.conversation
         if turn.stopped and self._waits_for_resume:
             conversation.answer(self.call, self.entry["result"], self.entry)
@@ -247,7 +251,7 @@ class ToolRun(ToolOutcome):
             conversation.answer(self.call, self.entry["result"], self.entry)
         if self.error is not None:
             self._recover()
-        if "after_each_tool" not in turn.host.active:
+        if not fires or "after_each_tool" not in turn.host.active:
             return
         given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}
         result, _ = turn.chain("after_each_tool", self.place, self._take_result, self.entry, **given)
