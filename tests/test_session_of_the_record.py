@@ -105,6 +105,9 @@ CHANGED = Turn(  # a handler changes messages before it runs a tool, and fails
     [Fault("before_llm", 0, act, n) for act, n in (("clear_messages", 1), ("use_agent", 4), ("return_value", 73))],
     [],
 )
+BEGUN_ANEW = Turn(  # handlers around the turn change messages, and it fails before the user's message
+    [], [Fault("around_turn:caught", 0, "append_message", 2), Fault("around_turn:before", 0, "replace_list", 20)], []
+)
 
 
 @settings(MEAN, max_examples=CASES, derandomize="SESSION_CASES" not in os.environ)
@@ -112,6 +115,7 @@ CHANGED = Turn(  # a handler changes messages before it runs a tool, and fails
 @example(turns=[OBSERVED], others=[False, False])
 @example(turns=[USED_AGAIN], others=[True, True])
 @example(turns=[LEFT_OUT], others=[True, True])
+@example(turns=[BEGUN_ANEW], others=[False, False])
 @example(turns=[ASKED], others=[False, False])
 @example(turns=[CHANGED], others=[False, False])
 def test_the_record_has_the_session_of_the_process(

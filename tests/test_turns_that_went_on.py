@@ -22,6 +22,9 @@ from connectagent import (
     TokenUsage,
     ToolCall,
     after_tools,
+    around_llm,
+    around_tool,
+    around_turn,
     before_each_tool,
     on_complete,
     on_error,
@@ -31,7 +34,7 @@ from connectagent import (
 from connectagent.builtin.console import Console
 from connectagent.cli.log.export import markdown
 from connectagent.errors import ProviderError
-from connectagent.records.history import joined_turns
+from connectagent.records.history import history_of, joined_turns
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
 from connectagent.testing import ScriptedLLM, call
@@ -349,3 +352,87 @@ def test_a_turn_that_was_stopped_before_the_users_message_is_begun_anew_and_coun
     turn, totals = turn_of(again.record), summarise(again.record).totals
     assert (turn["turn"], turn["input"], turn["status"], turn["cost"]) == (1, "Go", "answered", 0.75)
     assert totals is not None and (totals.turns, totals.iterations, totals.tools) == (1, 3, 3)
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+@pytest.mark.parametrize("half", ["before", "behind"])
+@pytest.mark.parametrize("hook", [around_llm, around_tool])
+def test_a_turn_that_a_handler_around_a_call_ended_ends_there_when_it_goes_on(
+    hook: Any, half: str, parallel: int
+) -> None:
+    fails, worked = [True], list[int]()
+
+    @hook
+    def stop(agent: Agent) -> Any:
+        if half == "before":
+            agent.end_turn("enough")
+        result = yield
+        if half == "behind":
+            agent.end_turn("enough")
+        return result
+
+    @on_complete
+    def fail() -> None:
+        if fails:
+            raise OSError(fails.pop())
+
+    def work(n: int) -> str:
+        """Work."""
+        worked.append(n)
+        return "worked"
+
+    llm = ScriptedLLM([call("work", n=1), call("work", n=2)], "More.", "More.")
+    agent = Agent("a", [work], llm=llm, quiet=True, plugins=[stop, fail], parallel_tools=parallel)
+    with pytest.raises(OSError):
+        agent.input("Go")
+    messages, done = list(agent.session["messages"]), list(worked)
+    asked = len(llm.requests)
+    assert agent.resume(agent.record) == "enough"
+    assert (agent.session["messages"], worked, len(llm.requests)) == (messages, done, asked)
+    assert history_of(Path(str(agent.record))).messages == messages
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize(("half", "texts"), [("before", ["seen", "Go", "Done."]), ("behind", ["Go", "Done.", "seen"])])
+def test_what_a_handler_around_a_turn_changed_is_where_it_changed_it_however_often_the_turn_goes_on(
+    half: str, texts: list[str], elsewhere: bool
+) -> None:
+    fails = [1, 2]
+
+    @around_turn
+    def fail() -> Any:
+        result = yield
+        if fails:
+            raise OSError(fails.pop())
+        return result
+
+    @around_turn
+    def see(agent: Agent) -> Any:
+        if half == "before":
+            note(agent)
+        result = yield
+        if half == "behind":
+            note(agent)
+        return result
+
+    def note(agent: Agent) -> None:
+        agent.session["messages"].append({"role": "user", "content": "seen"})
+        agent.state["seen"] = [*agent.state.get("seen", []), "seen"]
+
+    def made() -> Agent:
+        return Agent("a", llm=ScriptedLLM("Done."), quiet=True, plugins=[fail, see])
+
+    agent = made()
+    with pytest.raises(OSError):
+        agent.input("Go")
+    record = str(agent.record)
+    for _ in range(2):
+        if elsewhere:
+            agent.close()
+            agent = made()
+        with contextlib.suppress(OSError):
+            agent.resume(record)
+        history = history_of(Path(record))
+        assert [message["content"] for message in agent.session["messages"]] == texts
+        assert [message["content"] for message in history.messages] == texts
+        assert history.state == agent.state == {"seen": ["seen"]}

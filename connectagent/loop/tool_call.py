@@ -159,6 +159,7 @@ class ToolRun(ToolOutcome):
         if self.decisions is not None:
             self.decisions.decide_again(turn, number, entry, self.entry)
         tool, since = turn.agent.tools.by_name.get(call.name), turn.boundary.blames
+        ended, request = turn.ended, turn.request
         try:
             if tool is None:
                 raise turn.agent.tools.missing(call.name)
@@ -179,8 +180,8 @@ class ToolRun(ToolOutcome):
         except BaseException as error:
             return self._ended_with(error, id, entry, tool, since)
         finally:
-            if self.own:
-                self._show_own(entry)
+            if self.own or turn.ended is not ended or turn.request is not request:
+                self._note_own(entry, ended, request)
         return None
 
     def _run(self, tool: Tool | None, number: int, entry: TraceEntry) -> Any:
@@ -196,7 +197,7 @@ class ToolRun(ToolOutcome):
         if tool is None:
             raise turn.agent.tools.missing(self.call.name)
         arguments = tool.bind(self.call.arguments, agent=turn.agent)
-        entry["started"], started, request = time.time(), time.perf_counter(), turn.request
+        entry["started"], started = time.time(), time.perf_counter()
         try:
             value = turn.boundary.run_tool(tool, arguments)
             if type(value) in DATA:
@@ -212,8 +213,7 @@ class ToolRun(ToolOutcome):
             took, here = (time.perf_counter() - started) * 1000, frame.current()
             waited_s = 0.0 if here is None or here.body is None else here.body.waited_s  # for the turn's own thread
             entry["timing"], entry["duration_ms"] = round(took - waited_s * 1000, 3), round(took, 3)
-            if turn.ended is not None or turn.request is not request:
-                self._note_wishes(entry, request)
+
     def body_kept(self, body: Body | None = None) -> None:
         """Run the tool in a parallel round: its result is written at once.
 
