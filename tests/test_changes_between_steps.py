@@ -18,10 +18,12 @@ from connectagent import (
     LLMResponse,
     Pause,
     Paused,
+    Retry,
     after_each_tool,
     around_tool,
     before_each_tool,
     before_tools,
+    on_error,
     on_trace,
     tool,
 )
@@ -376,3 +378,44 @@ def test_wherever_a_call_was_killed_what_was_changed_around_it_stays_as_the_reco
         doubts.add(tuple("not run again" in result for result in results))
         agent.close()
     assert doubts >= {(True, False), (False, True) if parallel == 1 else (True, True)}
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_what_stood_in_the_place_of_a_result_is_back_when_the_turn_goes_on(attempt: int) -> None:
+    outcomes = [KeyboardInterrupt(), "worked"] if attempt == 1 else [ValueError("no"), KeyboardInterrupt(), "worked"]
+    breaks = [False] * attempt + [True, False]
+
+    @before_tools
+    def stand_in(agent: Agent, tool_calls: list[Any]) -> None:
+        mine = {"role": "tool", "tool_call_id": tool_calls[0].id, "content": "mine"}
+        agent.session["messages"].append(mine)
+
+    @around_tool
+    def fail() -> Any:
+        if breaks.pop(0):
+            raise OSError("no disk")
+        return (yield)
+
+    @on_error
+    def again(tool_call: Any) -> Any:
+        return Retry() if tool_call is not None else None
+
+    @tool(idempotent=True)
+    def work() -> str:
+        """Work."""
+        if isinstance(outcome := outcomes.pop(0), BaseException):
+            raise outcome
+        return outcome
+
+    plugins = [stand_in, fail, again]
+    agent = Agent("a", [work], llm=ScriptedLLM(call("work"), "Done."), plugins=plugins, quiet=True)
+    texts = []
+    for error in (KeyboardInterrupt, OSError):
+        with pytest.raises(error):
+            agent.input("Go") if error is KeyboardInterrupt else agent.resume(agent.record)
+        same_as_record(agent)
+        texts.append(agent.session["messages"][2]["content"])
+    assert "interrupted" in texts[0] and texts[1] == ("mine" if attempt == 1 else "Error: ValueError: no")
+    assert agent.resume(agent.record) == "Done."
+    same_as_record(agent)
+    assert agent.session["messages"][2]["content"] == "worked"
