@@ -157,9 +157,10 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             return result
         finally:
             frame.CURRENT.set(None)  # Ctrl-C between a frame and its end leaves it there
-            turn.over = True
-            agent.turn = None
+            turn.over, agent.turn = True, None
             agent.boundary.forget_errors()
+            if turn.past is not None:
+                agent.hooks.look_up(())
             if turn.pool is not None:
                 tear_down(turn.pool)
 

@@ -200,7 +200,7 @@ class History:
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
         """Whether an answer's message came directly after its `llm_call`, without an entry of its own."""
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
-        behind = islice(entries, number + 1, None)
+        behind = (one for one in islice(entries, number + 1, None) if id(one) not in self.until_resumed.void)
         others = (one for one in behind if one.get("type") not in _ASIDE or one.get("call_id") in calls)
         rest = dropwhile(lambda one: _watches(one) and one.get("type") not in BEFORE_ANSWER, others)
         if (first := next(rest, None)) is None:
