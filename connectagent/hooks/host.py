@@ -38,8 +38,9 @@ class Host(Calls):
     def __init__(self, boundary: Boundary) -> None:
         super().__init__(boundary)
         self._arranging = threading.RLock()
+        execute = self._hookexec  # one for all: a bound method for each would be 24 objects more to collect
         for name, spec in _own_specs().items():  # of each agent's host: pluggy would inspect each function again
-            caller = pluggy.HookCaller(name, self._hookexec)
+            caller = pluggy.HookCaller(name, execute)
             caller.spec = spec
             setattr(self.hook, name, caller)
         for hook in list(CONTRACTS)[len(HOOKS) :]:
