@@ -139,6 +139,20 @@ def test_another_prompt_gives_up_a_turn_that_failed(elsewhere: bool) -> None:
         read.turn("first", number=1)
 
 
+def test_a_session_tells_the_number_of_the_turn_that_a_prompt_takes(folder: Path) -> None:
+    down = ProviderError("down", kind="server", provider="x")
+    session = writer("one", down, "two", "three").for_session("chat")
+    assert session.number_for("first") == 1 and not session.record.exists()
+    session.turn("first")
+    with pytest.raises(ProviderError):
+        session.turn("second")
+    assert writer().for_session("chat").number_for("second") == session.number_for("second") == 2
+    assert session.number_for("other") == 3  # the second is given up
+    assert session.turn("other") == "two" and session.number_for("other") == 4
+    subprocess.run([sys.executable, "-c", KILLED_SCRIPT.replace("chat", "killed")], cwd=folder, timeout=60)
+    assert writer().for_session("killed").number_for("other") == 1  # which is refused: one that was killed goes on
+
+
 def test_another_prompt_does_not_give_up_a_turn_of_that_number_or_one_that_waits() -> None:
     down = ProviderError("down", kind="server", provider="x")
     session = writer(down, "one").for_session("failed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -160,10 +160,19 @@ class KeyedSession:
     @property
     def turns(self) -> int:
         """How many turns have ended."""
-        if self._store is None:
-            return len(self._recorded().ended) if self._ended is None else self._ended
-        with self._held():
-            return len(self._recorded().ended)
+        if self._store is None and self._ended is not None:
+            return self._ended
+        return len(self._latest().ended)
+
+    def number_for(self, prompt: Any) -> int:
+        """The number of the turn that `turn(prompt)` takes; where it gives up a turn that failed, the one after it.
+
+        Raises:
+            ConfigError: the record cannot be used.
+        """
+        recorded = self._latest()
+        given_up = recorded.open is not None and self._is_given_up(recorded.open, user_message(prompt)["content"])
+        return len(recorded.ended) + given_up + 1
 
     @property
     def waiting(self) -> list[Wait]:
@@ -260,6 +269,11 @@ class KeyedSession:
             raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}")
         create_empty(self.record)
         return hold(self.record, self._store)
+
+    def _latest(self) -> _Recorded:
+        """What the record has; a store may have more of it than the file."""
+        with nullcontext() if self._store is None else self._held():
+            return self._recorded()
 
     def _recorded(self) -> _Recorded:
         if not self.record.exists() or not self.record.stat().st_size:
