@@ -13,7 +13,7 @@ from connectagent.agents.decisions import Decision
 from connectagent.agents.links import start
 from connectagent.agents.resume import reopen
 from connectagent.agents.undo import give_up
-from connectagent.data import Wait
+from connectagent.data import TokenUsage, Wait
 from connectagent.errors import ConfigError, DivergenceError, SessionBusy
 from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
@@ -26,7 +26,7 @@ from connectagent.records.store import Kept, Store
 from connectagent.records.summary import summarise
 from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
-from connectagent.session.usage import Totals
+from connectagent.session.usage import Totals, spent_in
 from connectagent.settings.tracebacks import with_short_tracebacks
 
 if TYPE_CHECKING:
@@ -190,6 +190,18 @@ class KeyedSession:
         summary = summarise(self.record)
         totals = summary.totals or Totals(tokens=None, cost=None)
         return summary.status, totals.cost, totals.tokens
+
+    def usage(self, number: int) -> TokenUsage:
+        """What the model calls of a turn took, of all agents in it, from the record: its `cost` is the turn's.
+
+        Raises:
+            ConfigError: there is no such turn.
+        """
+        recorded = self._latest()
+        part = next((part for part in [*recorded.ended, recorded.open] if part and part.number == number), None)
+        if part is None:
+            raise ConfigError(f"{self!r} has no turn {number!r}; {len(recorded.ended)} have ended")
+        return spent_in(part.lines).data()
 
     def close(self) -> None:
         """Close the agent; the session stays, and others may go on with it."""
