@@ -126,7 +126,7 @@ def test_a_message_that_is_sent_again_with_its_number_takes_its_turn_once(co_dir
         for _ in range(2):
             assert await other.send(message("Pay 5", turn=1)) == "completed" and other.texts[-1] == "Paid."
         assert await other.send(message("Pay 6", turn=1)) == "rejected"
-        assert await other.send(message("Pay 6", turn=0)) == "failed"
+        assert await other.send(message("Pay 6", turn=0)) == "rejected"
 
     talk(app_of(shop(call("pay", amount=5), "Paid.")), steps)
     assert PAID == [5]
@@ -199,7 +199,7 @@ def test_the_card_says_what_others_need_and_keeps_the_instructions(co_dir: Path)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app_of(agent, "secret")), base_url=BASE) as http:
             card = await http.get("/.well-known/agent-card.json")
             closed = await http.post("/a2a", json={})
-            big = await http.post("/a2a", content=b"[" * 2_000_000, headers={
+            big = await http.post("/a2a", content=b"[" * 11_000_000, headers={
                 "Authorization": "Bearer secret", "Content-Type": "application/json"})  # fmt: skip
             return card, closed.status_code, big.status_code
 
