@@ -123,8 +123,10 @@ class Turns:
         Raises:
             ConfigError: it is no decision.
         """
-        if not decision.keys() & _DECISIONS or decision.keys() - _DECISIONS - {"wait"}:
+        if len(decision.keys() & _DECISIONS) != 1 or decision.keys() - _DECISIONS - {"wait"}:
             raise ConfigError("a decision has approve, reject or answer, and perhaps wait")
+        if any(value is None or (name == "approve" and value is False) for name, value in decision.items()):
+            raise ConfigError("a decision is approve=True, or reject='why', or answer=..., which is not None")
         return self._ask("decide", key, [key, decision])
 
     def result(self, id: str) -> dict[str, Any]:

@@ -101,6 +101,9 @@ def test_turns_are_taken_in_order_and_once_guards_act_and_pauses_are_decided_fro
             lambda: turns.enqueue("", "x"),
             lambda: turns.enqueue("a", "x", 0),
             lambda: turns.decide("a"),
+            lambda: turns.decide("a", approve=False),
+            lambda: turns.decide("a", approve=True, reject="no"),
+            lambda: turns.decide("a", answer=None),
             lambda: turns.decide("a", approve=True, maybe=1),
         ):
             with pytest.raises(ConfigError):

@@ -31,11 +31,10 @@ from a2a.types import (  # type: ignore[import-not-found, misc, unused-ignore]
 from pydantic_core import to_jsonable_python
 
 from connectagent import Paused, mask
+from connectagent_serve.decisions import decision_of
 from connectagent_serve.prompts import prompt_of_a2a
 from connectagent_serve.refusals import Refused, refusal_of
 from connectagent_serve.sessions import Sessions
-
-DECISIONS = ("approve", "reject", "answer")
 
 
 def card_of(agent: Any, address: str, protected: bool) -> Any:
@@ -158,10 +157,4 @@ def _decision(message: Any) -> dict[str, Any]:
     objects = get_data_parts(message.parts)
     if not objects:
         return {"answer": _prompt(message)}
-    given = objects[0]
-    if not isinstance(given, dict) or not set(given) <= {*DECISIONS, "wait"} or len(set(given) & set(DECISIONS)) != 1:
-        raise Refused(400, "a decision has approve, reject or answer, and perhaps wait")
-    if given.get("approve") is False:
-        given = {**given, "reject": "rejected"}
-        del given["approve"]
-    return given
+    return decision_of(objects[0])

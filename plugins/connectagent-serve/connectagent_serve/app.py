@@ -22,13 +22,14 @@ from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from connectagent import ConfigError, Paused, mask
+from connectagent_serve.decisions import decision_of, decision_of_agui
 from connectagent_serve.events import chunks, completion, failed, run_events, text_of, usage_of
 from connectagent_serve.prompts import prompt_of, prompt_of_openai, prompts_of_agui
-from connectagent_serve.refusals import Refused, paused, refusal_of, refused
+from connectagent_serve.refusals import JSONResponse, Refused, paused, refusal_of, refused
 from connectagent_serve.sessions import Sessions, check_key
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -108,13 +109,11 @@ class Service:
 
     async def decision(self, request: Request) -> Response:
         """Decide what waits in a session, and finish its turn."""
-        body = await self._body(request)
-        if not set(body) <= {"approve", "reject", "answer", "wait"} or not set(body) & {"approve", "reject", "answer"}:
-            raise Refused(400, "a decision has approve, reject or answer, and perhaps wait")
+        decision = decision_of(await self._body(request))
         with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
             if not session.record.exists():
                 raise no_session()
-            return _answer(session.key, await _outcome(session, session.aresume, **body))
+            return _answer(session.key, await _outcome(session, session.aresume, **decision))
 
     async def models(self, request: Request) -> Response:
         """The agent, as the only model of OpenAI's list."""
@@ -158,7 +157,7 @@ class Service:
         prompts = [] if run.resume else prompts_of_agui(run.messages)
         if not prompts and not run.resume:
             raise Refused(400, "a run has a user's message, or answers interrupts")
-        decisions = [{"wait": one.interrupt_id, **_decision(one)} for one in run.resume or ()]
+        decisions = [decision_of_agui(one) for one in run.resume or ()]
         check_key(run.thread_id)
         with self.sessions.slot():  # the stream takes one of its own: it may never begin
             events = self._run(run, prompts, decisions)
@@ -300,25 +299,6 @@ async def _decided(session: Any, decisions: list[dict[str, Any]]) -> AsyncIterat
             except Paused:
                 if not left:
                     raise
-
-
-def _decision(entry: Any) -> dict[str, Any]:
-    """The decision in an answer to an interrupt of AG-UI.
-
-    Raises:
-        Refused: there is none.
-    """
-    given = entry.payload
-    if entry.status == "cancelled":
-        return {"reject": "cancelled"}
-    if isinstance(given, str) and given.strip():
-        return {"answer": given}
-    if isinstance(given, bool):
-        given = {"approve": given}
-    known = {"approve", "reject", "answer"}
-    if not isinstance(given, dict) or len(given) != 1 or not set(given) <= known:
-        raise Refused(400, "an interrupt is answered with a text, true, false, or one of approve, reject, answer")
-    return {"reject": "rejected"} if given.get("approve") is False else given
 
 
 def _answer(key: str, outcome: dict[str, Any]) -> Response:

@@ -48,6 +48,11 @@ def text_of(result: Any) -> str:
     return result if isinstance(result, str) else json.dumps(to_jsonable_python(result, fallback=str))
 
 
+def _sent(text: str) -> str:
+    """A text as UTF-8 can have it, without halves of surrogate pairs."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def usage_of(usage: Any) -> dict[str, Any]:
     """The tokens of a turn, and their price (USD), None where it is not known."""
     return {
@@ -110,13 +115,13 @@ def failed(error: Exception, key: str) -> str:
     """The event that ends a run with an error."""
     refusal = refusal_of(error, key)
     code = getattr(refusal, "code", None) or type(error).__name__
-    return EventEncoder().encode(RunErrorEvent(message=refusal.detail, code=code))
+    return EventEncoder().encode(RunErrorEvent(message=_sent(refusal.detail), code=code))
 
 
 def _interrupt(wait: Any, call: dict[str, Any]) -> Interrupt:
     """What waits for a person, and what answers it."""
     return Interrupt(
-        id=wait.id, reason="approval", message=mask(wait.reason), tool_call_id=call.get("id"),
+        id=wait.id, reason="approval", message=_sent(mask(wait.reason)), tool_call_id=call.get("id"),
         response_schema=_ANSWER, metadata={"agent": wait.agent, "call": call},
     )  # fmt: skip
 
@@ -135,11 +140,11 @@ def _events(entry: Any, shown: set[str]) -> list[BaseEvent]:
         one = entry.get("call_id") or one
         call = [] if one in shown else _call(one, entry["tool_name"], mask(entry.get("arguments")))
         result = mask(str(entry.get("result", entry.get("error", ""))))
-        return [*call, ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=one, content=result)]
+        return [*call, ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=one, content=_sent(result))]
     if entry["type"] == "result" and entry["result"] not in ("", None):
         return [
             TextMessageStartEvent(message_id=one, role="assistant"),
-            TextMessageContentEvent(message_id=one, delta=text_of(entry["result"])),
+            TextMessageContentEvent(message_id=one, delta=_sent(text_of(entry["result"]))),
             TextMessageEndEvent(message_id=one),
         ]
     return []

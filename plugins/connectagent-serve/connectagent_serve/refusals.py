@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse as _JSONResponse
 
 from connectagent import ConfigError, DivergenceError, ProviderError, SessionBusy, mask
 
@@ -17,6 +18,17 @@ _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_
 _LATER = ("rate_limit", "overloaded")  # kinds of errors of providers, which pass
 # OpenAI's clients send a request again after 409, 429 and 5xx. Without a session of its own it would be another turn.
 _NEVER_AGAIN = {"X-Should-Retry": "false"}
+
+
+class JSONResponse(_JSONResponse):
+    """A body in JSON, whatever the texts: a half of a surrogate pair, which UTF-8 does not have, is escaped."""
+
+    def render(self, content: Any) -> bytes:
+        """The body."""
+        try:
+            return super().render(content)
+        except UnicodeEncodeError:
+            return json.dumps(content, separators=(",", ":")).encode()
 
 
 class Refused(HTTPException):
