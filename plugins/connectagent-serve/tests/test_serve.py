@@ -305,9 +305,10 @@ def free_port() -> int:
         return port
 
 
-def served(folder: Path, port: int, before: str = "pass", **options: Any) -> subprocess.Popen[bytes]:
-    """`connectagent serve agent.py`, once it answers; `before`: what its process does first."""
-    code = f"import connectagent_serve; {before}; connectagent_serve.serve(['agent.py', '--port', '{port}'])"
+def served(folder: Path, port: int, before: str = "pass", more: Any = (), **options: Any) -> subprocess.Popen[bytes]:
+    """`connectagent serve agent.py`, once it answers; `before`: what its process does first, `more`: its options."""
+    given = ["agent.py", "--port", str(port), *more]
+    code = f"import connectagent_serve; {before}; connectagent_serve.serve({given})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=environment, **options)
     for _ in range(200):
