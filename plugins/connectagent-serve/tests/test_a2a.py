@@ -17,7 +17,16 @@ pytest.importorskip("sse_starlette", reason="sse-starlette is not installed")
 import anyio  # noqa: E402
 from a2a.client import ClientConfig, create_client  # noqa: E402
 from a2a.helpers import new_data_part, new_text_part  # noqa: E402
-from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, Message, Role, SendMessageRequest, TaskState  # noqa: E402
+from a2a.types import (
+    CancelTaskRequest,
+    GetTaskRequest,
+    ListTasksRequest,
+    Message,
+    Part,
+    Role,
+    SendMessageRequest,
+    TaskState,
+)
 from connectagent_serve import app_of  # noqa: E402
 from google.protobuf.json_format import MessageToDict  # noqa: E402
 
@@ -181,6 +190,33 @@ def test_a_task_is_cancelled_and_its_turn_goes_on_with_the_next_message(co_dir: 
     tools = [tool(idempotent=True)(look)]
     talk(app_of(Agent("shop", tools=tools, llm=ScriptedLLM(call("look"), "Done."), quiet=True)), steps)
     assert len(begun) == 2
+
+
+def test_images_and_objects_are_given_to_the_model(co_dir: Path) -> None:
+    seen = ScriptedLLM("Nice.", "Fine.")
+
+    async def steps(other: Other) -> None:
+        request = message("Look", {"size": 3})
+        request.message.parts.append(Part(raw=b"\x89PNG", media_type="image/png"))
+        assert await other.send(request) == "completed"
+        assert await other.send(message({"size": 4}, context="c2")) == "completed"  # no text, and it does
+        request = message(context="c3")
+        request.message.parts.append(Part(url="ftp://here/a.png", media_type="image/png"))
+        assert await other.send(request) == "rejected" and "data: or https: URL" in other.texts[-1]
+
+    talk(app_of(Agent("shop", llm=seen, quiet=True)), steps)
+    first, second = [one.messages[-1]["content"] for one in seen.requests]
+    assert [one.get("text") for one in first] == ["Look", '{"size": 3.0}', None]
+    assert first[2]["image_url"] == {"url": "data:image/png;base64,iVBORw=="} and second == '{"size": 4.0}'
+
+
+def test_a_number_of_a_turn_that_is_none_is_named(co_dir: Path) -> None:
+    async def steps(other: Other) -> None:
+        for wrong in ("x", True, 1.5, 0):
+            assert await other.send(message("Hi", turn=wrong)) == "rejected"
+            assert "turn is an integer of at least 1" in other.texts[-1]
+
+    talk(app_of(shop("Hello.")), steps)
 
 
 def test_an_error_fails_the_task_without_its_secrets(co_dir: Path) -> None:
