@@ -15,18 +15,10 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("a2a", reason="a2a-sdk is not installed")
 pytest.importorskip("sse_starlette", reason="sse-starlette is not installed")
 import anyio  # noqa: E402
+from a2a import types  # noqa: E402
 from a2a.client import ClientConfig, create_client  # noqa: E402
 from a2a.helpers import new_data_part, new_text_part  # noqa: E402
-from a2a.types import (
-    CancelTaskRequest,
-    GetTaskRequest,
-    ListTasksRequest,
-    Message,
-    Part,
-    Role,
-    SendMessageRequest,
-    TaskState,
-)
+from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, Message, Role, SendMessageRequest, TaskState  # noqa: E402
 from connectagent_serve import app_of  # noqa: E402
 from google.protobuf.json_format import MessageToDict  # noqa: E402
 
@@ -197,11 +189,11 @@ def test_images_and_objects_are_given_to_the_model(co_dir: Path) -> None:
 
     async def steps(other: Other) -> None:
         request = message("Look", {"size": 3})
-        request.message.parts.append(Part(raw=b"\x89PNG", media_type="image/png"))
+        request.message.parts.append(types.Part(raw=b"\x89PNG", media_type="image/png"))
         assert await other.send(request) == "completed"
         assert await other.send(message({"size": 4}, context="c2")) == "completed"  # no text, and it does
         request = message(context="c3")
-        request.message.parts.append(Part(url="ftp://here/a.png", media_type="image/png"))
+        request.message.parts.append(types.Part(url="ftp://here/a.png", media_type="image/png"))
         assert await other.send(request) == "rejected" and "data: or https: URL" in other.texts[-1]
 
     talk(app_of(Agent("shop", llm=seen, quiet=True)), steps)
