@@ -346,7 +346,8 @@ def _url(database: str) -> Any:
 
 def _engine(url: Any) -> Any:
     driver = "postgresql+psycopg" if url.get_backend_name() == "postgresql" else url.drivername
-    return sa.create_engine(url.set(drivername=driver), pool_pre_ping=True)
+    # An error would show what was to be written, a piece of a record.
+    return sa.create_engine(url.set(drivername=driver), pool_pre_ping=True, hide_parameters=True)
 
 
 def _used_by_a_worker(url: Any) -> None:

@@ -231,6 +231,17 @@ def test_a_piece_has_one_writer(database: str) -> None:
     two.close()
 
 
+def test_an_error_of_the_database_does_not_show_what_was_to_be_written(database: str) -> None:
+    records, engine = Records(database), sa.create_engine(database)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE connectagent_records"))
+    engine.dispose()
+    with pytest.raises(sa.exc.OperationalError, match="no such table") as raised:
+        records.append("shop@anna.yaml", 0, b"a private text")
+    records.close()
+    assert "anna" not in str(raised.value) and "private" not in str(raised.value)
+
+
 # -- workers that die --------------------------------------------------------------------------------
 
 
