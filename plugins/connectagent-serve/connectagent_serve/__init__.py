@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 KEEP_ALIVE_S = 75
 GRACE_S, STOP_S = 5.0, 3.0  # for turns to end after Ctrl-C, and then for their answers to be sent
 MAX_BYTES = 10_000_000  # of a body: it may have images
+NO_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 PORTS = click.IntRange(0, 65535)
 
 
@@ -87,15 +89,18 @@ def _listen(host: str, port: int) -> list[Any]:
     import socket
 
     sockets: list[socket.socket] = []
+    refused: OSError | None = None
     try:
-        for family, kind, number, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            one = socket.socket(family, kind, number)
-            sockets.append(one)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind((address[0], sockets[0].getsockname()[1] or port, *address[2:]))
-            one.listen(2048)
+        for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+            free = sockets[0].getsockname()[1] if sockets else port
+            try:
+                sockets.append(socket.create_server((address[0], free, *address[2:]), family=family, backlog=2048))
+            except OSError as error:
+                refused = error
+                if error.errno not in NO_ADDRESS:
+                    raise
+        if not sockets and refused is not None:  # one address of several may be missing, as ::1 is in many containers
+            raise refused
     except OSError as error:
         for one in sockets:
             one.close()

@@ -17,7 +17,9 @@ import pytest
 pytest.importorskip("starlette")
 pytest.importorskip("ag_ui")
 httpx = pytest.importorskip("httpx")
+from click import UsageError  # noqa: E402
 from click.testing import CliRunner  # noqa: E402
+from connectagent_serve import _listen as listen  # noqa: E402
 from connectagent_serve import app_of, serve  # noqa: E402
 from test_serve import PAID, Client, agent_with, events, free_port, left_after, run, served  # noqa: E402
 
@@ -121,6 +123,18 @@ def test_a_port_that_is_taken_is_named_before_the_server_says_that_it_serves(tmp
         done = CliRunner().invoke(serve, [str(script), "--port", port])
     assert done.exit_code == 2 and f"cannot listen at 127.0.0.1, port {port}" in done.output
     assert "is served" not in done.output and "Traceback" not in done.output
+
+
+def test_an_address_of_a_host_that_this_machine_lacks_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ::1 for localhost in many containers."""
+    lacks, has = (socket.AF_INET, 1, 6, "", ("203.0.113.9", 0)), (socket.AF_INET, 1, 6, "", ("127.0.0.1", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: [lacks, has])
+    (one,) = listen("localhost", 0)
+    with one:
+        assert one.getsockname()[0] == "127.0.0.1"
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *given, **more: [lacks])
+    with pytest.raises(UsageError, match="cannot listen at elsewhere"):
+        listen("elsewhere", 0)
 
 
 # -- usage ---------------------------------------------------------------------------------------------
