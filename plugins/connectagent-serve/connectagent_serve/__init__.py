@@ -134,5 +134,16 @@ def _run(app: Starlette, sockets: list[Any]) -> None:
             logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self.force_exit = True
 
+    _let_streams_end()
     options: Any = {"log_level": "warning", "timeout_keep_alive": KEEP_ALIVE_S, "lifespan": "off"}
     Server(uvicorn.Config(app, **options)).run(sockets)
+
+
+def _let_streams_end() -> None:
+    """Let the streams of A2A end with their turns: at Ctrl-C, their library would cut them off."""
+    try:
+        from sse_starlette.sse import AppStatus  # type: ignore[import-not-found, unused-ignore]
+    except ImportError:  # and so there is no A2A
+        return
+    status: Any = AppStatus
+    status.disable_automatic_graceful_drain()

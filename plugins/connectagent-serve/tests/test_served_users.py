@@ -291,6 +291,35 @@ def test_ctrl_c_ends_turns_that_run_and_the_same_requests_go_on_with_them(how: A
     assert (tmp_path / "noted").read_text() == "xx"
 
 
+def test_at_ctrl_c_a_stream_of_a2a_says_how_its_task_has_ended(tmp_path: Path) -> None:
+    pytest.importorskip("a2a")
+    pytest.importorskip("sse_starlette")
+    (tmp_path / "agent.py").write_text(SLOW, "utf-8")
+    process = served(tmp_path, port := free_port(), "connectagent_serve.GRACE_S = 0.5", stderr=subprocess.PIPE)
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "Note it"}], "contextId": "c"}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendStreamingMessage", "params": {"message": message}}
+    told = list[str]()
+
+    def ask() -> None:
+        with httpx.stream(
+            "POST", f"http://127.0.0.1:{port}/a2a", json=body, headers={"A2A-Version": "1.0"}, timeout=40
+        ) as stream:
+            told.extend(stream.iter_lines())
+
+    asked = threading.Thread(target=ask)
+    asked.start()
+    try:
+        while not (tmp_path / "waits").exists():
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        _, shown = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    asked.join()
+    assert process.returncode == 0 and shown.decode().count("\n") == 1, shown.decode()  # where it is served
+    assert "TASK_STATE_FAILED" in "".join(told) and "the server ends" in "".join(told)
+
+
 def test_the_client_of_openai_talks_to_it(tmp_path: Path) -> None:
     openai = pytest.importorskip("openai")
     (tmp_path / "agent.py").write_text(
