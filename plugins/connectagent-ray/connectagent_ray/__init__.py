@@ -71,9 +71,18 @@ class Shard:
         """A turn of the session with this key."""
         return self._of_session(key, lambda session: session.turn(prompt, number))
 
-    def resume(self, key: str, decision: dict[str, Any]) -> Any:
-        """The rest of a turn that waits."""
-        return self._of_session(key, lambda session: session.resume(**decision))
+    def waiting(self, key: str) -> Any:
+        """What waits in the session with this key."""
+        return self._of_session(key, lambda session: session.waiting if session.turns >= 0 else [])
+
+    def resume(self, key: str, wait: str, decision: dict[str, Any]) -> Any:
+        """The rest of a turn that waits. An actor that died had perhaps decided it: then it goes on, or is read."""
+
+        def take(session: Any) -> Any:
+            waits = session.turns >= 0 and any(one.id == wait for one in session.waiting)
+            return session.resume(**decision, wait=wait) if waits else session.resume()
+
+        return self._of_session(key, take)
 
     def _of_session(self, key: str, take: Callable[[Any], Any]) -> Any:
         try:
@@ -204,9 +213,19 @@ class Cluster:
         return _got(take.remote(key, prompt, number))
 
     def resume(self, key: str, **decision: Any) -> Any:
-        """Decide what waits in the session with this key, as `agent.for_session(key).resume(approve=True)`."""
+        """Decide what waits in the session with this key, as `agent.for_session(key).resume(approve=True)`.
+
+        Raises:
+            ConfigError: nothing waits, or several wait and `wait=` names none of them.
+        """
+        waiting = [one.id for one in _got(self.actor(key).waiting.remote(key))]
+        named = approve if isinstance(approve := decision.get("approve"), str) else None
+        wait = decision.pop("wait", None) or named or (waiting[0] if len(waiting) == 1 else None)
+        if wait not in waiting:
+            known = ", ".join(waiting) or "nothing"
+            raise ConfigError(f"name with wait= what is to be decided in session {key!r}; what waits: {known}")
         take = self.actor(key).resume.options(concurrency_group="turns")
-        return _got(take.remote(key, decision))
+        return _got(take.remote(key, wait, decision))
 
     def close(self) -> None:
         """End the actors; the records stay."""

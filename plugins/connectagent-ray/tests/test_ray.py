@@ -223,10 +223,17 @@ def test_a_pause_is_decided_over_the_cluster_and_errors_are_those_of_the_agent(
         with pytest.raises(ConfigError, match="what waits: T1"):
             cluster.resume("a", approve=True, wait="T9")
         assert cluster.resume("a", approve=True, wait=wait.id) == "It says found"
+        again = ray.get(cluster.actor("a").resume.remote("a", wait.id, {"approve": True}))  # as Ray does after a death
+        assert again == "It says found"
+        with pytest.raises(ConfigError, match="what waits: nothing"):
+            cluster.resume("a", approve=True)
         assert cluster.turn("a", "x", 1) == "It says found" and ran(tmp_path) == Counter(["x"])
         with pytest.raises(DivergenceError) as diverged:
             cluster.turn("a", "y", 1)
         assert "Traceback" not in str(diverged.value) and "ray::" not in str(diverged.value)
+        with pytest.raises(Paused):
+            cluster.turn("b", "z", 1)
+        assert cluster.resume("b", approve=wait.id) == "It says found"  # the id is the place, as in each session
         waits, failed = cluster.map(["y", "fail"], run="two", ordered=True)
         assert (waits.status, failed.status) == ("paused", "error")
         assert isinstance(waits.error, Paused) and waits.error.waiting[0].reason == "may it?"
