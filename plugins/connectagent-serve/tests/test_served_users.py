@@ -246,6 +246,14 @@ SLOW = (
 )
 
 
+def waiting(file: Path, count: int) -> None:
+    """Return once so many tools wait."""
+    end = time.monotonic() + 30
+    while not file.exists() or len(file.read_text()) < count:
+        assert time.monotonic() < end, "no tool was begun"
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, "twice"])
 def test_ctrl_c_ends_turns_that_run_and_the_same_requests_go_on_with_them(how: Any, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(SLOW, "utf-8")
@@ -263,9 +271,7 @@ def test_ctrl_c_ends_turns_that_run_and_the_same_requests_go_on_with_them(how: A
     for one in asked:
         one.start()
     try:
-        waits = tmp_path / "waits"
-        while not waits.exists() or len(waits.read_text()) < 2:
-            time.sleep(0.02)
+        waiting(tmp_path / "waits", 2)
         process.send_signal(signal.SIGINT if how == "twice" else how)
         if how == "twice":
             time.sleep(0.5)
@@ -309,8 +315,7 @@ def test_at_ctrl_c_a_stream_of_a2a_says_how_its_task_has_ended(tmp_path: Path) -
     asked = threading.Thread(target=ask)
     asked.start()
     try:
-        while not (tmp_path / "waits").exists():
-            time.sleep(0.02)
+        waiting(tmp_path / "waits", 1)
         process.send_signal(signal.SIGINT)
         _, shown = process.communicate(timeout=20)
     finally:
