@@ -325,6 +325,26 @@ def test_at_ctrl_c_a_stream_of_a2a_says_how_its_task_has_ended(tmp_path: Path) -
     assert "TASK_STATE_FAILED" in "".join(told) and "the server ends" in "".join(told)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="there are no terminals of this kind")
+def test_nobody_is_asked_at_the_terminal_of_the_server(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        SLOW.replace("[note, wait], llm", "[note], trust='careful', llm").replace(
+            "call('wait'), call('note'), call('wait')", "'No.'"
+        ),
+        "utf-8",
+    )
+    ours, its = os.openpty()
+    process = served(tmp_path, port := free_port(), stdin=its, stdout=its, stderr=its)
+    try:
+        reply = httpx.post(f"http://127.0.0.1:{port}/sessions/s/turns", json={"prompt": "Note it"}, timeout=20)
+        assert reply.json()["result"] == "No." and not (tmp_path / "noted").exists()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(its)
+
+
 def test_the_client_of_openai_talks_to_it(tmp_path: Path) -> None:
     openai = pytest.importorskip("openai")
     (tmp_path / "agent.py").write_text(
