@@ -378,7 +378,7 @@ def test_a_mistake_is_named_before_anything_is_spent(
 def test_two_cases_with_one_id_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     write(CASES[0], CASES[0])
     assert co("--check", "exact") == 2
-    assert "cases.jsonl:2: there is another case with the id 'fr'" in capsys.readouterr().err
+    assert "cases.jsonl:2 has the id 'fr', as cases.jsonl:1 has" in capsys.readouterr().err
     write(*[{"prompt": "Paris", "expected": "Paris"}] * 2)
     assert co("--check", "exact", "-o", "out.json") == 0
     assert [case["id"] for case in results()["variants"][0]["cases"]] == ["Paris", "Paris (2)"]

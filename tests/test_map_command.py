@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -86,6 +88,23 @@ def test_fields_of_json_lines_and_csv_make_prompts() -> None:
     assert {r["id"]: r["result"] for r in results()} == {"a": "ANN SAYS ONE, TWO", "b": "BOB SAYS THREE"}
 
 
+def test_a_field_has_any_name_and_value_and_a_cell_any_length() -> None:
+    Path("t.csv").write_text(f'id,first name,e-mail\n,Ann,{"x" * 200_000}\n,Bob,b\n')
+    assert co("t.csv", "--prompt", "{first name}: {e-mail}", "-o", "out.jsonl") == 0
+    assert {len(r["result"]) for r in results()} == {200_005, 6} and all(len(r["id"]) == 12 for r in results())
+    assert csv.field_size_limit() == 131_072
+    Path("t.jsonl").write_text('{"id": true, "tags": ["a", "ä"], "n": 2}\n')
+    assert co("t.jsonl", "--prompt", 'As {"json": 1}: {tags} {n}', "-o", "out.jsonl") == 0
+    [result] = results()
+    assert (result["id"], result["prompt"]) == ("true", 'As {"json": 1}: ["a", "ä"] 2')
+
+
+def test_standard_input_in_another_encoding_is_refused(folder: Path) -> None:
+    command = [sys.executable, "-m", "connectagent", "map", "bot.py", "-"]
+    done = subprocess.run(command, input=b"caf\xe9\n", capture_output=True, env={**os.environ, "PYTHONUTF8": "1"})
+    assert done.returncode == 2 and b"standard input is not in UTF-8" in done.stderr and calls() == 0
+
+
 def test_a_failure_is_listed_and_the_exit_code_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.txt").write_text("fail one\ntwo\n")
     assert co("p.txt", "-o", "out.jsonl") == 1
@@ -109,21 +128,34 @@ def test_limits_end_it(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "arguments", "words"),
     [
-        ("p.txt", "", (), "has no prompts"),
+        ("p.txt", "", (), "has no prompts; it takes a prompt a line"),
+        ("p.csv", "id,prompt\n", (), "in .csv a header and rows"),
         ("p.jsonl", "{", (), "p.jsonl:1 is not JSON"),
-        ("p.jsonl", "[1]", (), "neither a text nor an object"),
+        ("p.jsonl", "[1]", (), "p.jsonl:1 is [1]; each line is a text or an object of its own"),
+        ("p.json", '[\n{"prompt": "x"}\n]', (), "each line is a text or an object of its own"),
+        ("p.jsonl", '{"prompt": ["x"]}', (), "the field 'prompt' is no text, but [\"x\"]"),
+        ("p.jsonl", '{"prompt": " "}', (), "p.jsonl:1: the prompt is empty"),
+        ("p.jsonl", '{"text": "x"}', ("--prompt", ""), "p.jsonl:1: the prompt is empty"),
+        ("p.jsonl", '{"text": null}', ("--prompt", "Sort {text}"), "no field 'text'"),
+        ("p.csv", "first name\nAnn\n", ("--prompt", "Hi {last name}"), "no field 'last name'"),
+        ("p.csv", "id,prompt\n1,Hello, world\n", (), "p.csv:2 has 3 cells, and the header 2; a text with a comma"),
+        ("p.csv", "id,prompt\n1,a\n2\n", (), "p.csv:3 has 1 cell, and the header 2"),
+        ("p.csv", 'id,prompt\n1,"a\n2,b\n', (), "p.csv:3 is no row of a CSV file: unexpected end of data"),
+        ("p.jsonl", '{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', (), "has the id '1', as p.jsonl:1 has"),
+        ("caf.txt", b"caf\xe9\n", (), "'caf.txt' is not in UTF-8; save it so"),
         ("p.jsonl", '{"text": "x"}', (), "no field 'prompt', but text"),
         ("p.jsonl", '{"text": "x"}', ("--prompt", "{words}"), "no field 'words'"),
         ("gone", None, (), "cannot be read: No such file"),
+        ("bot.yp", None, (), "Did you mean 'bot.py'?"),
         ("p.txt", "one", ("-o", "no/such/out.jsonl"), "-o no/such/out.jsonl: No such file"),
         ("p.txt", "one", ("-j", "0"), "0 is not in the range"),
     ],
 )
 def test_a_mistake_is_named(
-    name: str, text: str | None, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+    name: str, text: str | bytes | None, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
-        Path(name).write_text(text)
+        Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
     assert co(name, *arguments) in (1, 2)
     err = capsys.readouterr().err
     assert words in err and len(err.splitlines()) <= 5 and calls() == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -157,18 +158,15 @@ def _reached(means: Means, checks: Sequence[Check], least: float) -> bool:
 
 
 def _cases(lines: list[prompts.Line]) -> list[evals.Case]:
-    """The cases of a file; without ids, the prompts are their ids.
-
-    Raises:
-        click.UsageError: two have the same id.
-    """
+    """The cases of a file; without ids, the prompts are their ids."""
     found: dict[str, evals.Case] = {}
+    named = {line.id for line in lines}
     for line in lines:
-        id = line.id or _id_of(line.prompt)
-        if id in found:
-            if line.id:
-                raise usage_error(f"{line.place}: there is another case with the id {id!r}; give each its own")
-            id = next(f"{id} ({n})" for n in range(2, len(lines) + 2) if f"{id} ({n})" not in found)
+        id = line.id
+        if id is None:
+            own = _id_of(line.prompt)
+            names = (f"{own} ({number})" if number > 1 else own for number in count(1))
+            id = next(name for name in names if name not in found and name not in named)
         expected = line.fields.get("expected")
         found[id] = evals.Case(id, line.prompt, None if expected == "" else expected, line.fields)
     return list(found.values())
