@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from connectagent import Agent, DivergenceError, Pause, Paused, SessionBusy, ToolRejected, before_each_tool, on_session
 from connectagent.errors import ConfigError, ProviderError
+from connectagent.records.file import hold
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 KILLS = int(os.environ.get("SESSION_KILLS", "6"))
@@ -197,6 +199,20 @@ def test_one_that_failed_knows_what_another_one_did_meanwhile() -> None:
             session.turn("first", number=1)
     assert ours.turn("first", number=1) == "done" and notes() == ["a", "b"]
     assert [m["content"] for m in ours.agent.session["messages"] if m["role"] == "tool"] == ["noted", "noted"]
+
+
+def test_a_session_that_cannot_be_taken_now_says_when_it_can() -> None:
+    session = writer("one").for_session("chat")
+    session.record.parent.mkdir(parents=True)
+    session.record.touch()
+    with closing(hold(session.record)), pytest.raises(SessionBusy, match="is in a turn elsewhere; once that is over"):
+        session.turn("first", number=1)
+    lost = session.record.with_name(session.record.name.replace(".yaml", ".incomplete.yaml"))
+    session.record.rename(lost)  # as a full disk leaves it
+    with pytest.raises(ConfigError, match="remove that file to take the session anew; its tools then run again"):
+        session.turn("first", number=1)
+    lost.unlink()
+    assert session.turn("first", number=1) == "one"
 
 
 def test_a_fork_takes_turns_and_the_parent_knows_of_them() -> None:

@@ -198,6 +198,26 @@ def test_a_limit_ends_it_and_says_so(limits: dict[str, Any], words: str) -> None
     assert len(found) == {"max_failures": 2, "budget_usd": 3, "timeout_s": 0}[next(iter(limits))]
 
 
+def test_what_a_run_has_already_comes_after_a_limit_too_but_an_iterator_is_left() -> None:
+    prompts = ["fail", "a", "b", "c", "d"]
+    list(agent_of().map(["c", "a"], run="r"))
+    model, found = Model(), []
+    with pytest.raises(BatchStopped, match="1 prompt has failed; prompts that had not begun were not taken"):
+        for item in agent_of(model).map(prompts, 1, run="r", max_failures=0):
+            found.append((item.prompt, item.status, item.known))
+    assert found == [("fail", "error", False), ("a", "answered", True), ("c", "answered", True)] and model.calls == 1
+    with pytest.raises(BatchStopped):
+        for item in agent_of(model).map(iter(prompts), 1, run="r", max_failures=0):
+            assert item.prompt == "fail"
+
+
+def test_ids_that_are_given_twice_are_told_apart_from_all_others() -> None:
+    pairs = [("a", "1"), ("a", "2"), ("a-2", "3"), ("a", "4"), ("a-2", "5")]
+    items = list(agent_of().map(pairs, run="r", ordered=True))
+    assert [item.result for item in items] == ["1", "2", "3", "4", "5"]
+    assert [item.id for item in items] == ["a", "a-2", "a-2-2", "a-3", "a-2-3"]
+
+
 def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> None:
     items = list(agent_of().map(["ok", "fail"], 1))
     failures, money, time_s = BatchLimits(max_failures=0), BatchLimits(budget_usd=0.01), BatchLimits(timeout_s=60)
@@ -205,7 +225,7 @@ def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> No
     for item in items:
         for limits in (failures, money, time_s):
             limits.count(item)
-    assert failures.reached() == "1 prompts have failed" and "are spent" in str(money.reached())
+    assert failures.reached() == "1 prompt has failed" and "are spent" in str(money.reached())
     assert time_s.reached() is None and time_s.failures == 1
     with pytest.raises(ConfigError, match="max_failures is a number from 0 on"):
         BatchLimits(max_failures=True)
@@ -218,6 +238,7 @@ def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> No
         ({"prompts": [], "concurrency": 0}, "at least 1"),
         ({"prompts": [], "run": ""}, "run is a name"),
         ({"prompts": [], "budget_usd": -1}, "from 0 on"),
+        ({"prompts": [], "budget_usd": float("nan")}, "from 0 on"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], words: str) -> None:

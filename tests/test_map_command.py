@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import terminal
 
 from connectagent.cli.group import invoke
+from connectagent.cli.written import lines_into
 from connectagent.settings import overrides
 
 SCRIPT = """
@@ -147,7 +150,12 @@ def test_limits_end_it(capsys: pytest.CaptureFixture[str]) -> None:
         ("p.jsonl", '{"text": "x"}', ("--prompt", "{words}"), "no field 'words'"),
         ("gone", None, (), "cannot be read: No such file"),
         ("bot.yp", None, (), "Did you mean 'bot.py'?"),
-        ("p.txt", "one", ("-o", "no/such/out.jsonl"), "-o no/such/out.jsonl: No such file"),
+        ("p.txt", "one", ("-o", "no/such/out.jsonl"), "-o 'no/such/out.jsonl' cannot be written; name a file in a"),
+        ("p.txt", "one", ("-o", "."), "-o '.' cannot be written; name a file"),
+        ("p.txt", "one", ("-o", ""), "-o '' cannot be written; name a file"),
+        ("p.txt", "one", ("-o", "./p.txt"), "-o './p.txt' would replace a file that this command needs"),
+        ("p.txt", "one", ("-o", "bot.py"), "-o 'bot.py' would replace a file that this command needs"),
+        ("p.txt", "one", ("--max-usd", "nan"), "'nan' is no number"),
         ("p.txt", "one", ("-j", "0"), "0 is not in the range"),
     ],
 )
@@ -217,5 +225,64 @@ def test_what_waits_is_listed_with_the_command_that_decides_it(capsys: pytest.Ca
     assert co("prompts.txt", "-o", "out.jsonl", "-p", "./ask.py") == 0
     told = capsys.readouterr().err
     [waits] = [line for line in told.splitlines() if "waits: is it true?; connectagent resume .co/evals/" in line]
-    assert "2/2 done · 1 waiting for a decision" in told
+    assert "2/2 done · 1 waiting" in told
     assert waits.endswith("-p ./ask.py --approve | --reject WHY | --answer TEXT")
+
+
+def test_a_half_of_a_surrogate_pair_stops_no_run_and_is_read_again(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.jsonl").write_text('{"id": "\\ud800", "prompt": "one \\ud800"}\n{"id": "b", "prompt": "two"}\n')
+    for before in ("2/2 done", "2/2 done · 2 of them before"):
+        assert co("p.jsonl", "-o", "out.jsonl") == 0 and calls() == 2
+        assert before in capsys.readouterr().err
+    assert {r["id"]: r["prompt"] for r in results()} == {"\ud800": "one \ud800", "b": "two"}
+
+
+def test_a_full_disk_is_told_and_what_was_recorded_is_read_later(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("one\n")
+    assert co("p.txt", "-o", "/dev/full") == 1
+    told = capsys.readouterr().err
+    assert "error: -o '/dev/full' cannot be written: No space left on device; what was recorded stays" in told
+    assert co("p.txt", "-o", "out.jsonl") == 0 and calls() == 1
+
+
+def test_two_commands_do_not_write_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("one\n")
+    with lines_into("-o", "out.jsonl") as write:
+        write("first")
+        assert co("p.txt", "-o", "out.jsonl") == 1 and calls() == 0
+        write("second")
+    assert "-o 'out.jsonl' is written by another command" in capsys.readouterr().err
+    assert Path("out.jsonl").read_text() == "first\nsecond\n"
+    assert co("p.txt", "-o", "out.jsonl") == 0 and len(results()) == 1
+
+
+def test_results_that_are_there_are_written_where_a_limit_is_reached_before(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("fail one\ntwo\nthree\n")
+    assert co("p.txt", "-o", "out.jsonl", "-j", "1") == 1 and len(results()) == 3
+    Path("p.txt").write_text("fail one\ntwo\nfour\nthree\n")
+    before = calls()
+    assert co("p.txt", "-o", "out.jsonl", "-j", "1", "--max-failures", "0") == 1
+    assert [r["prompt"] for r in results()] == ["fail one", "two", "three"] and calls() == before + 1
+    assert co("p.txt", "-o", "out.jsonl", "--max-usd", "0") == 1
+    assert sorted(r["prompt"] for r in results()) == ["three", "two"] and calls() == before + 1
+    assert "stopped: $0.0000 of $0 are spent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_the_line_tells_what_runs_and_the_time_that_is_left_below_the_results(folder: Path, width: int) -> None:
+    Path("p.txt").write_text("".join(f"slow {n}\n" for n in range(30)))
+    with terminal("pty", folder, "map", "bot.py", "p.txt", "-j", "2", width=width) as shown:
+        shown.until("2 running", timeout_s=20)
+        line = next(one for one in shown.until(" left", timeout_s=20).split("\n") if one.endswith(" left"))
+        assert shown.ended() == 0
+        text = "".join(shown.lines())
+    assert re.fullmatch(r". \d+/30 done · [12] running.* \S+ left", line) and len(line) == width, line
+    assert [json.loads(one)["prompt"] for one in re.findall(r"\{.*?yaml\"\}", text)] and "done{" not in text
+    assert len(re.findall(r"\{\"id\"", text)) == 30 and text.count("30/30 done") == 1
+
+
+def test_a_changed_prompt_says_how_it_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    for prompt, code in (("one", 0), ("two", 1)):
+        Path("p.jsonl").write_text(json.dumps({"id": "a", "prompt": prompt}))
+        assert co("p.jsonl", "-o", "out.jsonl") == code
+    assert "not 'two'; it has ended; its own prompt reads its result; with another id" in capsys.readouterr().err

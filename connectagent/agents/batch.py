@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 
 from connectagent.agents.keyed import KeyedSession
 from connectagent.data import TraceEntry
-from connectagent.errors import BatchStopped, Cancelled, ConfigError, Paused
+from connectagent.errors import BatchStopped, Cancelled, ConfigError, DivergenceError, Paused
 from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
 from connectagent.hooks.options import OwnPlugin
 from connectagent.loop import threads
@@ -116,7 +116,7 @@ class BatchLimits:
     def __post_init__(self) -> None:
         for name in ("max_failures", "budget_usd", "timeout_s"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
                 raise ConfigError(f"{name} is a number from 0 on, or None for no limit, not {value!r:.80}")
 
     def count(self, item: Item, more: float = 0.0) -> None:
@@ -127,7 +127,7 @@ class BatchLimits:
     def reached(self) -> str | None:
         """Why no more prompts begin; None while they do."""
         if self.max_failures is not None and self.failures > self.max_failures:
-            return f"{self.failures} prompts have failed"
+            return f"{self.failures} prompt{' has' if self.failures == 1 else 's have'} failed"
         if self.budget_usd is not None and self.cost >= self.budget_usd:
             return f"${self.cost:.4f} of ${self.budget_usd:g} are spent"
         if self.timeout_s is not None and time.monotonic() - self._began >= self.timeout_s:
@@ -166,12 +166,14 @@ class Batch:
         self._agent = agent.again(plugins=[OwnPlugin("gate", self.gate)], quiet=True)
         self._prompts, self._run, self._options, self._then = batch_items(prompts), run, options, then
         self._concurrency = concurrency
+        # Once a limit is reached, what had ended is read still; who scores items may spend more on them.
+        self._reads_on = run is not None and then is None and isinstance(prompts, Sized)
         self._lock = threading.Lock()  # of the prompts
         self._done: SimpleQueue[Item | BaseException | None] = SimpleQueue()
         self._why: str | None = None
         self.running = 0
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Generator[Item]:
         """Take the prompts; each item as it ends.
 
         Raises:
@@ -220,15 +222,24 @@ class Batch:
 
     def _next(self) -> Item | None:
         with self._lock:
-            if self.gate.stopped.is_set() or self._why is not None:
-                return None
-            why = self.limits.reached()
-            item = next(self._prompts, None)
-            if item is None or why is not None:
-                self._why = why if item is not None else None
-                return None
-            self.running += 1
-            return item
+            while not self.gate.stopped.is_set() and (self._why is None or self._reads_on):
+                why = self.limits.reached()
+                if (item := next(self._prompts, None)) is None:
+                    break
+                if why is None or (self._reads_on and self._has_ended(item)):
+                    self.running += 1
+                    return item
+                self._why = why
+            return None
+
+    def _has_ended(self, item: Item) -> bool:
+        """Whether an item is only to be read."""
+        with contextlib.suppress(OSError, ConfigError):
+            return self._session_of(item).turns > 0
+        return False
+
+    def _session_of(self, item: Item) -> KeyedSession:
+        return KeyedSession(self._agent, f"{self._run}.{item.id}")
 
     def _take(self, item: Item) -> None:
         began, session, before = time.perf_counter(), None, None
@@ -237,9 +248,11 @@ class Batch:
                 session = self._agent.again()
                 item.result = session.input(item.prompt, **self._options)
             else:
-                session = KeyedSession(self._agent, f"{self._run}.{item.id}")
+                session = self._session_of(item)
                 item.known, before = session.turns > 0, _sums(session)
                 item.result = session.turn(item.prompt, number=1, **self._options)
+        except DivergenceError as error:
+            item.error = DivergenceError(f"{error}; with another id, or in another run, it begins anew")
         except BaseException as error:
             item.error = error
         item.duration_ms = 0.0 if item.known else round((time.perf_counter() - began) * 1000, 1)
@@ -297,9 +310,12 @@ def _items(given: Iterable[Any], named: bool) -> Iterator[Item]:
     seen: Counter[str] = Counter()
     for number, prompt in enumerate(given):
         id, prompt = prompt if named or _is_named(prompt) else (None, prompt)
-        id = _digest(prompt) if id is None else str(id)
+        own = id = _digest(prompt) if id is None else str(id)
+        while seen[id]:
+            seen[own] += 1
+            id = f"{own}-{seen[own]}"
         seen[id] += 1
-        yield Item(id if seen[id] == 1 else f"{id}-{seen[id]}", number, prompt)
+        yield Item(id, number, prompt)
 
 
 def _is_named(prompt: Any) -> bool:

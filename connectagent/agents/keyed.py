@@ -22,6 +22,7 @@ from connectagent.records.file import INCOMPLETE, Held, hold
 from connectagent.records.history import Part, parts_of
 from connectagent.records.paths import create_empty, keyed_record
 from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.sent import without_halves
 from connectagent.records.store import Kept, Store
 from connectagent.records.summary import summarise
 from connectagent.session.journal import Journal
@@ -257,16 +258,20 @@ class KeyedSession:
             self._agent.log.leave()  # what this process knows of the open turn is not all
         self._ended = None
         if (lost := self.record.with_name(self.record.name.removesuffix(".yaml") + INCOMPLETE)).exists():
-            raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}")
+            then = "remove that file to take the session anew; its tools then run again"
+            raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}; {then}")
         create_empty(self.record)
-        return hold(self.record, self._store)
+        try:
+            return hold(self.record, self._store)
+        except SessionBusy:
+            raise SessionBusy(f"{self!r} is in a turn elsewhere; once that is over, the same call reads it") from None
 
     def _recorded(self) -> _Recorded:
         if not self.record.exists() or not self.record.stat().st_size:
             return _Recorded([], None)
         with refuse_odd(self.record):
             record = read_record(self.record)
-            if record.get("key", self.key) != current().text(self.key):
+            if record.get("key", self.key) != without_halves(current().text(self.key)):
                 raise ConfigError(f"{self.record} is the session {record.get('key')!r}, not {self.key!r}")
             # One that was killed before its first line is begun anew, in an item of its own.
             turns = list({part.number: part for part in parts_of(record) if part.is_turn}.values())
@@ -307,7 +312,7 @@ class KeyedSession:
         """The prompt with which a turn was begun, if it is another one."""
         entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
         begun: str | None = restored(entry.get("prompt", part.items[0].get("input")), blob_folder(self.record))
-        return None if begun == current().text(text_of(content)) else begun
+        return None if without_halves(begun or "") == without_halves(current().text(text_of(content))) else begun
 
 
 def _has_failed(part: Part) -> bool:

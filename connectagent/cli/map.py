@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
+from connectagent.agents.batch import Batch, BatchLimits
 from connectagent.cli import prompts as prompts_of
 from connectagent.cli import script
 from connectagent.cli.failure import how_to_decide, plain, usage_error
 from connectagent.cli.plugin_options import AgentCommand
-from connectagent.errors import BatchStopped, ConfigError, Paused, short_path
+from connectagent.cli.written import check_written, lines_into
+from connectagent.errors import BatchStopped, Paused, short_path
 from connectagent.output.rows import Row, duration, price, tokens
 from connectagent.settings import overrides
 from connectagent.testing.evals.trial import as_json
@@ -54,30 +55,29 @@ def map(
     """
     overrides.update({"trust": options["trust"]} if options["trust"] else {})
     lines = prompts_of.read(prompts, template, sample)
+    check_written({"-o": output}, [path, prompts])
     taken = [line.prompt if line.id is None else (line.id, line.prompt) for line in lines]
     script.apply(model, True, plugins)  # agents show nothing, those inside others too; the line does
     module = script.load(path, traceback)
     if (agent := script.agent_of(module)) is None:
         raise usage_error(f"{script.shown(module)} has no 'agent'")
     run = options["name"] or ("stdin" if prompts == "-" else Path(prompts).stem)
-    limits = {"max_failures": options["max_failures"], "budget_usd": options["max_usd"]}
-    items = agent.map(taken, options["concurrency"], run=run, **limits)
-    if not _write(items, Progress(len(taken)), output, quiet):
+    limits = BatchLimits(options["max_failures"], options["max_usd"])
+    batch = Batch(agent, taken, options["concurrency"], run, limits, {})
+    if not _write(batch, Progress(len(taken), batch), output, quiet):
         raise SystemExit(1)
 
 
-def _write(items: Any, progress: Progress, output: str | None, quiet: bool) -> bool:
+def _write(batch: Batch, progress: Progress, output: str | None, quiet: bool) -> bool:
     """Write each item as it ends; whether all were taken and none has failed."""
-    with _opened(output) as file, progress.shown(quiet):
+    with lines_into("-o", output) as write, progress.shown(quiet):
         try:
-            for item in items:
-                progress.count(item)
-                file.write(json.dumps(as_data(item), ensure_ascii=False, default=str) + "\n")
-                file.flush()
+            with contextlib.closing(batch.items()) as items:
+                for item in items:
+                    progress.count(item)
+                    write(json.dumps(as_data(item), ensure_ascii=False, default=str))
         except BatchStopped as stopped:
             progress.stopped = str(stopped)
-        finally:
-            items.close()
     return not progress.failed and progress.stopped is None
 
 
@@ -96,19 +96,6 @@ def as_data(item: Any) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _opened(path: str | None) -> Iterator[TextIO]:
-    if path is None:
-        yield sys.stdout
-        return
-    try:
-        Path(path).touch()
-    except OSError as error:
-        raise ConfigError(f"-o {path}: {error.strerror}") from None
-    with open(path, "w", encoding="utf-8") as file:
-        yield file
-
-
 # -- how far it is ---------------------------------------------------------------------------------
 
 
@@ -117,10 +104,11 @@ class Progress:
 
     Args:
         total: how many prompts there are.
+        batch: what takes them, once that is known.
     """
 
-    def __init__(self, total: int) -> None:
-        self.total = total
+    def __init__(self, total: int, batch: Batch | None = None) -> None:
+        self.total, self.batch = total, batch
         self.done = self.known = self.failed = self.waiting = self.tokens = 0
         self.cost = 0.0
         self.priced = True
@@ -128,6 +116,10 @@ class Progress:
         self.waits: list[str] = []
         self.stopped: str | None = None
         self.began = time.monotonic()
+
+    def follow(self, batch: Batch) -> None:
+        """Say how many of a batch run."""
+        self.batch = batch
 
     def count(self, item: Any) -> None:
         """Count an item that has ended."""
@@ -151,22 +143,24 @@ class Progress:
         self.cost += cost or 0.0
 
     def text(self) -> str:
-        """The line."""
+        """The line; what matters least comes last, since a narrow terminal cuts it."""
         seconds, taken = time.monotonic() - self.began, self.done - self.known
+        running = 0 if self.batch is None else self.batch.running
         parts = [f"{self.done}/{self.total} done"]
         parts += [f"{self.known} of them before"] if self.known else []
+        parts += [f"{running} running"] if running else []
         parts += [f"{self.failed} failed"] if self.failed else []
-        parts += [f"{self.waiting} waiting for a decision"] if self.waiting else []
+        parts += [f"{self.waiting} waiting"] if self.waiting else []
+        parts += [price(self.cost) if self.priced else f"{price(self.cost)}+?"] if self.cost else []
         parts += [f"{taken / seconds:.1f}/s"] if taken and seconds else []
         parts += [f"{tokens(self.tokens)} tokens"] if self.tokens else []
-        parts += [price(self.cost) if self.priced else f"{price(self.cost)}+?"] if self.cost else []
-        left_s = (self.total - self.done) * seconds / taken if taken else 0.0
-        parts += [f"{duration(left_s * 1000)} left"] if left_s else []
         return " · ".join(parts)
 
     def row(self, mark: str, seconds: float) -> Row:
-        """The line while it runs."""
-        return Row(0, ((f"{mark}{self.text()}", ""),))
+        """The line while it runs, with the time that is left, as far as one can tell."""
+        taken, left = self.done - self.known, self.total - self.done
+        left_s = left * (time.monotonic() - self.began) / taken if taken else 0.0
+        return Row(0, ((f"{mark}{self.text()}", ""),), f"{duration(left_s * 1000)} left" if left_s else "")
 
     @contextlib.contextmanager
     def shown(self, quiet: bool) -> Iterator[None]:

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import json
+import math
 import random
 import re
 import sys
@@ -43,6 +44,14 @@ class Line(NamedTuple):
     place: str
 
 
+class Number(click.FloatRange):
+    """A number in a range; click's own takes `nan` for one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail(f"{value!r} is no number.", param, ctx) if math.isnan(number) else number
+
+
 def many_options(function: Command) -> Command:
     """Add the options of commands that take many prompts."""
     for option in (
@@ -50,7 +59,7 @@ def many_options(function: Command) -> Command:
             "--trust", metavar="POLICY", help="The policy for tool calls of agents that have none in the script."
         ),
         click.option(
-            "--max-usd", metavar="USD", type=click.FloatRange(min=0), help="Begin no more once this is spent."
+            "--max-usd", metavar="USD", type=Number(min=0), help="Begin no more once this is spent."
         ),
         click.option(
             "--max-failures", metavar="N", type=click.IntRange(min=0), help="Begin no more when over N have failed."
