@@ -235,6 +235,7 @@ def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> No
     ("arguments", "words"),
     [
         ({"prompts": "one"}, "several prompts"),
+        ({"prompts": None}, "several prompts: a list, a dict of them by id, or an iterator, not one NoneType"),
         ({"prompts": [], "concurrency": 0}, "at least 1"),
         ({"prompts": [], "run": ""}, "run is a name"),
         ({"prompts": [], "budget_usd": -1}, "from 0 on"),
@@ -244,6 +245,33 @@ def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> No
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         agent_of().map(**arguments)
+
+
+def test_a_run_of_an_agent_without_records_is_refused_before_anything_begins() -> None:
+    model = Model()
+    with pytest.raises(ConfigError, match="is not recorded; the records of a run are its state"):
+        agent_of(model, log=False).map(["a"], run="r")
+    assert [item.status for item in agent_of(model, log=False).map(["a"])] == ["answered"] and model.calls == 1
+
+
+def test_what_fails_before_its_session_is_there_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Once(Agent):
+        def __init__(self) -> None:
+            if len(made) == 2:  # this agent, and that of the map
+                raise OSError("no more connections")
+            made.append(1)
+            super().__init__("once", llm=Model(), quiet=True)
+
+    made: list[int] = []
+    found = []
+    with pytest.raises(BatchStopped, match="1 prompt has failed"):
+        for item in Once().map(["a", "b", "c"], 1, max_failures=0):
+            found.append((item.status, str(item.error)))
+    assert found == [("error", "no more connections")]
+
+
+def test_an_id_may_be_a_number() -> None:
+    assert [(i.id, i.result) for i in agent_of().map([(1, "a"), (2, "b")], ordered=True)] == [("1", "A"), ("2", "B")]
 
 
 def test_guards_and_closing_act_for_each_item() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, SessionBusy
-from connectagent.errors import ProviderError
+from connectagent.errors import ConfigError, ProviderError
 from connectagent.testing import ScriptedLLM, call
 
 ran: list[str] = []
@@ -146,3 +146,8 @@ def test_texts_of_the_database_are_not_written_where_a_link_of_the_folder_leads(
     with pytest.raises(OSError, match="leads out of the project"):
         Agent("shop", llm=ScriptedLLM(), quiet=True).for_session("k", table).turn("Go", 1)
     assert not list(Path("../outside").iterdir())
+
+
+def test_what_is_no_store_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"a store has the methods .* lacks size, read, append"):
+        Agent("a", llm=ScriptedLLM("x"), quiet=True).for_session("k" * 300, store=object())  # type: ignore[arg-type]

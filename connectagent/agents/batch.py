@@ -162,6 +162,8 @@ class Batch:
             raise ConfigError(f"concurrency is a whole number of prompts, at least 1, not {concurrency!r:.80}")
         if run is not None and (not isinstance(run, str) or not run):
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
+        if run is not None and not agent.log.recording:
+            raise ConfigError(f"agent {agent.name!r} is not recorded; the records of a run are its state")
         self.gate, self.limits = Gate(), limits
         self._agent = agent.again(plugins=[OwnPlugin("gate", self.gate)], quiet=True)
         self._prompts, self._run, self._options, self._then = batch_items(prompts), run, options, then
@@ -258,6 +260,8 @@ class Batch:
         item.duration_ms = 0.0 if item.known else round((time.perf_counter() - began) * 1000, 1)
         if session is not None:
             self._note(item, session, before)
+        if item.error is not None:
+            item.status = _status_of(item.error)
 
     def _note(self, item: Item, session: Any, before: _Sums | None) -> None:
         """What the session says of its turn; `before`: what it said before this call, None where it is new."""
@@ -270,12 +274,10 @@ class Batch:
         if before is not None:
             item.status, item.cost, item.tokens = before if item.known else session.sums()
         item.spent = max(0.0, (item.cost or 0.0) - ((before and before[1]) or 0.0))
-        if item.error is not None:
-            item.status = _status_of(item.error)
         try:
             session.close()
         except Exception as error:
-            item.status, item.error = "error", item.error or error
+            item.error = item.error or error
 
 
 def _sums(session: KeyedSession) -> _Sums | None:
@@ -300,8 +302,9 @@ def batch_items(prompts: Any) -> Iterator[Item]:
     Raises:
         ConfigError: it is one prompt.
     """
-    if isinstance(prompts, str):
-        raise ConfigError("map() takes several prompts: a list, a dict of them by id, or an iterator, not one str")
+    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+        kind = type(prompts).__name__
+        raise ConfigError(f"map() takes several prompts: a list, a dict of them by id, or an iterator, not one {kind}")
     given: Iterable[Any] = prompts.items() if isinstance(prompts, Mapping) else prompts
     return _items(given, isinstance(prompts, Mapping))
 
@@ -319,7 +322,7 @@ def _items(given: Iterable[Any], named: bool) -> Iterator[Item]:
 
 
 def _is_named(prompt: Any) -> bool:
-    return isinstance(prompt, tuple) and len(prompt) == 2 and isinstance(prompt[0], str)
+    return isinstance(prompt, tuple) and len(prompt) == 2 and isinstance(prompt[0], str | int)
 
 
 def _digest(prompt: Any) -> str:

@@ -14,7 +14,7 @@ from connectagent.agents.links import start
 from connectagent.agents.resume import reopen
 from connectagent.agents.undo import give_up
 from connectagent.data import Wait
-from connectagent.errors import ConfigError, DivergenceError, SessionBusy
+from connectagent.errors import ConfigError, DivergenceError, SessionBusy, cut
 from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
@@ -57,7 +57,7 @@ class KeyedSession:
         record: the session's file; it is there once a turn has begun.
 
     Raises:
-        ConfigError: the agent is not recorded, or the key is empty or not a str.
+        ConfigError: the agent is not recorded, the key is empty or not a str, or the store lacks a method.
     """
 
     def __init__(self, agent: Any, key: str, store: Store | None = None) -> None:
@@ -67,6 +67,9 @@ class KeyedSession:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); a session with a key is its record")
         self._definition, self._agent, self.key = agent, None, key
         self.record: Path = keyed_record(agent.name, key).absolute()  # the program may change its folder
+        lacks = [name for name in ("size", "read", "append") if not callable(getattr(store, name, None))]
+        if store is not None and lacks:
+            raise ConfigError(f"a store has the methods size, read and append; {store!r:.80} lacks {', '.join(lacks)}")
         self._store = None if store is None else Kept(store, self.record)
         self._lock = threading.Lock()
         self._ended: int | None = None  # how many turns, where this process was the last to write
@@ -195,7 +198,7 @@ class KeyedSession:
         self.close()
 
     def __repr__(self) -> str:
-        return f"KeyedSession({self._definition.name!r}, {self.key!r})"
+        return f"KeyedSession({self._definition.name!r}, {cut(repr(self.key), 80)})"
 
     # -- the record ----------------------------------------------------------------------------
 
