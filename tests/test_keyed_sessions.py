@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, DivergenceError, Pause, Paused, SessionBusy, ToolRejected, before_each_tool, on_session
+from connectagent.agents import keyed
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records.file import hold
+from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 KILLS = int(os.environ.get("SESSION_KILLS", "6"))
@@ -199,6 +201,14 @@ def test_one_that_failed_knows_what_another_one_did_meanwhile() -> None:
             session.turn("first", number=1)
     assert ours.turn("first", number=1) == "done" and notes() == ["a", "b"]
     assert [m["content"] for m in ours.agent.session["messages"] if m["role"] == "tool"] == ["noted", "noted"]
+
+
+def test_a_turn_that_has_ended_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer("one").for_session("chat").turn("first")
+    reads: list[Path] = []
+    monkeypatch.setattr(keyed, "read_record", lambda path: reads.append(path) or read_record(path))
+    session = writer().for_session("chat")
+    assert session.turn("first", number=1) == "one" and reads == [session.record]
 
 
 def test_a_session_that_cannot_be_taken_now_says_when_it_can() -> None:

@@ -216,7 +216,7 @@ class KeyedSession:
                     f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended; {then}"
                 )
             if number <= ended:
-                return self._result(self._recorded().ended[number - 1], content)
+                return self._result((recorded or self._recorded()).ended[number - 1], content)
             known, self._ended = self._ended, None  # until it has ended
             result = None
             if given_up:
