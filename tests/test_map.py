@@ -389,11 +389,18 @@ except KeyboardInterrupt:
 def test_killed_again_and_again_it_finishes_and_no_tool_runs_twice(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT)
     chance = random.Random(3)
+    asked, hits = Path("calls"), 0
+    asked.touch()
     for _ in range(KILLS):
+        before = asked.stat().st_size
         process = subprocess.Popen([sys.executable, "script.py", str(ITEMS)], stdout=subprocess.DEVNULL)
-        time.sleep(chance.uniform(0.4, 0.8))
+        while process.poll() is None and asked.stat().st_size == before:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.12))
+        hits += process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
+    assert hits >= min(KILLS, 3)
     done = subprocess.run([sys.executable, "script.py", str(ITEMS)], capture_output=True, text=True, timeout=300)
     assert done.stdout.split().count("answered") == ITEMS, done.stderr
     assert len(notes()) == len(set(notes())) and ITEMS - KILLS * 4 <= len(notes()) <= ITEMS
@@ -419,6 +426,29 @@ def test_ctrl_c_ends_it_before_the_next_step(folder: Path) -> None:
     out = process.communicate(timeout=30)[0]
     assert out.split()[-1] == "interrupted" and process.returncode == 130
     assert time.monotonic() - sent < 10  # 1,000 prompts would take longer; the benchmark measures it
+
+
+def test_ctrl_c_while_threads_begin_stops_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, answer, start = threading.Event(), threading.Event(), threading.Thread.start
+
+    class Slow(Model):
+        def _answer(self, text: str, messages: list[Message]) -> LLMResponse:
+            begun.set()
+            answer.wait(20)
+            return super()._answer(text, messages)
+
+    def interrupted(thread: threading.Thread) -> None:
+        if thread.name == "map-2":
+            assert begun.wait(20)
+            threading.Timer(0.2, answer.set).start()
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(agent_of(Slow()).map(["note a", "note b", "note c"], 3))
+    assert answer.is_set() and notes() == []
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("map-")]
 
 
 def test_a_function_that_asks_the_agent_of_another_tree_is_told_which_one_is_its_own(folder: Path) -> None:

@@ -181,9 +181,12 @@ class Batch:
         Raises:
             BatchStopped: a limit was reached, after the items that ran.
         """
-        threads = [self._thread(number) for number in range(self._concurrency)]
-        left, raised = len(threads), None
-        try:
+        threads: list[threading.Thread] = []
+        left, raised = self._concurrency, None
+        try:  # Ctrl-C may come while they begin
+            for number in range(self._concurrency):
+                threads.append(self._thread(number))
+                threads[-1].start()
             while left:
                 item = next_of(self._done)
                 if isinstance(item, Item):
@@ -196,16 +199,14 @@ class Batch:
                 raise BatchStopped(f"stopped: {self._why}; prompts that had not begun were not taken")
         finally:
             self.gate.stopped.set()
-            for thread in threads:
+            for thread in filter(threading.Thread.is_alive, threads):
                 end_of(thread)
 
     def _thread(self, number: int) -> threading.Thread:
         context = copy_context()
         context.run(CALLER.set, Worker())
         work = partial(context.run, self._work)
-        thread = threading.Thread(target=work, name=f"map-{number}", daemon=True)
-        thread.start()
-        return thread
+        return threading.Thread(target=work, name=f"map-{number}", daemon=True)
 
     def _work(self) -> None:
         ended: BaseException | None = None
