@@ -204,9 +204,8 @@ class KeyedSession:
 
     def _turn(self, content: Any, number: int | None, limit: int, form: Any) -> str:
         with self._held() as held:
-            recorded = self._recorded() if self._ended is None else None
-            ended = len(recorded.ended) if recorded is not None else self._ended or 0
-            opened = None if recorded is None else recorded.open
+            recorded = self._recorded() if self._ended is None else _Recorded([], None)
+            ended, opened = self._ended or len(recorded.ended), recorded.open
             given_up = number is None and opened is not None and self._is_given_up(opened, content)
             ended += given_up
             number = ended + 1 if number is None else number
@@ -216,7 +215,8 @@ class KeyedSession:
                     f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended; {then}"
                 )
             if number <= ended:
-                return self._result((recorded or self._recorded()).ended[number - 1], content)
+                parts = recorded.ended or self._recorded().ended
+                return self._result(parts[number - 1], content)
             known, self._ended = self._ended, None  # until it has ended
             result = None
             if given_up:
