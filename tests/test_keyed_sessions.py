@@ -203,6 +203,14 @@ def test_one_that_failed_knows_what_another_one_did_meanwhile() -> None:
     assert [m["content"] for m in ours.agent.session["messages"] if m["role"] == "tool"] == ["noted", "noted"]
 
 
+def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_asked(folder: Path) -> None:
+    Path(".co").write_text("no folder")
+    with pytest.raises(OSError, match="; CONNECTAGENT_DIR can name another folder: '"):
+        writer().for_session("chat").turn("first", number=1)
+    (item,) = writer().map(["first"], run="r")
+    assert item.status == "error" and "CONNECTAGENT_DIR" in str(item.error)
+
+
 def test_a_turn_that_has_ended_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     writer("one").for_session("chat").turn("first")
     reads: list[Path] = []

@@ -255,7 +255,7 @@ class Batch:
                 item.known, before = session.turns > 0, _sums(session)
                 item.result = session.turn(item.prompt, number=1, **self._options)
         except DivergenceError as error:
-            item.error = DivergenceError(f"{error}; with another id, or in another run, it begins anew")
+            item.error = DivergenceError(f"{error}; with another id, or in another run (run=, --name), it begins anew")
         except BaseException as error:
             item.error = error
         item.duration_ms = 0.0 if item.known else round((time.perf_counter() - began) * 1000, 1)

@@ -263,11 +263,16 @@ class KeyedSession:
         if (lost := self.record.with_name(self.record.name.removesuffix(".yaml") + INCOMPLETE)).exists():
             then = "remove that file to take the session anew; its tools then run again"
             raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}; {then}")
-        create_empty(self.record)
         try:
+            create_empty(self.record)
             return hold(self.record, self._store)
         except SessionBusy:
             raise SessionBusy(f"{self!r} is in a turn elsewhere; once that is over, the same call reads it") from None
+        except OSError as error:
+            if error.filename is None:  # of a store
+                raise
+            why = f"{error.strerror}; CONNECTAGENT_DIR can name another folder"
+            raise OSError(error.errno, why, error.filename) from None
 
     def _recorded(self) -> _Recorded:
         if not self.record.exists() or not self.record.stat().st_size:
