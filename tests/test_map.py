@@ -428,6 +428,24 @@ def test_ctrl_c_ends_it_before_the_next_step(folder: Path) -> None:
     assert time.monotonic() - sent < 10  # 1,000 prompts would take longer; the benchmark measures it
 
 
+def test_there_are_no_more_threads_than_prompts_and_than_the_system_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, start, most = [], threading.Thread.start, 100
+
+    def counted(thread: threading.Thread) -> None:
+        if thread.name.startswith("map-"):
+            if len(begun) >= most:
+                raise RuntimeError("can't start new thread")
+            begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    assert len(list(agent_of().map(["a", "b", "c"], 50))) == 3 == len(begun)
+    most = 5
+    assert len(list(agent_of().map([f"p{number}" for number in range(10)], 50))) == 10 and len(begun) == 5
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(agent_of().map(["a"]))
+
+
 def test_ctrl_c_while_threads_begin_stops_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, answer, start = threading.Event(), threading.Event(), threading.Thread.start
 

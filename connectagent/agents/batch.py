@@ -167,7 +167,7 @@ class Batch:
         self.gate, self.limits = Gate(), limits
         self._agent = agent.again(plugins=[OwnPlugin("gate", self.gate)], quiet=True)
         self._prompts, self._run, self._options, self._then = batch_items(prompts), run, options, then
-        self._concurrency = concurrency
+        self._concurrency = min(concurrency, len(prompts) or 1) if isinstance(prompts, Sized) else concurrency
         # Once a limit is reached, what had ended is read still; who scores items may spend more on them.
         self._reads_on = run is not None and then is None and isinstance(prompts, Sized)
         self._lock = threading.Lock()  # of the prompts
@@ -182,11 +182,9 @@ class Batch:
             BatchStopped: a limit was reached, after the items that ran.
         """
         threads: list[threading.Thread] = []
-        left, raised = self._concurrency, None
-        try:  # Ctrl-C may come while they begin
-            for number in range(self._concurrency):
-                threads.append(self._thread(number))
-                threads[-1].start()
+        raised = None
+        try:
+            left = self._begin(threads)  # Ctrl-C may come meanwhile
             while left:
                 item = next_of(self._done)
                 if isinstance(item, Item):
@@ -201,6 +199,18 @@ class Batch:
             self.gate.stopped.set()
             for thread in filter(threading.Thread.is_alive, threads):
                 end_of(thread)
+
+    def _begin(self, threads: list[threading.Thread]) -> int:
+        """Begin the threads, as many as the system has; how many."""
+        for number in range(self._concurrency):
+            threads.append(self._thread(number))
+            try:
+                threads[-1].start()
+            except RuntimeError:
+                if not number:
+                    raise
+                return number
+        return self._concurrency
 
     def _thread(self, number: int) -> threading.Thread:
         context = copy_context()
