@@ -16,6 +16,7 @@ from connectagent import (
     Loop,
     Parallel,
     Sequential,
+    ToolCall,
     ToolRejected,
     after_tools,
     before_each_tool,
@@ -144,6 +145,15 @@ def test_a_plugin_that_a_fresh_tree_leaves_out_is_left_out_below() -> None:
     tree = agent_of("top", sub_agents=[agent_of("below", sub_agents=[agent_of("low")])], plugins=[first, guard])
     for fresh in (tree.again(plugins=["no:guard"]), tree.again().again(plugins="no:guard").again()):
         assert [set(plugins_of(agent)) & {"first", "guard"} for agent in [fresh, *fresh.below]] == [{"first"}] * 3
+
+
+def test_a_trust_policy_travels_with_a_tree_and_with_an_agent_of_it() -> None:
+    below = agent_of("below", llm=None, model="offline")
+    top = agent_of("top", sub_agents=[below], trust="strict", llm=None, model="offline")
+    tree, alone = pickle.loads(pickle.dumps(top)), pickle.loads(pickle.dumps(below))
+    assert [plugins_of(agent).count("trust") for agent in (tree, tree.below[0], alone)] == [1, 1, 1]
+    with pytest.raises(ToolRejected, match="only tools that change nothing may run"):
+        alone.hooks.handlers("before_each_tool")[-1].function(alone, ToolCall("c1", "add", {"a": 1, "b": 2}))
 
 
 def test_the_guards_that_a_fresh_agent_had_from_its_parent_stay_in_another_tree_too() -> None:
