@@ -286,3 +286,17 @@ def test_a_changed_prompt_says_how_it_is_taken(capsys: pytest.CaptureFixture[str
         Path("p.jsonl").write_text(json.dumps({"id": "a", "prompt": prompt}))
         assert co("p.jsonl", "-o", "out.jsonl") == code
     assert "not 'two'; it has ended; its own prompt reads its result; with another id" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_a_person_is_asked_says_how_to_end_at_once(folder: Path) -> None:
+    Path("ask.py").write_text(
+        "from connectagent import before_llm\n\n@before_llm\ndef ask(request):\n    input('is it true? ')\n"
+    )
+    Path("p.txt").write_text("one\n")
+    with terminal("pty", folder, "map", "bot.py", "p.txt", "-p", "./ask.py", "-o", "out.jsonl") as shown:
+        shown.until("is it true?", timeout_s=20)
+        shown.press("C-c")
+        shown.until("stopping: waits for the steps of 1 turn; Ctrl-C again ends at once", timeout_s=20)
+        shown.press("C-c")
+        assert shown.ended() == 130
+    assert calls() == 0

@@ -18,11 +18,12 @@ from connectagent.cli.failure import how_to_decide, plain, usage_error
 from connectagent.cli.plugin_options import AgentCommand
 from connectagent.cli.written import check_written, lines_into
 from connectagent.errors import BatchStopped, Paused, short_path
-from connectagent.output.rows import Row, duration, price, tokens
+from connectagent.output.rows import Row, duration, many, price, tokens
 from connectagent.settings import overrides
 from connectagent.testing.evals.trial import as_json
 
 MOST_FAILURES = 5  # that are listed at the end
+STOPPING_AFTER_S = 0.5  # what stops sooner needs no word
 
 
 @click.command("map", cls=AgentCommand, short_help="Run the agent of a script over many prompts.")
@@ -115,6 +116,7 @@ class Progress:
         self.failures: list[str] = []
         self.waits: list[str] = []
         self.stopped: str | None = None
+        self.stopping = 0  # ticks since the turns were told to stop
         self.began = time.monotonic()
 
     def follow(self, batch: Batch) -> None:
@@ -162,6 +164,17 @@ class Progress:
         left_s = left * (time.monotonic() - self.began) / taken if taken else 0.0
         return Row(0, ((f"{mark}{self.text()}", ""),), f"{duration(left_s * 1000)} left" if left_s else "")
 
+    def tick(self) -> None:
+        """Say how to end at once where turns that were stopped take their time, such as one that asks a person."""
+        from connectagent.output.live import TICK_S, live
+
+        if self.batch is None or not self.batch.running or not self.batch.gate.stopped.is_set():
+            return
+        self.stopping += 1
+        if self.stopping == STOPPING_AFTER_S // TICK_S:
+            text = f"stopping: waits for the steps of {many(self.batch.running, 'turn')}; Ctrl-C again ends at once"
+            click.echo("\n" * live.is_asking + text, err=True)
+
     @contextlib.contextmanager
     def shown(self, quiet: bool) -> Iterator[None]:
         """Show the line while it runs; at the end the failures, and how to decide what waits."""
@@ -170,11 +183,13 @@ class Progress:
         show: Callable[[str], None] = (lambda text: None) if quiet else (lambda text: click.echo(plain(text), err=True))
         if not quiet:
             live.begin()
+            live.ticking.append(self.tick)
         try:
             with running(self.row):
                 yield
         finally:
             if not quiet:
+                live.ticking.remove(self.tick)
                 live.end()
             show(self.text())
             for lines, more in ((self.failures, "failures"), (self.waits, "that wait")):
