@@ -289,6 +289,13 @@ def test_failures_and_waits_are_told_apart_and_gone_on_with(capsys: pytest.Captu
     assert {trial["status"] for trial in trials} == {"scored"} and trials[1]["scores"]["paid"]["score"] == 1
 
 
+def test_turns_that_did_not_end_are_listed_before_many_that_did_not_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    write(*({"id": f"c{n}", "prompt": f"no {n}", "expected": "yes"} for n in range(20)), {"id": "z", "prompt": "fail"})
+    assert co("--check", "exact") == 1
+    out = capsys.readouterr().out
+    assert out.index("z: ValueError: fail; connectagent log show") < out.index("c0: exact:") and "and 11 more" in out
+
+
 def test_what_waits_in_a_variant_is_decided_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     Path("ask.py").write_text(
         "from connectagent import Pause, before_llm\n\n@before_llm\ndef ask(request):\n"
@@ -393,6 +400,7 @@ def test_cases_of_csv_and_templates_have_all_fields() -> None:
         (("--check", "exact", "--check", "exact"), "another check called 'exact'"),
         (("--check", "exact", "--variant", "a=-x"), "it takes -p, --model"),
         (("--check", "exact", "--variant", "a='"), "No closing quotation"),
+        (("--check", "exact", "--variant", ""), "write, for example, '-p PLUGIN' or 'NAME=-p PLUGIN'"),
         (("--check", "exact", "--variant", "a=", "--variant", "a=-p x"), "two variants are called 'a'"),
         (("--check", "exact", "--variant", "a=", "--variant", "b=-p gone"), "no plugin 'gone'"),
         (("--check", "exact", "-o", "no/out.json"), "-o 'no/out.json' cannot be written; name a file in a folder"),

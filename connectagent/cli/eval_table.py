@@ -101,8 +101,10 @@ def _price(cost: float | None, known: float) -> str:
 
 
 def _not_passed(taken: Sequence[Taken]) -> list[Row]:
-    """The trials that did not pass, with the reasons of their checks."""
-    lines = [(one.name, trial, text) for one in taken for trial in one.trials for text in _reasons(trial)]
+    """The trials that did not pass, with the reasons of their checks; first those whose turns did not end."""
+    every = [(one.name, trial) for one in taken for trial in one.trials]
+    every.sort(key=lambda pair: pair[1].scores is not None)
+    lines = [(name, trial, text) for name, trial in every for text in _reasons(trial)]
     rows = [Row(0, ()), Row(0, (("not passed", "bold red"),))] if lines else []
     for name, trial, text in lines[:MOST_LISTED]:
         which = f"{name}: " if name else ""

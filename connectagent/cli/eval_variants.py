@@ -83,7 +83,8 @@ def _variant(text: str) -> Variant:
     named = _NAMED.fullmatch(text.strip())
     name, options = (named[1], named[2]) if named else (text.strip(), text)
     if not named and not name.startswith("-"):
-        raise usage_error(f"--variant {text!r} has no options; write, for example, '-p {text}' or 'NAME=-p {text}'")
+        given = f"-p {text.strip() or 'PLUGIN'}"
+        raise usage_error(f"--variant {text!r} has no options; write, for example, '{given}' or 'NAME={given}'")
     try:
         context = _OPTIONS.make_context("--variant", shlex.split(options))
     except (click.UsageError, ValueError) as error:
