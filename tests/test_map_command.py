@@ -96,6 +96,8 @@ def test_a_field_has_any_name_and_value_and_a_cell_any_length() -> None:
     assert co("t.csv", "--prompt", "{first name}: {e-mail}", "-o", "out.jsonl") == 0
     assert {len(r["result"]) for r in results()} == {200_005, 6} and all(len(r["id"]) == 12 for r in results())
     assert csv.field_size_limit() == 131_072
+    Path("t.TSV").write_text('id\tprompt\n1\tone, "two"\n')
+    assert co("t.TSV", "-o", "out.jsonl") == 0 and results()[0]["result"] == 'ONE, "TWO"'
     Path("t.jsonl").write_text('{"id": true, "tags": ["a", "ä"], "n": 2}\n')
     assert co("t.jsonl", "--prompt", 'As {"json": 1}: {tags} {n}', "-o", "out.jsonl") == 0
     [result] = results()
@@ -132,7 +134,7 @@ def test_limits_end_it(capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "text", "arguments", "words"),
     [
         ("p.txt", "", (), "has no prompts; it takes a prompt a line"),
-        ("p.csv", "id,prompt\n", (), "in .csv a header and rows"),
+        ("p.csv", "id,prompt\n", (), "in .csv or .tsv a header and rows"),
         ("p.jsonl", "{", (), "p.jsonl:1 is not JSON"),
         ("p.jsonl", "[1]", (), "p.jsonl:1 is [1]; each line is a text or an object of its own"),
         ("p.json", '[\n{"prompt": "x"}\n]', (), "each line is a text or an object of its own"),
@@ -141,9 +143,9 @@ def test_limits_end_it(capsys: pytest.CaptureFixture[str]) -> None:
         ("p.jsonl", '{"text": "x"}', ("--prompt", ""), "p.jsonl:1: the prompt is empty"),
         ("p.jsonl", '{"text": null}', ("--prompt", "Sort {text}"), "no field 'text'"),
         ("p.csv", "first name\nAnn\n", ("--prompt", "Hi {last name}"), "no field 'last name'"),
-        ("p.csv", "id,prompt\n1,Hello, world\n", (), "p.csv:2 has 3 cells, and the header 2; a text with a comma"),
+        ("p.csv", "id,prompt\n1,Hello, world\n", (), "p.csv:2 has 3 cells, and the header 2; a text with a separator"),
         ("p.csv", "id,prompt\n1,a\n2\n", (), "p.csv:3 has 1 cell, and the header 2"),
-        ("p.csv", 'id,prompt\n1,"a\n2,b\n', (), "p.csv:3 is no row of a CSV file: unexpected end of data"),
+        ("p.csv", 'id,prompt\n1,"a\n2,b\n', (), "p.csv:3 is no row of a table: unexpected end of data"),
         ("p.jsonl", '{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', (), "has the id '1', as p.jsonl:1 has"),
         ("caf.txt", b"caf\xe9\n", (), "'caf.txt' is not in UTF-8; save it so"),
         ("p.jsonl", '{"text": "x"}', (), "no field 'prompt', but text"),

@@ -47,9 +47,9 @@ def map(
 ) -> None:
     """Run the agent of SCRIPT over the prompts of a file, several at the same time.
 
-    PROMPTS has a prompt a line (.txt), a JSON object or text a line (.jsonl), or a header and rows (.csv); - reads
-    lines from standard input. A line may have the fields `prompt` and `id`; --prompt makes the prompt
-    of any fields.
+    PROMPTS has a prompt a line (.txt), a JSON object or text a line (.jsonl), or a header and rows (.csv, .tsv); -
+    reads lines from standard input. A line may have the fields `prompt` and `id`; --prompt makes the prompt of any
+    fields.
 
     The same command again takes what is missing, and nothing else. Exits with 1 where a prompt failed or a limit was
     reached, and with 130 after Ctrl-C.

@@ -22,7 +22,8 @@ from connectagent.output.rows import many
 
 _FIELD = re.compile(r"\{(\w[\w .-]*)\}")  # the header of a table may have spaces
 _LONGEST_CELL = 2**31 - 1  # of a CSV file, in characters: as long as a line of JSON may be
-_KINDS = "a prompt a line, in .jsonl a text or an object a line, in .csv a header and rows"
+_KINDS = "a prompt a line, in .jsonl a text or an object a line, in .csv or .tsv a header and rows"
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _A_LINE = "each line is a text or an object of its own"
 
 Command = Callable[..., Any]
@@ -120,9 +121,9 @@ def _opened(path: str) -> Iterator[TextIO]:
 
 def _lines(file: TextIO, path: str) -> Iterator[tuple[int, Any]]:
     """The lines of a file that are not empty, with their numbers: a text each, or a dict of fields."""
-    suffix = Path(path).suffix
-    if suffix == ".csv":
-        yield from _rows(file, path)
+    suffix = Path(path).suffix.lower()
+    if suffix in _SEPARATORS:
+        yield from _rows(csv.reader(file, strict=True, delimiter=_SEPARATORS[suffix]), path)
         return
     for number, line in enumerate(file, 1):
         if not (line := (line.removeprefix("\ufeff") if number == 1 else line).strip()):
@@ -136,19 +137,18 @@ def _lines(file: TextIO, path: str) -> Iterator[tuple[int, Any]]:
             raise usage_error(f"{path}:{number} is not JSON: {error}; {_A_LINE}") from None
 
 
-def _rows(file: TextIO, path: str) -> Iterator[tuple[int, dict[str, str]]]:
-    """The rows of a CSV file, each with the number of its last line."""
+def _rows(reader: Any, path: str) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table, each with the number of its last line."""
     limit = csv.field_size_limit(_LONGEST_CELL)
-    reader = csv.reader(file, strict=True)
     try:
-        header = next(reader, [])
+        header: list[str] = next(reader, [])
         for row in filter(None, reader):
             if len(row) != len(header):
                 cells = f"{many(len(row), 'cell')}, and the header {len(header)}"
-                raise usage_error(f'{path}:{reader.line_num} has {cells}; a text with a comma stands in "quotes"')
+                raise usage_error(f'{path}:{reader.line_num} has {cells}; a text with a separator stands in "quotes"')
             yield reader.line_num, dict(zip(header, row, strict=True))
     except csv.Error as error:
-        raise usage_error(f"{path}:{reader.line_num} is no row of a CSV file: {error}") from None
+        raise usage_error(f"{path}:{reader.line_num} is no row of a table: {error}") from None
     finally:
         csv.field_size_limit(limit)
 
