@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from wire_server import Answer, WireServer, chat, chat_stream, finish
+from wire_server import Answer, WireServer, chat, chat_stream, finish, message
 
 from connectagent.models import clients
 from connectagent.models.anthropic import AnthropicLLM
@@ -146,3 +146,16 @@ def test_threads_that_share_a_client_make_it_once(made: list[Any]) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert len(set(map(id, pool.map(use, range(8))))) == 1
     assert len(made) == 1
+
+
+@pytest.mark.parametrize("provider", ["openai", "mistral", "anthropic"])
+def test_a_request_says_nothing_of_the_machine(provider: str) -> None:
+    with WireServer(message("ok") if provider == "anthropic" else chat("ok")) as server:
+        if provider == "anthropic":
+            AnthropicLLM("claude-sonnet-4-5", api_key=KEY, base_url=server.url).complete(HELLO)
+        else:
+            OpenAILLM("a-model", provider=provider, api_key=KEY, base_url=server.openai_url).complete(HELLO)
+    (headers,) = server.headers
+    machine = ("lang", "package-version", "os", "arch", "runtime", "runtime-version", "async")
+    assert not [name for name in machine if f"x-stainless-{name}" in headers]
+    assert KEY in headers.get("authorization", headers.get("x-api-key", "")) and "user-agent" in headers

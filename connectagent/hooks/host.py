@@ -38,10 +38,7 @@ class Host(Calls):
     def __init__(self, boundary: Boundary) -> None:
         super().__init__(boundary)
         self._arranging = threading.RLock()
-        for name, spec in _own_specs().items():  # of each agent's host: pluggy would inspect each function again
-            caller = pluggy.HookCaller(name, self._hookexec)
-            caller.spec = spec
-            setattr(self.hook, name, caller)
+        vars(self)["hook"] = _Callers(self._hookexec)
         for hook in list(CONTRACTS)[len(HOOKS) :]:
             self.know(hook)
         self._numbers = itertools.count()
@@ -254,11 +251,11 @@ class Host(Calls):
     def add_hookcall_monitoring(self, before: Any, after: Any) -> Callable[[], None]:
         """Call functions before and after each call of a hook, handlers or not; what undoes it."""
         undo = super().add_hookcall_monitoring(before, after)
-        self._note(*vars(self.hook))
+        self._note(*dir(self.hook))
 
         def stop() -> None:
             undo()
-            self._note(*vars(self.hook))
+            self._note(*dir(self.hook))
 
         return stop
 
@@ -278,6 +275,30 @@ class Host(Calls):
     def ledger(self) -> list[dict[str, Any]]:
         """The time and cost of each handler that has run, the slowest first."""
         return rows(self.loaded)
+
+
+class _Callers:
+    """pluggy's `HookRelay`, but a hook's caller is made when it is asked for: of most hooks an agent needs none.
+
+    Args:
+        execute: what the callers call.
+    """
+
+    __slots__ = ("__dict__", "_execute")
+
+    def __init__(self, execute: Callable[..., Any]) -> None:
+        self._execute = execute
+
+    def __getattr__(self, name: str) -> pluggy.HookCaller:
+        if name not in _own_specs():
+            raise AttributeError(f"there is no hook {name!r}")
+        caller = pluggy.HookCaller(name, self._execute)
+        caller.spec = _own_specs()[name]  # pluggy would inspect each function again for each agent
+        found: pluggy.HookCaller = vars(self).setdefault(name, caller)  # another thread may have made one
+        return found
+
+    def __dir__(self) -> list[str]:
+        return [*(_own_specs() | vars(self))]
 
 
 @functools.cache

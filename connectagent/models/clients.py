@@ -20,6 +20,8 @@ from typing import Any
 from connectagent.models.attempts import attempt_hooks
 
 _MAX_KEYS = 64
+# What the SDKs tell each provider about the machine. It is a third of the headers, and each is checked several times.
+_ABOUT_THE_MACHINE = ("Lang", "Package-Version", "OS", "Arch", "Runtime", "Runtime-Version", "Async")
 _KEEP_S = 5.0  # as long as httpx keeps a connection that nobody uses
 _Idle = deque[tuple[float, Any]]  # since when; the one that was used last is at the end
 _idle: dict[tuple[Any, ...], _Idle] = {}
@@ -78,9 +80,19 @@ def new_client(make: Callable[..., Any], http: Callable[..., Any], **options: An
         options: of the client: key and address.
     """
     connections = http(verify=_tls(http), event_hooks=attempt_hooks())
-    client = make(http_client=connections, **options)
+    client = make(http_client=connections, default_headers=left_out(make), **options)
     weakref.finalize(client, connections.close)
     return client
+
+
+def left_out(make: Callable[..., Any]) -> dict[str, Any]:
+    """The headers that an SDK is to leave out, as it takes them: those that describe the machine.
+
+    Args:
+        make: the SDK's class.
+    """
+    omitted = sys.modules[make.__module__.partition(".")[0]].Omit()
+    return {f"X-Stainless-{name}": omitted for name in _ABOUT_THE_MACHINE}
 
 
 @functools.cache

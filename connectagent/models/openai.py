@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from connectagent.data import LLMResponse, TokenUsage, ToolCall
-from connectagent.models.clients import new_client
+from connectagent.models.clients import left_out, new_client
 from connectagent.models.content import as_json, text_of, tool_call
 from connectagent.models.failures import error_text, kind_of
 from connectagent.models.json_schema import response_format
@@ -53,7 +53,7 @@ class OpenAILLM(WireLLM):
         client = openai_client(key, base_url)
         if self.provider != "openai":  # the SDK sends what these variables of OpenAI's hold to every address
             client.organization = client.project = None
-            client._custom_headers = {}
+            client._custom_headers = left_out(type(client))
         return client
 
     def _answered(self, body: dict[str, Any], on_text: OnText | None, output: Any, exchange: Exchange) -> LLMResponse:
