@@ -26,7 +26,7 @@ from connectagent import (
     on_agent_closed,
 )
 from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, ProviderError
 from connectagent.testing import ScriptedLLM, call
 
 ITEMS, KILLS = int(os.environ.get("MAP_ITEMS", "80")), int(os.environ.get("MAP_KILLS", "4"))
@@ -310,6 +310,20 @@ def test_all_wait_together_after_too_many_requests() -> None:
     gate.note({"type": "retrying", "status": 500, "retry_after_s": 9})
     gate.before_model()
     assert 0.19 <= time.monotonic() - began < 2
+
+
+def test_the_others_wait_where_a_provider_asks_for_more_than_a_call_can_wait() -> None:
+    class Busy(Model):
+        def _answer(self, text: str, messages: list[Message]) -> LLMResponse:
+            asked.append(time.monotonic())
+            if len(asked) == 1:
+                raise ProviderError("slow down", kind="rate_limit", provider="x", status=429, retry_after_s=0.4)
+            return super()._answer(text, messages)
+
+    asked: list[float] = []
+    items = list(agent_of(Busy()).map(["a", "b", "c"], 1, ordered=True))
+    assert [item.status for item in items] == ["error", "answered", "answered"]
+    assert asked[1] - asked[0] >= 0.4 > asked[2] - asked[1]
 
 
 def test_the_gate_of_a_batch_is_no_plugin_of_its_records() -> None:

@@ -302,3 +302,15 @@ def test_ctrl_c_while_a_person_is_asked_says_how_to_end_at_once(folder: Path) ->
         shown.press("C-c")
         assert shown.ended() == 130
     assert calls() == 0
+
+
+def test_the_line_says_that_the_provider_asks_to_wait() -> None:
+    from connectagent import Agent
+    from connectagent.agents.batch import Batch, BatchLimits
+    from connectagent.cli.map import Progress
+
+    batch = Batch(Agent("a", model="offline"), ["x"], 1, None, BatchLimits(), {})
+    progress, batch.running = Progress(2, batch), 1
+    assert progress.text() == "0/2 done · 1 running"
+    batch.gate.note({"type": "retrying", "status": 429, "retry_after_s": 90})
+    assert re.fullmatch(r"0/2 done · 1 running · waits 1m(30|29)s for the provider", progress.text())

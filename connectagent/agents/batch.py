@@ -26,7 +26,8 @@ from connectagent.session.messages import text_of, user_message
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.waits import end_of, next_of
 
-_WAIT_S = 1.0  # after "too many requests" that does not say how long
+TOO_MANY = 429  # too many requests, as a provider answers
+_WAIT_S = 1.0  # after such an answer that does not say how long
 FAILED = ("error",)
 _Sums = tuple[str, float | None, int | None]
 
@@ -74,9 +75,14 @@ class Gate:
 
     @before_llm(tryfirst=True)
     def before_model(self) -> None:
-        while not self.stopped.is_set() and (left_s := self._until - time.monotonic()) > 0:
+        while not self.stopped.is_set() and (left_s := self.wait_s) > 0:
             self.stopped.wait(left_s)
         self._leave()
+
+    @property
+    def wait_s(self) -> float:
+        """How long no model is asked, as a provider has too many requests; 0 where one may be asked."""
+        return max(0.0, self._until - time.monotonic())
 
     @before_each_tool(tryfirst=True)
     def before_tool(self) -> None:
@@ -84,7 +90,9 @@ class Gate:
 
     @on_trace
     def note(self, entry: TraceEntry) -> None:
-        if entry["type"] == "retrying" and entry["status"] == 429:
+        # Where the provider asks for more than its SDK waits, the call fails, and the other agents wait.
+        status = {"retrying": entry.get("status"), "llm_call": entry.get("error_status")}.get(entry["type"])
+        if status == TOO_MANY:
             wait_s = entry.get("retry_after_s")
             self._until = max(self._until, time.monotonic() + (_WAIT_S if wait_s is None else wait_s))
 

@@ -23,6 +23,7 @@ from connectagent.settings import overrides
 from connectagent.testing.evals.trial import as_json
 
 MOST_FAILURES = 5  # that are listed at the end
+SAID_FROM_S = 2.0  # how long a provider asks to wait
 STOPPING_AFTER_S = 0.5  # what stops sooner needs no word
 
 
@@ -147,10 +148,11 @@ class Progress:
     def text(self) -> str:
         """The line; what matters least comes last, since a narrow terminal cuts it."""
         seconds, taken = time.monotonic() - self.began, self.done - self.known
-        running = 0 if self.batch is None else self.batch.running
+        running, wait_s = (0, 0.0) if self.batch is None else (self.batch.running, self.batch.gate.wait_s)
         parts = [f"{self.done}/{self.total} done"]
         parts += [f"{self.known} of them before"] if self.known else []
         parts += [f"{running} running"] if running else []
+        parts += [f"waits {duration(wait_s * 1000)} for the provider"] if running and wait_s > SAID_FROM_S else []
         parts += [f"{self.failed} failed"] if self.failed else []
         parts += [f"{self.waiting} waiting"] if self.waiting else []
         parts += [price(self.cost) if self.priced else f"{price(self.cost)}+?"] if self.cost else []
