@@ -206,6 +206,11 @@ def test_what_a_run_has_already_comes_after_a_limit_too_but_an_iterator_is_left(
         for item in agent_of(model).map(prompts, 1, run="r", max_failures=0):
             found.append((item.prompt, item.status, item.known))
     assert found == [("fail", "error", False), ("a", "answered", True), ("c", "answered", True)] and model.calls == 1
+    found.clear()
+    with pytest.raises(BatchStopped):
+        for item in agent_of(model).map(prompts, 1, run="r", max_failures=0, ordered=True):
+            found.append(item.prompt)
+    assert found == ["fail", "a", "c"]
     with pytest.raises(BatchStopped):
         for item in agent_of(model).map(iter(prompts), 1, run="r", max_failures=0):
             assert item.prompt == "fail"

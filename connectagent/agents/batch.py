@@ -355,9 +355,16 @@ def _digest(prompt: Any) -> str:
 def in_order(items: Iterator[Item]) -> Iterator[Item]:
     """The items of a batch, which come as they end, in the order of their prompts."""
     waiting: dict[int, Item] = {}
-    following = 0
-    for item in items:
-        waiting[item.number] = item
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1
+    following, stopped = 0, None
+    try:
+        for item in items:
+            waiting[item.number] = item
+            while following in waiting:
+                yield waiting.pop(following)
+                following += 1
+    except BatchStopped as error:
+        stopped = error
+    for number in sorted(waiting):  # behind one that was not taken
+        yield waiting[number]
+    if stopped is not None:
+        raise stopped
