@@ -21,6 +21,7 @@ from connectagent import (
     Paused,
     ProviderError,
     Sequential,
+    ToolCall,
     ToolRejected,
     after_tools,
     before_each_tool,
@@ -117,6 +118,56 @@ def test_an_agent_of_a_tree_keeps_the_guards_that_it_inherits() -> None:
     Agent("top", sub_agents=[child], plugins=[guard], trust="strict", quiet=True, log=False)
     alone = child.again()
     assert alone.parent is None and {"guard", "trust"} <= set(plugins_of(alone))
+
+
+@before_llm
+def first() -> None:
+    """See a request before others."""
+
+
+@before_llm
+def middle() -> None:
+    """See a request between others."""
+
+
+@before_llm
+def last() -> None:
+    """See a request after others."""
+
+
+def seen_below(agent: Agent) -> list[str]:
+    return [handler.plugin for handler in agent.below[0].hooks.handlers("before_llm") if not handler.builtin]
+
+
+def test_plugins_of_the_parent_come_first_below_in_each_fresh_tree() -> None:
+    tree = agent_of("top", sub_agents=[agent_of("below", plugins=[last])], plugins=[first])
+    fresh = [tree, tree.again(), tree.again().again(), pickle.loads(pickle.dumps(tree))]
+    assert [seen_below(agent) for agent in fresh] == [["first", "last"]] * 4
+    assert seen_below(tree.again(plugins=[middle])) == ["first", "middle", "last"]
+
+
+def test_a_plugin_that_a_fresh_tree_leaves_out_is_left_out_below() -> None:
+    tree = agent_of("top", sub_agents=[agent_of("below", sub_agents=[agent_of("low")])], plugins=[first, guard])
+    for fresh in (tree.again(plugins=["no:guard"]), tree.again().again(plugins="no:guard").again()):
+        assert [set(plugins_of(agent)) & {"first", "guard"} for agent in [fresh, *fresh.below]] == [{"first"}] * 3
+
+
+def test_a_trust_policy_travels_with_a_tree_and_with_an_agent_of_it() -> None:
+    below = agent_of("below", llm=None, model="offline")
+    top = agent_of("top", sub_agents=[below], trust="strict", llm=None, model="offline")
+    tree, alone = pickle.loads(pickle.dumps(top)), pickle.loads(pickle.dumps(below))
+    assert [plugins_of(agent).count("trust") for agent in (tree, tree.below[0], alone)] == [1, 1, 1]
+    with pytest.raises(ToolRejected, match="only tools that change nothing may run"):
+        alone.hooks.handlers("before_each_tool")[-1].function(alone, ToolCall("c1", "add", {"a": 1, "b": 2}))
+
+
+def test_the_guards_that_a_fresh_agent_had_from_its_parent_stay_in_another_tree_too() -> None:
+    child = agent_of("child", sub_agents=[agent_of("low")], plugins=[last])
+    agent_of("top", sub_agents=[child], plugins=[guard], trust="strict")
+    alone = child.again().again()
+    agent_of("other", sub_agents=[alone], plugins=[first])
+    assert seen_below(alone.root) == ["first", "last"]
+    assert all({"guard", "trust"} <= set(plugins_of(agent)) for agent in (alone, alone.below[0]))
 
 
 def test_a_subclass_is_made_with_its_own_arguments() -> None:

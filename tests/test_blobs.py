@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from record_agents import worker
 
 from connectagent import Agent
+from connectagent.cli.group import invoke
 from connectagent.records.blobs import LARGEST, blob_folder, is_long, load_blob, place_holder, restored, store_blob
 from connectagent.records.locks import lock
 from connectagent.records.read import read_record
@@ -221,6 +222,25 @@ def test_what_was_written_in_the_last_day_stays(monkeypatch: pytest.MonkeyPatch)
     assert records() == {young, old}
     new = session()
     assert records() == {young, new}
+
+
+def test_sessions_with_a_key_are_kept_and_take_no_room_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("a", "b", "c"):
+        held = Agent("reader", llm=ScriptedLLM(LONG), quiet=True).for_session(key)
+        held.turn(f"{key} {LONG}")
+        os.utime(held.record, (time.time() - 2 * DAY,) * 2)
+    keyed = records()
+    blobs = {blob: blob.stat().st_size for blob in blob_folder(held.record).iterdir()}
+    assert len(keyed) == 3 and len(blobs) == 4
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORDS", "2")
+    monkeypatch.setenv("CONNECTAGENT_MAX_RECORD_BYTES", "200_000")  # less than their texts take
+    old = [session(age_s=2 * DAY) for _ in range(2)]
+    assert records() == {*keyed, *old}
+    shared = reader(LONG)  # needs a text that they need too
+    new = session(age_s=2 * DAY)
+    assert records() == {*keyed, shared, new}
+    assert {blob: blob.stat().st_size for blob in blobs} == blobs
+    assert invoke(["log", "prune", "--keep", "0", "--older-than", "1d"]) == 0 and records() == {shared}
 
 
 def test_with_many_records_not_every_session_looks_at_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from connectagent.cli import eval_table
 from connectagent.cli.group import invoke
 from connectagent.settings import overrides
+from connectagent.testing.evals.sums import wilson
 
 SCRIPT = """
 import os
@@ -208,11 +210,27 @@ def test_it_says_what_got_worse_since_saved_results(capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert co("--check", "exact", "--check", "contains", "--against", "good.json") == 1
     out = capsys.readouterr().out
-    assert "since the saved results: 1 worse, 0 better, 2 the same; 1 case not in it" in out
+    assert "since the saved results: 1 worse, 0 better, 2 the same; 1 case not scored there" in out
     assert "pe: exact: 100 %, now 0 %" in out and "exact        75 %     30 to 95 %      4  100 %" in out
     write(*CASES[:2], {**CASES[2], "prompt": "fail"})
     assert co("--check", "exact", "--against", "good.json") == 1
     assert "pe: exact: 100 %, now did not end" in capsys.readouterr().out
+    write(CASES[0], {"prompt": "new", "expected": "new"})
+    assert co("--check", "exact", "--against", "good.json") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "1 the same; 1 case not scored there; 2 cases of it not taken now" in out and "34 to 100 % 2 100 %" in out
+    assert co("--check", "exact", "--variant", "a=", "--variant", "b=", "-o", "two.json") == 0
+    assert co("--check", "exact", "--against", "two.json") == 0
+    assert "which have no variant '' but 'a', 'b': 0 worse" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_share_is_all_or_nothing_only_where_it_is() -> None:
+    for count in range(1, 200):
+        assert wilson(0, count)[0] == 0 and wilson(1, count)[1] == 1
+        assert wilson(1 / (count + 1), count)[0] > 0 and wilson(count / (count + 1), count)[1] < 1
+    assert [eval_table._share(one) for one in (1, 0.99999, 0.5, 0.00001, 0)] == [
+        "100 %", "99.9 %", "50 %", "0.1 %", "0 %",
+    ]  # fmt: skip
 
 
 def test_checks_fail_with_their_message_and_place(capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +257,8 @@ def test_checks_fail_with_their_message_and_place(capsys: pytest.CaptureFixture[
     reasons = {name: score["reason"] for name, score in scores.items()}
     assert reasons["assert"] == "no x (checks.py:4)" and reasons["bare"] == "assert result == 'y' (checks.py:6)"
     assert reasons["key"] == "KeyError: 'gone' (checks.py:8)" and reasons["exit"] == "SystemExit: 3 (checks.py:10)"
-    assert "a number from 0 to 1, not 7" in reasons["number"] and reasons["later"] == "a quarter"
+    assert reasons["number"] == "ValueError: a score is True, False or a number from 0 to 1, not 7 (checks.py:11)"
+    assert reasons["later"] == "a quarter"
     assert "fr: half: 50 %" in capsys.readouterr().out
     [failure] = ElementTree.parse("out.xml").getroot().iter("failure")
     assert failure.text and "no x (checks.py:4)" in failure.text
@@ -268,6 +287,29 @@ def test_failures_and_waits_are_told_apart_and_gone_on_with(capsys: pytest.Captu
     assert co("--check", "checks.py", "-o", "out.json") == 1 and count() == before + 1
     trials = [case["trials"][0] for case in results()["variants"][0]["cases"]]
     assert {trial["status"] for trial in trials} == {"scored"} and trials[1]["scores"]["paid"]["score"] == 1
+
+
+def test_turns_that_did_not_end_are_listed_before_many_that_did_not_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    write(*({"id": f"c{n}", "prompt": f"no {n}", "expected": "yes"} for n in range(20)), {"id": "z", "prompt": "fail"})
+    assert co("--check", "exact") == 1
+    out = capsys.readouterr().out
+    assert out.index("z: ValueError: fail; connectagent log show") < out.index("c0: exact:") and "and 11 more" in out
+
+
+def test_what_waits_in_a_variant_is_decided_with_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("ask.py").write_text(
+        "from connectagent import Pause, before_llm\n\n@before_llm\ndef ask(request):\n"
+        "    raise Pause('is it true?')\n"
+    )
+    write(CASES[0])
+    given = ("--check", "exact", "-p", "./lima.py", "--variant", "a=", "--variant", "b=-p ./ask.py --model offline")
+    assert co(*given) == 1
+    told = capsys.readouterr()
+    [waits] = [line for line in told.err.splitlines() if "waits: is it true?; connectagent resume" in line]
+    options = f"-p ./lima.py --model offline -p {Path('ask.py').absolute()}"
+    assert waits.endswith(f"{options} --approve | --reject WHY | --answer TEXT")
+    assert "b: fr: waits for a decision; connectagent log show .co/" in " ".join(told.out.split())
+    assert "agent_options" not in overrides
 
 
 def test_a_secret_in_a_result_scores_the_same_when_it_is_read_again() -> None:
@@ -358,11 +400,16 @@ def test_cases_of_csv_and_templates_have_all_fields() -> None:
         (("--check", "exact", "--check", "exact"), "another check called 'exact'"),
         (("--check", "exact", "--variant", "a=-x"), "it takes -p, --model"),
         (("--check", "exact", "--variant", "a='"), "No closing quotation"),
+        (("--check", "exact", "--variant", ""), "write, for example, '-p PLUGIN' or 'NAME=-p PLUGIN'"),
         (("--check", "exact", "--variant", "a=", "--variant", "a=-p x"), "two variants are called 'a'"),
         (("--check", "exact", "--variant", "a=", "--variant", "b=-p gone"), "no plugin 'gone'"),
-        (("--check", "exact", "-o", "no/out.json"), "no/out.json cannot be written; name another file"),
-        (("--check", "exact", "--junit", "."), ". cannot be written"),
+        (("--check", "exact", "-o", "no/out.json"), "-o 'no/out.json' cannot be written; name a file in a folder"),
+        (("--check", "exact", "--junit", "."), "--junit '.' cannot be written"),
+        (("--check", "exact", "-o", "cases.jsonl"), "-o 'cases.jsonl' would replace a file that this command needs"),
+        (("--check", "odd.py", "--junit", "odd.py"), "--junit 'odd.py' would replace a file"),
+        (("--check", "exact", "-o", "x", "--junit", "x"), "-o 'x' would replace a file"),
         (("--check", "exact", "--min-score", "2"), "2.0 is not in the range"),
+        (("--check", "exact", "--min-score", "nan"), "'nan' is no number"),
     ],
 )
 def test_a_mistake_is_named_before_anything_is_spent(
@@ -378,7 +425,7 @@ def test_a_mistake_is_named_before_anything_is_spent(
 def test_two_cases_with_one_id_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     write(CASES[0], CASES[0])
     assert co("--check", "exact") == 2
-    assert "cases.jsonl:2: there is another case with the id 'fr'" in capsys.readouterr().err
+    assert "cases.jsonl:2 has the id 'fr', as cases.jsonl:1 has" in capsys.readouterr().err
     write(*[{"prompt": "Paris", "expected": "Paris"}] * 2)
     assert co("--check", "exact", "-o", "out.json") == 0
     assert [case["id"] for case in results()["variants"][0]["cases"]] == ["Paris", "Paris (2)"]

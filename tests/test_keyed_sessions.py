@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,10 @@ from connectagent import (
     before_each_tool,
     on_session,
 )
+from connectagent.agents import keyed
 from connectagent.errors import ConfigError, ProviderError
+from connectagent.records.file import hold
+from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 KILLS = int(os.environ.get("SESSION_KILLS", "6"))
@@ -241,6 +245,36 @@ def test_one_that_failed_knows_what_another_one_did_meanwhile() -> None:
             session.turn("first", number=1)
     assert ours.turn("first", number=1) == "done" and notes() == ["a", "b"]
     assert [m["content"] for m in ours.agent.session["messages"] if m["role"] == "tool"] == ["noted", "noted"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_asked(folder: Path) -> None:
+    Path(".co").write_text("no folder")
+    with pytest.raises(OSError, match="; CONNECTAGENT_DIR can name another folder: '"):
+        writer().for_session("chat").turn("first", number=1)
+    (item,) = writer().map(["first"], run="r")
+    assert item.status == "error" and "CONNECTAGENT_DIR" in str(item.error)
+
+
+def test_a_turn_that_has_ended_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    writer("one").for_session("chat").turn("first")
+    reads: list[Path] = []
+    monkeypatch.setattr(keyed, "read_record", lambda path: reads.append(path) or read_record(path))
+    session = writer().for_session("chat")
+    assert session.turn("first", number=1) == "one" and reads == [session.record]
+
+
+def test_a_session_that_cannot_be_taken_now_says_when_it_can() -> None:
+    session = writer("one").for_session("chat")
+    session.record.parent.mkdir(parents=True)
+    session.record.touch()
+    with closing(hold(session.record)), pytest.raises(SessionBusy, match="is in a turn elsewhere; once that is over"):
+        session.turn("first", number=1)
+    lost = session.record.with_name(session.record.name.replace(".yaml", ".incomplete.yaml"))
+    session.record.rename(lost)  # as a full disk leaves it
+    with pytest.raises(ConfigError, match="remove that file to take the session anew; its tools then run again"):
+        session.turn("first", number=1)
+    lost.unlink()
+    assert session.turn("first", number=1) == "one"
 
 
 def test_a_fork_takes_turns_and_the_parent_knows_of_them() -> None:

@@ -26,10 +26,10 @@ from connectagent import (
     on_agent_closed,
 )
 from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, ProviderError
 from connectagent.testing import ScriptedLLM, call
 
-ITEMS, KILLS = int(os.environ.get("MAP_ITEMS", "40")), int(os.environ.get("MAP_KILLS", "4"))
+ITEMS, KILLS = int(os.environ.get("MAP_ITEMS", "80")), int(os.environ.get("MAP_KILLS", "4"))
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +198,31 @@ def test_a_limit_ends_it_and_says_so(limits: dict[str, Any], words: str) -> None
     assert len(found) == {"max_failures": 2, "budget_usd": 3, "timeout_s": 0}[next(iter(limits))]
 
 
+def test_what_a_run_has_already_comes_after_a_limit_too_but_an_iterator_is_left() -> None:
+    prompts = ["fail", "a", "b", "c", "d"]
+    list(agent_of().map(["c", "a"], run="r"))
+    model, found = Model(), []
+    with pytest.raises(BatchStopped, match="1 prompt has failed; prompts that had not begun were not taken"):
+        for item in agent_of(model).map(prompts, 1, run="r", max_failures=0):
+            found.append((item.prompt, item.status, item.known))
+    assert found == [("fail", "error", False), ("a", "answered", True), ("c", "answered", True)] and model.calls == 1
+    found.clear()
+    with pytest.raises(BatchStopped):
+        for item in agent_of(model).map(prompts, 1, run="r", max_failures=0, ordered=True):
+            found.append(item.prompt)
+    assert found == ["fail", "a", "c"]
+    with pytest.raises(BatchStopped):
+        for item in agent_of(model).map(iter(prompts), 1, run="r", max_failures=0):
+            assert item.prompt == "fail"
+
+
+def test_ids_that_are_given_twice_are_told_apart_from_all_others() -> None:
+    pairs = [("a", "1"), ("a", "2"), ("a-2", "3"), ("a", "4"), ("a-2", "5")]
+    items = list(agent_of().map(pairs, run="r", ordered=True))
+    assert [item.result for item in items] == ["1", "2", "3", "4", "5"]
+    assert [item.id for item in items] == ["a", "a-2", "a-2-2", "a-3", "a-2-3"]
+
+
 def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> None:
     items = list(agent_of().map(["ok", "fail"], 1))
     failures, money, time_s = BatchLimits(max_failures=0), BatchLimits(budget_usd=0.01), BatchLimits(timeout_s=60)
@@ -205,7 +230,7 @@ def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> No
     for item in items:
         for limits in (failures, money, time_s):
             limits.count(item)
-    assert failures.reached() == "1 prompts have failed" and "are spent" in str(money.reached())
+    assert failures.reached() == "1 prompt has failed" and "are spent" in str(money.reached())
     assert time_s.reached() is None and time_s.failures == 1
     with pytest.raises(ConfigError, match="max_failures is a number from 0 on"):
         BatchLimits(max_failures=True)
@@ -215,14 +240,43 @@ def test_a_plugin_keeps_the_limits_of_map_with_items_that_it_took_itself() -> No
     ("arguments", "words"),
     [
         ({"prompts": "one"}, "several prompts"),
+        ({"prompts": None}, "several prompts: a list, a dict of them by id, or an iterator, not one NoneType"),
         ({"prompts": [], "concurrency": 0}, "at least 1"),
         ({"prompts": [], "run": ""}, "run is a name"),
         ({"prompts": [], "budget_usd": -1}, "from 0 on"),
+        ({"prompts": [], "budget_usd": float("nan")}, "from 0 on"),
     ],
 )
 def test_arguments_that_cannot_be_used_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         agent_of().map(**arguments)
+
+
+def test_a_run_of_an_agent_without_records_is_refused_before_anything_begins() -> None:
+    model = Model()
+    with pytest.raises(ConfigError, match="is not recorded; the records of a run are its state"):
+        agent_of(model, log=False).map(["a"], run="r")
+    assert [item.status for item in agent_of(model, log=False).map(["a"])] == ["answered"] and model.calls == 1
+
+
+def test_what_fails_before_its_session_is_there_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Once(Agent):
+        def __init__(self) -> None:
+            if len(made) == 2:  # this agent, and that of the map
+                raise OSError("no more connections")
+            made.append(1)
+            super().__init__("once", llm=Model(), quiet=True)
+
+    made: list[int] = []
+    found = []
+    with pytest.raises(BatchStopped, match="1 prompt has failed"):
+        for item in Once().map(["a", "b", "c"], 1, max_failures=0):
+            found.append((item.status, str(item.error)))
+    assert found == [("error", "no more connections")]
+
+
+def test_an_id_may_be_a_number() -> None:
+    assert [(i.id, i.result) for i in agent_of().map([(1, "a"), (2, "b")], ordered=True)] == [("1", "A"), ("2", "B")]
 
 
 def test_guards_and_closing_act_for_each_item() -> None:
@@ -261,6 +315,20 @@ def test_all_wait_together_after_too_many_requests() -> None:
     gate.note({"type": "retrying", "status": 500, "retry_after_s": 9})
     gate.before_model()
     assert 0.19 <= time.monotonic() - began < 2
+
+
+def test_the_others_wait_where_a_provider_asks_for_more_than_a_call_can_wait() -> None:
+    class Busy(Model):
+        def _answer(self, text: str, messages: list[Message]) -> LLMResponse:
+            asked.append(time.monotonic())
+            if len(asked) == 1:
+                raise ProviderError("slow down", kind="rate_limit", provider="x", status=429, retry_after_s=0.4)
+            return super()._answer(text, messages)
+
+    asked: list[float] = []
+    items = list(agent_of(Busy()).map(["a", "b", "c"], 1, ordered=True))
+    assert [item.status for item in items] == ["error", "answered", "answered"]
+    assert asked[1] - asked[0] >= 0.4 > asked[2] - asked[1]
 
 
 def test_the_gate_of_a_batch_is_no_plugin_of_its_records() -> None:
@@ -340,11 +408,18 @@ except KeyboardInterrupt:
 def test_killed_again_and_again_it_finishes_and_no_tool_runs_twice(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT)
     chance = random.Random(3)
+    asked, hits = Path("calls"), 0
+    asked.touch()
     for _ in range(KILLS):
+        before = asked.stat().st_size
         process = subprocess.Popen([sys.executable, "script.py", str(ITEMS)], stdout=subprocess.DEVNULL)
-        time.sleep(chance.uniform(0.4, 0.8))
+        while process.poll() is None and asked.stat().st_size == before:
+            time.sleep(0.002)
+        time.sleep(chance.uniform(0, 0.12))
+        hits += process.poll() is None
         process.send_signal(signal.SIGKILL)
         process.wait()
+    assert hits
     done = subprocess.run([sys.executable, "script.py", str(ITEMS)], capture_output=True, text=True, timeout=300)
     assert done.stdout.split().count("answered") == ITEMS, done.stderr
     assert len(notes()) == len(set(notes())) and ITEMS - KILLS * 4 <= len(notes()) <= ITEMS
@@ -370,6 +445,47 @@ def test_ctrl_c_ends_it_before_the_next_step(folder: Path) -> None:
     out = process.communicate(timeout=30)[0]
     assert out.split()[-1] == "interrupted" and process.returncode == 130
     assert time.monotonic() - sent < 10  # 1,000 prompts would take longer; the benchmark measures it
+
+
+def test_there_are_no_more_threads_than_prompts_and_than_the_system_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, start, most = [], threading.Thread.start, 100
+
+    def counted(thread: threading.Thread) -> None:
+        if thread.name.startswith("map-"):
+            if len(begun) >= most:
+                raise RuntimeError("can't start new thread")
+            begun.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", counted)
+    assert len(list(agent_of().map(["a", "b", "c"], 50))) == 3 == len(begun)
+    most = 5
+    assert len(list(agent_of().map([f"p{number}" for number in range(10)], 50))) == 10 and len(begun) == 5
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        list(agent_of().map(["a"]))
+
+
+def test_ctrl_c_while_threads_begin_stops_those_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, answer, start = threading.Event(), threading.Event(), threading.Thread.start
+
+    class Slow(Model):
+        def _answer(self, text: str, messages: list[Message]) -> LLMResponse:
+            begun.set()
+            answer.wait(20)
+            return super()._answer(text, messages)
+
+    def interrupted(thread: threading.Thread) -> None:
+        if thread.name == "map-2":
+            assert begun.wait(20)
+            threading.Timer(0.2, answer.set).start()
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        list(agent_of(Slow()).map(["note a", "note b", "note c"], 3))
+    assert answer.is_set() and notes() == []
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("map-")]
 
 
 def test_a_function_that_asks_the_agent_of_another_tree_is_told_which_one_is_its_own(folder: Path) -> None:

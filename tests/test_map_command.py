@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import terminal
 
 from connectagent.cli.group import invoke
+from connectagent.cli.written import lines_into
 from connectagent.settings import overrides
 
 SCRIPT = """
@@ -86,6 +91,25 @@ def test_fields_of_json_lines_and_csv_make_prompts() -> None:
     assert {r["id"]: r["result"] for r in results()} == {"a": "ANN SAYS ONE, TWO", "b": "BOB SAYS THREE"}
 
 
+def test_a_field_has_any_name_and_value_and_a_cell_any_length() -> None:
+    Path("t.csv").write_text(f'id,first name,e-mail\n,Ann,{"x" * 200_000}\n,Bob,b\n')
+    assert co("t.csv", "--prompt", "{first name}: {e-mail}", "-o", "out.jsonl") == 0
+    assert {len(r["result"]) for r in results()} == {200_005, 6} and all(len(r["id"]) == 12 for r in results())
+    assert csv.field_size_limit() == 131_072
+    Path("t.TSV").write_text('id\tprompt\n1\tone, "two"\n')
+    assert co("t.TSV", "-o", "out.jsonl") == 0 and results()[0]["result"] == 'ONE, "TWO"'
+    Path("t.jsonl").write_text('{"id": true, "tags": ["a", "ä"], "n": 2}\n')
+    assert co("t.jsonl", "--prompt", 'As {"json": 1}: {tags} {n}', "-o", "out.jsonl") == 0
+    [result] = results()
+    assert (result["id"], result["prompt"]) == ("true", 'As {"json": 1}: ["a", "ä"] 2')
+
+
+def test_standard_input_in_another_encoding_is_refused(folder: Path) -> None:
+    command = [sys.executable, "-m", "connectagent", "map", "bot.py", "-"]
+    done = subprocess.run(command, input=b"caf\xe9\n", capture_output=True, env={**os.environ, "PYTHONUTF8": "1"})
+    assert done.returncode == 2 and b"standard input is not in UTF-8" in done.stderr and calls() == 0
+
+
 def test_a_failure_is_listed_and_the_exit_code_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     Path("p.txt").write_text("fail one\ntwo\n")
     assert co("p.txt", "-o", "out.jsonl") == 1
@@ -109,21 +133,39 @@ def test_limits_end_it(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "arguments", "words"),
     [
-        ("p.txt", "", (), "has no prompts"),
+        ("p.txt", "", (), "has no prompts; it takes a prompt a line"),
+        ("p.csv", "id,prompt\n", (), "in .csv or .tsv a header and rows"),
         ("p.jsonl", "{", (), "p.jsonl:1 is not JSON"),
-        ("p.jsonl", "[1]", (), "neither a text nor an object"),
+        ("p.jsonl", "[1]", (), "p.jsonl:1 is [1]; each line is a text or an object of its own"),
+        ("p.json", '[\n{"prompt": "x"}\n]', (), "each line is a text or an object of its own"),
+        ("p.jsonl", '{"prompt": ["x"]}', (), "the field 'prompt' is no text, but [\"x\"]"),
+        ("p.jsonl", '{"prompt": " "}', (), "p.jsonl:1: the prompt is empty"),
+        ("p.jsonl", '{"text": "x"}', ("--prompt", ""), "p.jsonl:1: the prompt is empty"),
+        ("p.jsonl", '{"text": null}', ("--prompt", "Sort {text}"), "no field 'text'"),
+        ("p.csv", "first name\nAnn\n", ("--prompt", "Hi {last name}"), "no field 'last name'"),
+        ("p.csv", "id,prompt\n1,Hello, world\n", (), "p.csv:2 has 3 cells, and the header 2; a text with a separator"),
+        ("p.csv", "id,prompt\n1,a\n2\n", (), "p.csv:3 has 1 cell, and the header 2"),
+        ("p.csv", 'id,prompt\n1,"a\n2,b\n', (), "p.csv:3 is no row of a table: unexpected end of data"),
+        ("p.jsonl", '{"id": 1, "prompt": "a"}\n{"id": "1", "prompt": "b"}', (), "has the id '1', as p.jsonl:1 has"),
+        ("caf.txt", b"caf\xe9\n", (), "'caf.txt' is not in UTF-8; save it so"),
         ("p.jsonl", '{"text": "x"}', (), "no field 'prompt', but text"),
         ("p.jsonl", '{"text": "x"}', ("--prompt", "{words}"), "no field 'words'"),
         ("gone", None, (), "cannot be read: No such file"),
-        ("p.txt", "one", ("-o", "no/such/out.jsonl"), "-o no/such/out.jsonl: No such file"),
+        ("bot.yp", None, (), "Did you mean 'bot.py'?"),
+        ("p.txt", "one", ("-o", "no/such/out.jsonl"), "-o 'no/such/out.jsonl' cannot be written; name a file in a"),
+        ("p.txt", "one", ("-o", "."), "-o '.' cannot be written; name a file"),
+        ("p.txt", "one", ("-o", ""), "-o '' cannot be written; name a file"),
+        ("p.txt", "one", ("-o", "./p.txt"), "-o './p.txt' would replace a file that this command needs"),
+        ("p.txt", "one", ("-o", "bot.py"), "-o 'bot.py' would replace a file that this command needs"),
+        ("p.txt", "one", ("--max-usd", "nan"), "'nan' is no number"),
         ("p.txt", "one", ("-j", "0"), "0 is not in the range"),
     ],
 )
 def test_a_mistake_is_named(
-    name: str, text: str | None, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+    name: str, text: str | bytes | None, arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if text is not None:
-        Path(name).write_text(text)
+        Path(name).write_bytes(text if isinstance(text, bytes) else text.encode())
     assert co(name, *arguments) in (1, 2)
     err = capsys.readouterr().err
     assert words in err and len(err.splitlines()) <= 5 and calls() == 0
@@ -185,5 +227,90 @@ def test_what_waits_is_listed_with_the_command_that_decides_it(capsys: pytest.Ca
     assert co("prompts.txt", "-o", "out.jsonl", "-p", "./ask.py") == 0
     told = capsys.readouterr().err
     [waits] = [line for line in told.splitlines() if "waits: is it true?; connectagent resume .co/evals/" in line]
-    assert "2/2 done · 1 waiting for a decision" in told
+    assert "2/2 done · 1 waiting" in told
     assert waits.endswith("-p ./ask.py --approve | --reject WHY | --answer TEXT")
+
+
+def test_a_half_of_a_surrogate_pair_stops_no_run_and_is_read_again(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.jsonl").write_text('{"id": "\\ud800", "prompt": "one \\ud800"}\n{"id": "b", "prompt": "two"}\n')
+    for before in ("2/2 done", "2/2 done · 2 of them before"):
+        assert co("p.jsonl", "-o", "out.jsonl") == 0 and calls() == 2
+        assert before in capsys.readouterr().err
+    assert {r["id"]: r["prompt"] for r in results()} == {"\ud800": "one \ud800", "b": "two"}
+
+
+def test_a_full_disk_is_told_and_what_was_recorded_is_read_later(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("one\n")
+    assert co("p.txt", "-o", "/dev/full") == 1
+    told = capsys.readouterr().err
+    assert "error: -o '/dev/full' cannot be written: No space left on device; what was recorded stays" in told
+    assert co("p.txt", "-o", "out.jsonl") == 0 and calls() == 1
+
+
+def test_two_commands_do_not_write_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("one\n")
+    with lines_into("-o", "out.jsonl") as write:
+        write("first")
+        assert co("p.txt", "-o", "out.jsonl") == 1 and calls() == 0
+        write("second")
+    assert "-o 'out.jsonl' is written by another command" in capsys.readouterr().err
+    assert Path("out.jsonl").read_text() == "first\nsecond\n"
+    assert co("p.txt", "-o", "out.jsonl") == 0 and len(results()) == 1
+
+
+def test_results_that_are_there_are_written_where_a_limit_is_reached_before(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p.txt").write_text("fail one\ntwo\nthree\n")
+    assert co("p.txt", "-o", "out.jsonl", "-j", "1") == 1 and len(results()) == 3
+    Path("p.txt").write_text("fail one\ntwo\nfour\nthree\n")
+    before = calls()
+    assert co("p.txt", "-o", "out.jsonl", "-j", "1", "--max-failures", "0") == 1
+    assert [r["prompt"] for r in results()] == ["fail one", "two", "three"] and calls() == before + 1
+    assert co("p.txt", "-o", "out.jsonl", "--max-usd", "0") == 1
+    assert sorted(r["prompt"] for r in results()) == ["three", "two"] and calls() == before + 1
+    assert "stopped: $0.0000 of $0 are spent" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_the_line_tells_what_runs_and_the_time_that_is_left_below_the_results(folder: Path, width: int) -> None:
+    Path("p.txt").write_text("".join(f"slow {n}\n" for n in range(30)))
+    with terminal("pty", folder, "map", "bot.py", "p.txt", "-j", "2", width=width) as shown:
+        shown.until("2 running", timeout_s=20)
+        line = next(one for one in shown.until(" left", timeout_s=20).split("\n") if one.endswith(" left"))
+        assert shown.ended() == 0
+        text = "".join(shown.lines())
+    assert re.fullmatch(r". \d+/30 done · [12] running.* \S+ left", line) and len(line) == width, line
+    assert [json.loads(one)["prompt"] for one in re.findall(r"\{.*?yaml\"\}", text)] and "done{" not in text
+    assert len(re.findall(r"\{\"id\"", text)) == 30 and text.count("30/30 done") == 1
+
+
+def test_a_changed_prompt_says_how_it_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
+    for prompt, code in (("one", 0), ("two", 1)):
+        Path("p.jsonl").write_text(json.dumps({"id": "a", "prompt": prompt}))
+        assert co("p.jsonl", "-o", "out.jsonl") == code
+    assert "not 'two'; it has ended; its own prompt reads its result; with another id" in capsys.readouterr().err
+
+
+def test_ctrl_c_while_a_person_is_asked_says_how_to_end_at_once(folder: Path) -> None:
+    Path("ask.py").write_text(
+        "from connectagent import before_llm\n\n@before_llm\ndef ask(request):\n    input('is it true? ')\n"
+    )
+    Path("p.txt").write_text("one\n")
+    with terminal("pty", folder, "map", "bot.py", "p.txt", "-p", "./ask.py", "-o", "out.jsonl") as shown:
+        shown.until("is it true?", timeout_s=20)
+        shown.press("C-c")
+        shown.until("stopping: waits for the steps of 1 turn; Ctrl-C again ends at once", timeout_s=20)
+        shown.press("C-c")
+        assert shown.ended() == 130
+    assert calls() == 0
+
+
+def test_the_line_says_that_the_provider_asks_to_wait() -> None:
+    from connectagent import Agent
+    from connectagent.agents.batch import Batch, BatchLimits
+    from connectagent.cli.map import Progress
+
+    batch = Batch(Agent("a", model="offline"), ["x"], 1, None, BatchLimits(), {})
+    progress, batch.running = Progress(2, batch), 1
+    assert progress.text() == "0/2 done · 1 running"
+    batch.gate.note({"type": "retrying", "status": 429, "retry_after_s": 90})
+    assert re.fullmatch(r"0/2 done · 1 running · waits 1m(30|29)s for the provider", progress.text())

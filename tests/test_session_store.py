@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connectagent import Agent, SessionBusy
-from connectagent.errors import ProviderError
+from connectagent.errors import ConfigError, ProviderError
 from connectagent.testing import ScriptedLLM, call
 
 ran: list[str] = []
@@ -146,3 +146,23 @@ def test_texts_of_the_database_are_not_written_where_a_link_of_the_folder_leads(
     with pytest.raises(OSError, match="leads out of the project"):
         Agent("shop", llm=ScriptedLLM(), quiet=True).for_session("k", table).turn("Go", 1)
     assert not list(Path("../outside").iterdir())
+
+
+def test_an_error_of_the_store_is_raised_as_it_is(disk: Any) -> None:
+    class Down:
+        def size(self, name: str) -> int:
+            return 0
+
+        def read(self, name: str) -> bytes:
+            raise ConnectionError("the database is down")
+
+        def append(self, name: str, position: int, data: bytes) -> None:
+            raise AssertionError
+
+    with pytest.raises(ConnectionError, match=r"^the database is down$"):
+        Agent("a", llm=ScriptedLLM("x"), quiet=True).for_session("k", store=Down()).turn("x")
+
+
+def test_what_is_no_store_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"a store has the methods .* lacks size, read, append"):
+        Agent("a", llm=ScriptedLLM("x"), quiet=True).for_session("k" * 300, store=object())  # type: ignore[arg-type]

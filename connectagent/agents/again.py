@@ -55,7 +55,7 @@ class Repeatable(AsyncMethods):
         Raises:
             ConfigError, PluginError: a plugin cannot be used.
         """
-        agent: Self = _Made(quiet).again(definition_of(self)).with_plugins(plugins).make()
+        agent: Self = _Made(quiet).again(self).with_plugins(plugins).make()
         return agent
 
     def for_session(self, key: str, store: Store | None = None) -> KeyedSession:
@@ -106,7 +106,7 @@ class Repeatable(AsyncMethods):
             prompt does not stop the others. Leaving the loop stops all before their next step.
 
         Raises:
-            BatchStopped: a limit was reached, after the items that ran.
+            BatchStopped: a limit was reached, after the items that ran; those of a list that had ended before come too.
             ConfigError: an argument cannot be used.
         """
         from connectagent.agents.batch import Batch, BatchLimits, in_order  # loads the reader of records
@@ -146,7 +146,8 @@ class Definition:
         added: plugins that `again()` added.
         tools: those that were added later.
         dropped: the names of the tools that were removed.
-        handlers: those that were registered later, and those that it inherits from its parent.
+        handlers: those that were registered later.
+        handed: those that it inherits from its parent; a fresh agent without one keeps them.
         unregistered: those that were removed, as plugin, hook and name.
         values: attributes that were set.
     """
@@ -158,6 +159,7 @@ class Definition:
     tools: list[Any] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     handlers: list[Handler] = field(default_factory=list)
+    handed: tuple[Handler, ...] = ()
     unregistered: set[tuple[str, str, str]] = field(default_factory=set)
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -175,7 +177,8 @@ class Definition:
         for name in self.dropped:
             agent.remove_tool(name)
         gone = [one for one in agent.hooks.loaded if _key(one) in self.unregistered] if self.unregistered else []
-        if gone or self.handlers:
+        if gone or self.handlers or self.handed:
+            agent._handed = self.handed
             agent.hooks.without(gone)
             agent.hooks.add(*[dataclasses.replace(one, account=Account()) for one in self.handlers])
             settle_all(agent)
@@ -202,7 +205,8 @@ class Definition:
                 f"agent {name!r} has api_key=..., which does not travel: leave it out, and set the provider's "
                 "environment variable where the agent is to run"
             )
-        sent = {} if _by_value() else {**named, "a plugin that was registered": self.handlers}
+        registered = [*self.handlers, *self.handed]
+        sent = {} if _by_value() else {**named, "a plugin that was registered": registered}
         for argument, value in sent.items():
             if (why := _cannot_travel(value)) is not None:
                 raise TypeError(
@@ -219,6 +223,7 @@ def definition_of(agent: Any) -> Definition:
     definition.tools = [agent.tools.get(name) for name in names if name not in (TRANSFER, *agent._named)]
     definition.dropped = [name for name in agent._named if name not in names]
     definition.values = {name: getattr(agent, name) for name in before if getattr(agent, name) != before[name]}
+    definition.handed = tuple(agent._copies.values())
     definition.handlers = _handlers_since(agent, loaded := agent.hooks.loaded)
     if gone := [one for one in agent._listed if one not in loaded]:
         definition.unregistered = {_key(one) for one in gone} - {_key(one) for one in loaded}
@@ -226,10 +231,9 @@ def definition_of(agent: Any) -> Definition:
 
 
 def _handlers_since(agent: Any, loaded: list[Handler]) -> list[Handler]:
-    """The handlers that the arguments did not give, with those of the parent: a fresh agent has none."""
+    """The agent's own handlers that the arguments did not give."""
     inherited = list(agent._copies.values())
-    own = [one for one in loaded if one not in inherited and one not in agent._listed and not one.builtin]
-    return own if agent.parent is None else own + inherited
+    return [one for one in loaded if one not in inherited and one not in agent._listed and not one.builtin]
 
 
 def _key(handler: Handler) -> tuple[str, str, str]:
@@ -244,10 +248,14 @@ class _Made:
     """
 
     def __init__(self, quiet: bool) -> None:
-        self._quiet, self._agents = quiet, dict[int, Any]()
+        self._quiet, self._agents, self._begun = quiet, dict[int, Any](), set[int]()
 
-    def again(self, definition: Definition) -> Definition:
-        """The same definition with fresh agents in place of those in it."""
+    def again(self, agent: Any) -> Definition:
+        """The definition of an agent, with fresh agents in place of those in it: what these inherit, they get anew."""
+        self._begun.add(id(agent))
+        definition = definition_of(agent)
+        if id(agent.parent) in self._begun:
+            definition.handed = ()
         parts = (definition.args, definition.kwargs, definition.added, definition.tools)
         args, kwargs, added, tools = map(self._fresh, parts)
         if self._quiet and "no:console" not in added:
@@ -258,7 +266,7 @@ class _Made:
         """A value with fresh agents in place of those in it."""
         if isinstance(value, Node):
             if id(value) not in self._agents:
-                self._agents[id(value)] = self.again(definition_of(value)).make()
+                self._agents[id(value)] = self.again(value).make()
             return self._agents[id(value)]
         if isinstance(value, Tool) and isinstance(value.function, AskAgent):
             return dataclasses.replace(value, function=AskAgent(self._fresh(value.function.agent)))

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 
 from connectagent.agents.keyed import KeyedSession
 from connectagent.data import TraceEntry
-from connectagent.errors import BatchStopped, Cancelled, ConfigError, Paused
+from connectagent.errors import BatchStopped, Cancelled, ConfigError, DivergenceError, Paused
 from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
 from connectagent.hooks.options import OwnPlugin
 from connectagent.loop import threads
@@ -26,7 +26,8 @@ from connectagent.session.messages import text_of, user_message
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.waits import end_of, next_of
 
-_WAIT_S = 1.0  # after "too many requests" that does not say how long
+TOO_MANY = 429  # too many requests, as a provider answers
+_WAIT_S = 1.0  # after such an answer that does not say how long
 FAILED = ("error",)
 _Sums = tuple[str, float | None, int | None]
 
@@ -74,9 +75,14 @@ class Gate:
 
     @before_llm(tryfirst=True)
     def before_model(self) -> None:
-        while not self.stopped.is_set() and (left_s := self._until - time.monotonic()) > 0:
+        while not self.stopped.is_set() and (left_s := self.wait_s) > 0:
             self.stopped.wait(left_s)
         self._leave()
+
+    @property
+    def wait_s(self) -> float:
+        """How long no model is asked, as a provider has too many requests; 0 where one may be asked."""
+        return max(0.0, self._until - time.monotonic())
 
     @before_each_tool(tryfirst=True)
     def before_tool(self) -> None:
@@ -84,7 +90,9 @@ class Gate:
 
     @on_trace
     def note(self, entry: TraceEntry) -> None:
-        if entry["type"] == "retrying" and entry["status"] == 429:
+        # Where the provider asks for more than its SDK waits, the call fails, and the other agents wait.
+        status = {"retrying": entry.get("status"), "llm_call": entry.get("error_status")}.get(entry["type"])
+        if status == TOO_MANY:
             wait_s = entry.get("retry_after_s")
             self._until = max(self._until, time.monotonic() + (_WAIT_S if wait_s is None else wait_s))
 
@@ -116,7 +124,7 @@ class BatchLimits:
     def __post_init__(self) -> None:
         for name in ("max_failures", "budget_usd", "timeout_s"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0):
                 raise ConfigError(f"{name} is a number from 0 on, or None for no limit, not {value!r:.80}")
 
     def count(self, item: Item, more: float = 0.0) -> None:
@@ -127,7 +135,7 @@ class BatchLimits:
     def reached(self) -> str | None:
         """Why no more prompts begin; None while they do."""
         if self.max_failures is not None and self.failures > self.max_failures:
-            return f"{self.failures} prompts have failed"
+            return f"{self.failures} prompt{' has' if self.failures == 1 else 's have'} failed"
         if self.budget_usd is not None and self.cost >= self.budget_usd:
             return f"${self.cost:.4f} of ${self.budget_usd:g} are spent"
         if self.timeout_s is not None and time.monotonic() - self._began >= self.timeout_s:
@@ -162,24 +170,29 @@ class Batch:
             raise ConfigError(f"concurrency is a whole number of prompts, at least 1, not {concurrency!r:.80}")
         if run is not None and (not isinstance(run, str) or not run):
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
+        if run is not None and not agent.log.recording:
+            raise ConfigError(f"agent {agent.name!r} is not recorded; the records of a run are its state")
         self.gate, self.limits = Gate(), limits
         self._agent = agent.again(plugins=[OwnPlugin("gate", self.gate)], quiet=True)
         self._prompts, self._run, self._options, self._then = batch_items(prompts), run, options, then
-        self._concurrency = concurrency
+        self._concurrency = min(concurrency, len(prompts) or 1) if isinstance(prompts, Sized) else concurrency
+        # Once a limit is reached, what had ended is read still; who scores items may spend more on them.
+        self._reads_on = run is not None and then is None and isinstance(prompts, Sized)
         self._lock = threading.Lock()  # of the prompts
         self._done: SimpleQueue[Item | BaseException | None] = SimpleQueue()
         self._why: str | None = None
         self.running = 0
 
-    def items(self) -> Iterator[Item]:
+    def items(self) -> Generator[Item]:
         """Take the prompts; each item as it ends.
 
         Raises:
             BatchStopped: a limit was reached, after the items that ran.
         """
-        threads = [self._thread(number) for number in range(self._concurrency)]
-        left, raised = len(threads), None
+        threads: list[threading.Thread] = []
+        raised = None
         try:
+            left = self._begin(threads)  # Ctrl-C may come meanwhile
             while left:
                 item = next_of(self._done)
                 if isinstance(item, Item):
@@ -192,16 +205,26 @@ class Batch:
                 raise BatchStopped(f"stopped: {self._why}; prompts that had not begun were not taken")
         finally:
             self.gate.stopped.set()
-            for thread in threads:
+            for thread in filter(threading.Thread.is_alive, threads):
                 end_of(thread)
+
+    def _begin(self, threads: list[threading.Thread]) -> int:
+        """Begin the threads, as many as the system has; how many."""
+        for number in range(self._concurrency):
+            threads.append(self._thread(number))
+            try:
+                threads[-1].start()
+            except RuntimeError:
+                if not number:
+                    raise
+                return number
+        return self._concurrency
 
     def _thread(self, number: int) -> threading.Thread:
         context = copy_context()
         context.run(CALLER.set, Worker())
         work = partial(context.run, self._work)
-        thread = threading.Thread(target=work, name=f"map-{number}", daemon=True)
-        thread.start()
-        return thread
+        return threading.Thread(target=work, name=f"map-{number}", daemon=True)
 
     def _work(self) -> None:
         ended: BaseException | None = None
@@ -220,15 +243,24 @@ class Batch:
 
     def _next(self) -> Item | None:
         with self._lock:
-            if self.gate.stopped.is_set() or self._why is not None:
-                return None
-            why = self.limits.reached()
-            item = next(self._prompts, None)
-            if item is None or why is not None:
-                self._why = why if item is not None else None
-                return None
-            self.running += 1
-            return item
+            while not self.gate.stopped.is_set() and (self._why is None or self._reads_on):
+                why = self.limits.reached()
+                if (item := next(self._prompts, None)) is None:
+                    break
+                if why is None or (self._reads_on and self._has_ended(item)):
+                    self.running += 1
+                    return item
+                self._why = why
+            return None
+
+    def _has_ended(self, item: Item) -> bool:
+        """Whether an item is only to be read."""
+        with contextlib.suppress(OSError, ConfigError):
+            return self._session_of(item).turns > 0
+        return False
+
+    def _session_of(self, item: Item) -> KeyedSession:
+        return KeyedSession(self._agent, f"{self._run}.{item.id}")
 
     def _take(self, item: Item) -> None:
         began, session, before = time.perf_counter(), None, None
@@ -237,14 +269,18 @@ class Batch:
                 session = self._agent.again()
                 item.result = session.input(item.prompt, **self._options)
             else:
-                session = KeyedSession(self._agent, f"{self._run}.{item.id}")
+                session = self._session_of(item)
                 item.known, before = session.turns > 0, _sums(session)
                 item.result = session.turn(item.prompt, number=1, **self._options)
+        except DivergenceError as error:
+            item.error = DivergenceError(f"{error}; with another id, or in another run (run=, --name), it begins anew")
         except BaseException as error:
             item.error = error
         item.duration_ms = 0.0 if item.known else round((time.perf_counter() - began) * 1000, 1)
         if session is not None:
             self._note(item, session, before)
+        if item.error is not None:
+            item.status = _status_of(item.error)
 
     def _note(self, item: Item, session: Any, before: _Sums | None) -> None:
         """What the session says of its turn; `before`: what it said before this call, None where it is new."""
@@ -257,12 +293,10 @@ class Batch:
         if before is not None:
             item.status, item.cost, item.tokens = before if item.known else session.sums()
         item.spent = max(0.0, (item.cost or 0.0) - ((before and before[1]) or 0.0))
-        if item.error is not None:
-            item.status = _status_of(item.error)
         try:
             session.close()
         except Exception as error:
-            item.status, item.error = "error", item.error or error
+            item.error = item.error or error
 
 
 def _sums(session: KeyedSession) -> _Sums | None:
@@ -287,8 +321,9 @@ def batch_items(prompts: Any) -> Iterator[Item]:
     Raises:
         ConfigError: it is one prompt.
     """
-    if isinstance(prompts, str):
-        raise ConfigError("map() takes several prompts: a list, a dict of them by id, or an iterator, not one str")
+    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+        kind = type(prompts).__name__
+        raise ConfigError(f"map() takes several prompts: a list, a dict of them by id, or an iterator, not one {kind}")
     given: Iterable[Any] = prompts.items() if isinstance(prompts, Mapping) else prompts
     return _items(given, isinstance(prompts, Mapping))
 
@@ -297,13 +332,16 @@ def _items(given: Iterable[Any], named: bool) -> Iterator[Item]:
     seen: Counter[str] = Counter()
     for number, prompt in enumerate(given):
         id, prompt = prompt if named or _is_named(prompt) else (None, prompt)
-        id = _digest(prompt) if id is None else str(id)
+        own = id = _digest(prompt) if id is None else str(id)
+        while seen[id]:
+            seen[own] += 1
+            id = f"{own}-{seen[own]}"
         seen[id] += 1
-        yield Item(id if seen[id] == 1 else f"{id}-{seen[id]}", number, prompt)
+        yield Item(id, number, prompt)
 
 
 def _is_named(prompt: Any) -> bool:
-    return isinstance(prompt, tuple) and len(prompt) == 2 and isinstance(prompt[0], str)
+    return isinstance(prompt, tuple) and len(prompt) == 2 and isinstance(prompt[0], str | int)
 
 
 def _digest(prompt: Any) -> str:
@@ -317,9 +355,16 @@ def _digest(prompt: Any) -> str:
 def in_order(items: Iterator[Item]) -> Iterator[Item]:
     """The items of a batch, which come as they end, in the order of their prompts."""
     waiting: dict[int, Item] = {}
-    following = 0
-    for item in items:
-        waiting[item.number] = item
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1
+    following, stopped = 0, None
+    try:
+        for item in items:
+            waiting[item.number] = item
+            while following in waiting:
+                yield waiting.pop(following)
+                following += 1
+    except BatchStopped as error:
+        stopped = error
+    for number in sorted(waiting):  # behind one that was not taken
+        yield waiting[number]
+    if stopped is not None:
+        raise stopped

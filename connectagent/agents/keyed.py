@@ -14,7 +14,7 @@ from connectagent.agents.links import start
 from connectagent.agents.resume import reopen
 from connectagent.agents.undo import give_up
 from connectagent.data import TokenUsage, Wait
-from connectagent.errors import ConfigError, DivergenceError, SessionBusy
+from connectagent.errors import ConfigError, DivergenceError, SessionBusy, cut
 from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
@@ -22,6 +22,7 @@ from connectagent.records.file import INCOMPLETE, Held, hold
 from connectagent.records.history import Part, parts_of
 from connectagent.records.paths import create_empty, keyed_record
 from connectagent.records.read import read_record, refuse_odd
+from connectagent.records.sent import without_halves
 from connectagent.records.store import Kept, Store
 from connectagent.records.summary import summarise
 from connectagent.session.journal import Journal
@@ -56,7 +57,7 @@ class KeyedSession:
         record: the session's file; it is there once a turn has begun.
 
     Raises:
-        ConfigError: the agent is not recorded, or the key is empty or not a str.
+        ConfigError: the agent is not recorded, the key is empty or not a str, or the store lacks a method.
     """
 
     def __init__(self, agent: Any, key: str, store: Store | None = None) -> None:
@@ -66,6 +67,9 @@ class KeyedSession:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); a session with a key is its record")
         self._definition, self._agent, self.key = agent, None, key
         self.record: Path = keyed_record(agent.name, key).absolute()  # the program may change its folder
+        lacks = [name for name in ("size", "read", "append") if not callable(getattr(store, name, None))]
+        if store is not None and lacks:
+            raise ConfigError(f"a store has the methods size, read and append; {store!r:.80} lacks {', '.join(lacks)}")
         self._store = None if store is None else Kept(store, self.record)
         self._lock = threading.Lock()
         self._ended: int | None = None  # how many turns, where this process was the last to write
@@ -215,15 +219,14 @@ class KeyedSession:
         self.close()
 
     def __repr__(self) -> str:
-        return f"KeyedSession({self._definition.name!r}, {self.key!r})"
+        return f"KeyedSession({self._definition.name!r}, {cut(repr(self.key), 80)})"
 
     # -- the record ----------------------------------------------------------------------------
 
     def _turn(self, content: Any, number: int | None, limit: int, form: Any) -> str:
         with self._held() as held:
-            recorded = self._recorded() if self._ended is None else None
-            ended = len(recorded.ended) if recorded is not None else self._ended or 0
-            opened = None if recorded is None else recorded.open
+            recorded = self._recorded() if self._ended is None else _Recorded([], None)
+            ended, opened = self._ended or len(recorded.ended), recorded.open
             given_up = number is None and opened is not None and self._is_given_up(opened, content)
             ended += given_up
             number = ended + 1 if number is None else number
@@ -233,7 +236,8 @@ class KeyedSession:
                     f"turn {number!r} of {self!r} cannot be taken: {ended} of its turns have ended; {then}"
                 )
             if number <= ended:
-                return self._result(self._recorded().ended[number - 1], content)
+                parts = recorded.ended or self._recorded().ended
+                return self._result(parts[number - 1], content)
             known, self._ended = self._ended, None  # until it has ended
             result = None
             if given_up:
@@ -278,9 +282,18 @@ class KeyedSession:
             self._agent.log.leave()  # what this process knows of the open turn is not all
         self._ended = None
         if (lost := self.record.with_name(self.record.name.removesuffix(".yaml") + INCOMPLETE)).exists():
-            raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}")
-        create_empty(self.record)
-        return hold(self.record, self._store)
+            then = "remove that file to take the session anew; its tools then run again"
+            raise ConfigError(f"{self!r} is not recorded to its end, as the disk was full: {lost}; {then}")
+        try:
+            create_empty(self.record)
+            return hold(self.record, self._store)
+        except SessionBusy:
+            raise SessionBusy(f"{self!r} is in a turn elsewhere; once that is over, the same call reads it") from None
+        except OSError as error:
+            if error.filename is None:  # of a store
+                raise
+            why = f"{error.strerror}; CONNECTAGENT_DIR can name another folder"
+            raise OSError(error.errno, why, error.filename) from None
 
     def _latest(self) -> _Recorded:
         """What the record has; a store may have more of it than the file."""
@@ -292,7 +305,7 @@ class KeyedSession:
             return _Recorded([], None)
         with refuse_odd(self.record):
             record = read_record(self.record)
-            if record.get("key", self.key) != current().text(self.key):
+            if record.get("key", self.key) != without_halves(current().text(self.key)):
                 raise ConfigError(f"{self.record} is the session {record.get('key')!r}, not {self.key!r}")
             # One that was killed before its first line is begun anew, in an item of its own.
             turns = list({part.number: part for part in parts_of(record) if part.is_turn}.values())
@@ -333,7 +346,7 @@ class KeyedSession:
         """The prompt with which a turn was begun, if it is another one."""
         entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
         begun: str | None = restored(entry.get("prompt", part.items[0].get("input")), blob_folder(self.record))
-        return None if begun == current().text(text_of(content)) else begun
+        return None if without_halves(begun or "") == without_halves(current().text(text_of(content))) else begun
 
 
 def _has_failed(part: Part) -> bool:

@@ -42,6 +42,7 @@ class Node(AgentBase):
     """
 
     name: str
+    _handed: tuple[Handler, ...] = ()  # what the agent of whose definition it is had from its parent
     left_out: set[str]
     turning: threading.Lock
     hooks: Host
@@ -299,9 +300,9 @@ def _inherit(agent: Node) -> None:
 
 def _inherited(agent: Node, own: list[Handler]) -> list[Handler]:
     """The handlers of the parent's plugins that an agent has not listed itself."""
-    if agent.parent is None or not agent.inherit_plugins:
-        return []
-    theirs = [handler for handler in agent.parent.hooks.loaded if _is_for(handler, agent)]
+    parent = agent.parent if agent.inherit_plugins else None
+    theirs = [] if parent is None else [handler for handler in parent.hooks.loaded if _is_for(handler, agent)]
+    theirs += [one for one in agent._handed if not any(_same(one, other) for other in theirs)]
     return [handler for handler in theirs if not any(_same(handler, other) for other in own)]
 
 

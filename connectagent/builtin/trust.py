@@ -74,6 +74,13 @@ class Trust:
         # Per agent: the session that the answers were given in, and the tools that may always run in it.
         self._always: WeakKeyDictionary[Any, tuple[Any, set[str]]] = WeakKeyDictionary()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the answers of sessions, which stay with these: a policy travels with its agents."""
+        return {name: value for name, value in vars(self).items() if name != "_always"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _always=WeakKeyDictionary())
+
     @before_each_tool(trylast=True)
     def decide(self, agent: Any, tool_call: ToolCall) -> None:
         """Let the call run, or reject it.

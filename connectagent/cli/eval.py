@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from connectagent.cli.eval_variants import CHECKS, Variant, state_name, variants
 from connectagent.cli.failure import usage_error
 from connectagent.cli.map import Progress
 from connectagent.cli.plugin_options import AgentCommand
-from connectagent.errors import BatchStopped, ConfigError, cut, did_you_mean
+from connectagent.cli.written import check_written, write_text
+from connectagent.errors import BatchStopped, cut, did_you_mean
 from connectagent.settings import overrides
 from connectagent.testing import evals
 from connectagent.testing.evals.report import Taken, as_data, junit, saved
@@ -50,7 +51,7 @@ _LONGEST = 40  # of a prompt that is the id of its case
     help="Take the cases with these options too, side by side: '-p new', 'cheap=--model gpt-5-mini'. Repeatable.",
 )
 @click.option("--against", metavar="FILE", help="Say what changed since results that -o wrote.")
-@click.option("--min-score", metavar="S", type=click.FloatRange(0, 1), help="The mean that each check needs. [1]")
+@click.option("--min-score", metavar="S", type=prompts.Number(0, 1), help="The mean that each check needs. [1]")
 @click.option("-o", "--output", metavar="FILE", help="Write the results there, as JSON.")
 @click.option("--junit", "xml", metavar="FILE", help="Write them there in JUnit's form, for a CI server.")
 @click.option("--name", metavar="NAME", help="Go on with records of this name. [that of CASES and what the agent is]")
@@ -69,7 +70,7 @@ def eval(path: str, cases: str, files: tuple[str, ...], variants: tuple[str, ...
     taking = _cases(prompts.read(cases, options["template"], options["sample"]))
     chosen = variants_of(variants)
     before = None if options["against"] is None else saved(options["against"])
-    _check_written(options["output"], options["xml"])
+    check_written({"-o": options["output"], "--junit": options["xml"]}, [path, cases, *files])
     script.apply(options["model"], True, options["plugins"])  # agents show nothing; the line and the table do
     module = script.load(path, options["traceback"])
     if (agent := script.agent_of(module)) is None:
@@ -115,7 +116,7 @@ class Evaluation:
                     run = names(variant, chosen)
                     taken = trials(
                         chosen, self.cases, self.checks, run=run, limits=limits,
-                        repeat=options["repeat"], concurrency=options["concurrency"],
+                        repeat=options["repeat"], concurrency=options["concurrency"], watch=self.progress.follow,
                     )  # fmt: skip
                     self._collect(taken, found)
                 if self.progress.stopped is not None:
@@ -139,9 +140,9 @@ class Evaluation:
         options = self.options
         if (path := options["output"]) is not None:
             data = as_data(self.taken, **head, repeat=options["repeat"], stopped=self.progress.stopped)
-            _write(path, json.dumps(data, ensure_ascii=False, indent=1, default=str) + "\n")
+            write_text("-o", path, json.dumps(data, ensure_ascii=False, indent=1, default=str) + "\n")
         if (path := options["xml"]) is not None:
-            _write(path, junit(self.taken, head["name"], options["min_score"]))
+            write_text("--junit", path, junit(self.taken, head["name"], options["min_score"]))
 
     def passed(self, least: float | None) -> bool:
         """Whether all trials were taken, and each check has the mean that it needs."""
@@ -157,18 +158,15 @@ def _reached(means: Means, checks: Sequence[Check], least: float) -> bool:
 
 
 def _cases(lines: list[prompts.Line]) -> list[evals.Case]:
-    """The cases of a file; without ids, the prompts are their ids.
-
-    Raises:
-        click.UsageError: two have the same id.
-    """
+    """The cases of a file; without ids, the prompts are their ids."""
     found: dict[str, evals.Case] = {}
+    named = {line.id for line in lines}
     for line in lines:
-        id = line.id or _id_of(line.prompt)
-        if id in found:
-            if line.id:
-                raise usage_error(f"{line.place}: there is another case with the id {id!r}; give each its own")
-            id = next(f"{id} ({n})" for n in range(2, len(lines) + 2) if f"{id} ({n})" not in found)
+        id = line.id
+        if id is None:
+            own = _id_of(line.prompt)
+            names = (f"{own} ({number})" if number > 1 else own for number in count(1))
+            id = next(name for name in names if name not in found and name not in named)
         expected = line.fields.get("expected")
         found[id] = evals.Case(id, line.prompt, None if expected == "" else expected, line.fields)
     return list(found.values())
@@ -201,24 +199,3 @@ def _checks(files: Sequence[str]) -> list[Check]:
                 raise usage_error(f"{file}: there is another check called {check.name!r}; name it otherwise")
             found[check.name] = check
     return list(found.values())
-
-
-def _check_written(*paths: str | None) -> None:
-    """Refuse files that cannot be written, before anything is spent.
-
-    Raises:
-        ConfigError: one cannot.
-    """
-    for path in paths:
-        if path is None:
-            continue
-        there = Path(path) if Path(path).exists() else Path(path).parent
-        if Path(path).is_dir() or not os.access(there, os.W_OK):
-            raise ConfigError(f"{path} cannot be written; name another file in a folder that is there")
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

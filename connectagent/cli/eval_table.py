@@ -31,7 +31,10 @@ def show(taken: Sequence[Taken], checks: Sequence[str], before: dict[str, Means]
     terminal.show([_table(taken, rows, before), *_spent(taken), *_not_passed(taken)])
     for one in taken:
         earlier = None if before is None else _of(before, one)
-        terminal.show(_since(one, checks, earlier, "since the saved results") if earlier is not None else [])
+        words = "since the saved results"
+        if before and not earlier:
+            words += f", which have no variant {one.name!r} but {', '.join(map(repr, before))}"
+        terminal.show(_since(one, checks, earlier, words) if earlier is not None else [])
         if one is not taken[0]:
             terminal.show(_since(one, checks, taken[0].means, f"against {taken[0].name}"))
 
@@ -73,7 +76,8 @@ def _cells(cases: dict[str, float]) -> list[str]:
 def _share(score: float) -> str:
     """A share in percent; never 100 or 0 where it is not quite."""
     percent = score * 100
-    return f"{percent:.1f} %" if 99 < percent < 100 or 0 < percent < 1 else f"{percent:.0f} %"
+    near = 99 < percent < 100 or 0 < percent < 1
+    return f"{min(max(percent, 0.1), 99.9):.1f} %" if near else f"{percent:.0f} %"
 
 
 def _spent(taken: Sequence[Taken]) -> Iterator[Row]:
@@ -97,8 +101,10 @@ def _price(cost: float | None, known: float) -> str:
 
 
 def _not_passed(taken: Sequence[Taken]) -> list[Row]:
-    """The trials that did not pass, with the reasons of their checks."""
-    lines = [(one.name, trial, text) for one in taken for trial in one.trials for text in _reasons(trial)]
+    """The trials that did not pass, with the reasons of their checks; first those whose turns did not end."""
+    every = [(one.name, trial) for one in taken for trial in one.trials]
+    every.sort(key=lambda pair: pair[1].scores is not None)
+    lines = [(name, trial, text) for name, trial in every for text in _reasons(trial)]
     rows = [Row(0, ()), Row(0, (("not passed", "bold red"),))] if lines else []
     for name, trial, text in lines[:MOST_LISTED]:
         which = f"{name}: " if name else ""
@@ -109,17 +115,17 @@ def _not_passed(taken: Sequence[Taken]) -> list[Row]:
 
 def _reasons(trial: Trial) -> Iterator[str]:
     if trial.status == "waiting":
-        yield f"waits for a decision{_see('resume', trial)}"
+        yield f"waits for a decision{_see(trial)}"
     elif trial.scores is None:
-        yield cut(f"{type(trial.item.error).__name__}: {trial.item.error}", 300) + _see("log show", trial)
+        yield cut(f"{type(trial.item.error).__name__}: {trial.item.error}", 300) + _see(trial)
     for name, score in (trial.scores or {}).items():
         if not score.passed:
             value = "" if score.value == 0 else f"{_share(score.value)} "
             yield cut(f"{name}: {value}{' '.join(score.reason.split()) or 'not passed'}", 300)
 
 
-def _see(command: str, trial: Trial) -> str:
-    return "" if trial.record is None else f"; connectagent {command} {short_path(trial.record)}"
+def _see(trial: Trial) -> str:
+    return "" if trial.record is None else f"; connectagent log show {short_path(trial.record)}"
 
 
 def _since(taken: Taken, checks: Sequence[str], before: Means, words: str) -> list[Row]:
@@ -128,8 +134,9 @@ def _since(taken: Taken, checks: Sequence[str], before: Means, words: str) -> li
     found = compared(before, taken.means, ids, checks)
     worse, same = [one for one in found if one.is_worse], [one for one in found if one.before == one.after]
     text = f"{len(worse)} worse, {sum(one.is_better for one in found)} better, {len(same)} the same"
-    new = len({*ids} - {one.case for one in found})
-    text += f"; {many(new, 'case')} not in it" if new else ""
+    new, gone = len({*ids} - {one.case for one in found}), len({id for name in before for id in before[name]} - {*ids})
+    text += f"; {many(new, 'case')} not scored there" if new else ""
+    text += f"; {many(gone, 'case')} of it not taken now" if gone else ""
     name = f"{taken.name} " if taken.name else ""
     rows = [Row(0, ()), Row(0, ((plain(f"{name}{words}: {text}"), ""),), wrap=True)]
     rows += [Row(2, ((_change(one), "red"),), wrap=True) for one in worse[:MOST_LISTED]] + _more(len(worse))

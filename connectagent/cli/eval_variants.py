@@ -17,7 +17,7 @@ import click
 
 import connectagent
 from connectagent.cli.failure import usage_error
-from connectagent.cli.plugin_options import AgentCommand, with_given
+from connectagent.cli.plugin_options import AgentCommand, options_of, with_given
 from connectagent.cli.script import placed
 from connectagent.settings import overrides
 
@@ -50,15 +50,18 @@ class Variant(NamedTuple):
     @contextmanager
     def agent(self, agent: Any) -> Iterator[Any]:
         """An agent of the same definition with these options, and none other while it is in use."""
-        before = overrides.get("model")
+        before: dict[str, Any] = {name: overrides[name] for name in ("model", "agent_options") if name in overrides}
         if self.model is not None:
             overrides["model"] = self.model
+        own = options_of({"model": self.model, "plugins": self.plugins})
+        overrides["agent_options"] = f"{before.get('agent_options', '')} {own}".strip()
         try:
             with agent.again(plugins=list(self.plugins)) as chosen:
                 yield chosen
         finally:
             overrides.pop("model", None)
-            overrides.update({} if before is None else {"model": before})
+            overrides.pop("agent_options", None)
+            overrides.update(before)
 
 
 def variants_of(texts: Iterable[str]) -> list[Variant]:
@@ -80,7 +83,8 @@ def _variant(text: str) -> Variant:
     named = _NAMED.fullmatch(text.strip())
     name, options = (named[1], named[2]) if named else (text.strip(), text)
     if not named and not name.startswith("-"):
-        raise usage_error(f"--variant {text!r} has no options; write, for example, '-p {text}' or 'NAME=-p {text}'")
+        given = f"-p {text.strip() or 'PLUGIN'}"
+        raise usage_error(f"--variant {text!r} has no options; write, for example, '{given}' or 'NAME={given}'")
     try:
         context = _OPTIONS.make_context("--variant", shlex.split(options))
     except (click.UsageError, ValueError) as error:

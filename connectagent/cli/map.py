@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
+from connectagent.agents.batch import Batch, BatchLimits
 from connectagent.cli import prompts as prompts_of
 from connectagent.cli import script
 from connectagent.cli.failure import how_to_decide, plain, usage_error
 from connectagent.cli.plugin_options import AgentCommand
-from connectagent.errors import BatchStopped, ConfigError, Paused, short_path
-from connectagent.output.rows import Row, duration, price, tokens
+from connectagent.cli.written import check_written, lines_into
+from connectagent.errors import BatchStopped, Paused, short_path
+from connectagent.output.rows import Row, duration, many, price, tokens
 from connectagent.settings import overrides
 from connectagent.testing.evals.trial import as_json
 
 MOST_FAILURES = 5  # that are listed at the end
+SAID_FROM_S = 2.0  # how long a provider asks to wait
+STOPPING_AFTER_S = 0.5  # what stops sooner needs no word
 
 
 @click.command("map", cls=AgentCommand, short_help="Run the agent of a script over many prompts.")
@@ -45,39 +48,38 @@ def map(
 ) -> None:
     """Run the agent of SCRIPT over the prompts of a file, several at the same time.
 
-    PROMPTS has a prompt a line (.txt), a JSON object or text a line (.jsonl), or a header and rows (.csv); - reads
-    lines from standard input. A line may have the fields `prompt` and `id`; --prompt makes the prompt
-    of any fields.
+    PROMPTS has a prompt a line (.txt), a JSON object or text a line (.jsonl), or a header and rows (.csv, .tsv); -
+    reads lines from standard input. A line may have the fields `prompt` and `id`; --prompt makes the prompt of any
+    fields.
 
     The same command again takes what is missing, and nothing else. Exits with 1 where a prompt failed or a limit was
     reached, and with 130 after Ctrl-C.
     """
     overrides.update({"trust": options["trust"]} if options["trust"] else {})
     lines = prompts_of.read(prompts, template, sample)
+    check_written({"-o": output}, [path, prompts])
     taken = [line.prompt if line.id is None else (line.id, line.prompt) for line in lines]
     script.apply(model, True, plugins)  # agents show nothing, those inside others too; the line does
     module = script.load(path, traceback)
     if (agent := script.agent_of(module)) is None:
         raise usage_error(f"{script.shown(module)} has no 'agent'")
     run = options["name"] or ("stdin" if prompts == "-" else Path(prompts).stem)
-    limits = {"max_failures": options["max_failures"], "budget_usd": options["max_usd"]}
-    items = agent.map(taken, options["concurrency"], run=run, **limits)
-    if not _write(items, Progress(len(taken)), output, quiet):
+    limits = BatchLimits(options["max_failures"], options["max_usd"])
+    batch = Batch(agent, taken, options["concurrency"], run, limits, {})
+    if not _write(batch, Progress(len(taken), batch), output, quiet):
         raise SystemExit(1)
 
 
-def _write(items: Any, progress: Progress, output: str | None, quiet: bool) -> bool:
+def _write(batch: Batch, progress: Progress, output: str | None, quiet: bool) -> bool:
     """Write each item as it ends; whether all were taken and none has failed."""
-    with _opened(output) as file, progress.shown(quiet):
+    with lines_into("-o", output) as write, progress.shown(quiet):
         try:
-            for item in items:
-                progress.count(item)
-                file.write(json.dumps(as_data(item), ensure_ascii=False, default=str) + "\n")
-                file.flush()
+            with contextlib.closing(batch.items()) as items:
+                for item in items:
+                    progress.count(item)
+                    write(json.dumps(as_data(item), ensure_ascii=False, default=str))
         except BatchStopped as stopped:
             progress.stopped = str(stopped)
-        finally:
-            items.close()
     return not progress.failed and progress.stopped is None
 
 
@@ -96,19 +98,6 @@ def as_data(item: Any) -> dict[str, Any]:
     }
 
 
-@contextlib.contextmanager
-def _opened(path: str | None) -> Iterator[TextIO]:
-    if path is None:
-        yield sys.stdout
-        return
-    try:
-        Path(path).touch()
-    except OSError as error:
-        raise ConfigError(f"-o {path}: {error.strerror}") from None
-    with open(path, "w", encoding="utf-8") as file:
-        yield file
-
-
 # -- how far it is ---------------------------------------------------------------------------------
 
 
@@ -117,17 +106,23 @@ class Progress:
 
     Args:
         total: how many prompts there are.
+        batch: what takes them, once that is known.
     """
 
-    def __init__(self, total: int) -> None:
-        self.total = total
+    def __init__(self, total: int, batch: Batch | None = None) -> None:
+        self.total, self.batch = total, batch
         self.done = self.known = self.failed = self.waiting = self.tokens = 0
         self.cost = 0.0
         self.priced = True
         self.failures: list[str] = []
         self.waits: list[str] = []
         self.stopped: str | None = None
+        self.stopping = 0  # ticks since the turns were told to stop
         self.began = time.monotonic()
+
+    def follow(self, batch: Batch) -> None:
+        """Say how many of a batch run."""
+        self.batch = batch
 
     def count(self, item: Any) -> None:
         """Count an item that has ended."""
@@ -151,22 +146,36 @@ class Progress:
         self.cost += cost or 0.0
 
     def text(self) -> str:
-        """The line."""
+        """The line; what matters least comes last, since a narrow terminal cuts it."""
         seconds, taken = time.monotonic() - self.began, self.done - self.known
+        running, wait_s = (0, 0.0) if self.batch is None else (self.batch.running, self.batch.gate.wait_s)
         parts = [f"{self.done}/{self.total} done"]
         parts += [f"{self.known} of them before"] if self.known else []
+        parts += [f"{running} running"] if running else []
+        parts += [f"waits {duration(wait_s * 1000)} for the provider"] if running and wait_s > SAID_FROM_S else []
         parts += [f"{self.failed} failed"] if self.failed else []
-        parts += [f"{self.waiting} waiting for a decision"] if self.waiting else []
+        parts += [f"{self.waiting} waiting"] if self.waiting else []
+        parts += [price(self.cost) if self.priced else f"{price(self.cost)}+?"] if self.cost else []
         parts += [f"{taken / seconds:.1f}/s"] if taken and seconds else []
         parts += [f"{tokens(self.tokens)} tokens"] if self.tokens else []
-        parts += [price(self.cost) if self.priced else f"{price(self.cost)}+?"] if self.cost else []
-        left_s = (self.total - self.done) * seconds / taken if taken else 0.0
-        parts += [f"{duration(left_s * 1000)} left"] if left_s else []
         return " · ".join(parts)
 
     def row(self, mark: str, seconds: float) -> Row:
-        """The line while it runs."""
-        return Row(0, ((f"{mark}{self.text()}", ""),))
+        """The line while it runs, with the time that is left, as far as one can tell."""
+        taken, left = self.done - self.known, self.total - self.done
+        left_s = left * (time.monotonic() - self.began) / taken if taken else 0.0
+        return Row(0, ((f"{mark}{self.text()}", ""),), f"{duration(left_s * 1000)} left" if left_s else "")
+
+    def tick(self) -> None:
+        """Say how to end at once where turns that were stopped take their time, such as one that asks a person."""
+        from connectagent.output.live import TICK_S, live
+
+        if self.batch is None or not self.batch.running or not self.batch.gate.stopped.is_set():
+            return
+        self.stopping += 1
+        if self.stopping == STOPPING_AFTER_S // TICK_S:
+            text = f"stopping: waits for the steps of {many(self.batch.running, 'turn')}; Ctrl-C again ends at once"
+            click.echo("\n" * live.is_asking + text, err=True)
 
     @contextlib.contextmanager
     def shown(self, quiet: bool) -> Iterator[None]:
@@ -176,11 +185,13 @@ class Progress:
         show: Callable[[str], None] = (lambda text: None) if quiet else (lambda text: click.echo(plain(text), err=True))
         if not quiet:
             live.begin()
+            live.ticking.append(self.tick)
         try:
             with running(self.row):
                 yield
         finally:
             if not quiet:
+                live.ticking.remove(self.tick)
                 live.end()
             show(self.text())
             for lines, more in ((self.failures, "failures"), (self.waits, "that wait")):

@@ -45,7 +45,7 @@ class AgentCommand(click.Command):
         return super().parse_args(ctx, rest)
 
     def invoke(self, ctx: click.Context) -> Any:
-        overrides["agent_options"] = " ".join(_typed(ctx.params))  # for the command that goes on with a session
+        overrides["agent_options"] = options_of(ctx.params)  # for the command that goes on with a session
         return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -58,6 +58,11 @@ class AgentCommand(click.Command):
 def with_given(ctx: click.Context, parameter: click.Parameter, value: tuple[Any, ...]) -> tuple[Any, ...]:
     """The callback of `-p`: its values, and the plugins whose own options were given."""
     return (*value, *ctx.meta.get(_GIVEN, ()))
+
+
+def options_of(given: Mapping[str, Any]) -> str:
+    """The options of a command line that make an agent what it is, to be typed again."""
+    return " ".join(_typed(given))
 
 
 def _typed(given: Mapping[str, Any]) -> Iterator[str]:

@@ -163,6 +163,11 @@ class Live:
                 self._column = 0 if text.endswith("\n") else 1
             return count
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether a person is asked for a line."""
+        return bool(self._asking)
+
     def asking(self, wait: Callable[[], Any]) -> Any:
         """Wait for what a person types, without lines in between."""
         with self._lock:

@@ -20,6 +20,7 @@ from connectagent.settings import co_folder, enabled, leads_out
 # What Windows takes for a device, whatever comes behind the dot.
 _DEVICE = re.compile(r"(con|prn|aux|nul|(com|lpt)[0-9¹²³])(\.|$)", re.IGNORECASE)
 _last: dict[str, tuple[Path, int]] = {}  # the newest record without its number, and the number
+KEYED = "@"  # between the agent's name and the key, in the name of a file; no other record has it
 _PLAIN = "abcdefghijklmnopqrstuvwxyz0123456789._-"
 
 
@@ -91,7 +92,7 @@ def new_record(agent: str, started: time.struct_time) -> Path:
 
 def keyed_record(agent: str, key: str) -> Path:
     """The file of the session with a key; it need not exist."""
-    return co_folder() / "evals" / f"{safe_name(agent)}@{_safe_key(key, agent)}.yaml"
+    return co_folder() / "evals" / f"{safe_name(agent)}{KEYED}{_safe_key(key, agent)}.yaml"
 
 
 def create_empty(path: Path) -> None:

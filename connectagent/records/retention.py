@@ -21,6 +21,7 @@ from connectagent.records.disk import read_at
 from connectagent.records.file import newer_format, open_to_read
 from connectagent.records.findings import forget_findings
 from connectagent.records.locks import lock
+from connectagent.records.paths import KEYED
 from connectagent.settings import looking_once, setting
 
 MAX_RECORDS = 1_000
@@ -51,6 +52,11 @@ class _RecordFile:
     @property
     def path(self) -> Path:
         return self.folder / self.name
+
+    @property
+    def has_key(self) -> bool:
+        """Whether the program knows the session by a key: the record is its state then."""
+        return KEYED in self.name
 
 
 @dataclass(slots=True)
@@ -106,8 +112,8 @@ def keep_limits(new: Path) -> None:
 
 
 def _amount(folder: Path) -> tuple[int, int]:
-    """How many records there are, and how many bytes with their blobs."""
-    records = _records(folder)
+    """How many records there are without a key, and how many bytes with the blobs."""
+    records = _counted(_records(folder))
     return len(records), _sum(records, _blobs(blob_folder(folder / "any")))
 
 
@@ -172,8 +178,8 @@ def remove_oldest(
 ) -> list[Path]:
     """Remove the records that were written to longest ago, until the rest is within the limits.
 
-    Records with a paused or running turn, and `new`, stay but count. Other YAML files stay and do not count. Blobs
-    count too, and are removed with the last record that needs them.
+    Records with a paused or running turn, and `new`, stay but count. Sessions with a key and other YAML files stay and
+    do not count. The blobs of what counts do too, and are removed with the last record that needs them.
 
     Args:
         folder: `.co/evals`.
@@ -192,15 +198,18 @@ def remove_oldest(
     """
     limits, records, blobs = _Limits(keep_files, keep_bytes), _records(folder), _blobs(blob_folder(folder / "any"))
     before = math.inf if written_before is None else written_before
-    if not limits.over(len(records), _sum(records, blobs)) or not _old(records, before, new):
+    counted = _counted(records)
+    if not limits.over(len(counted), _sum(counted, blobs)) or not _old(counted, before, new):
         return []
-    records = [record for record in records if record.path == new or _is_record(record.path)]
-    files, size, old = len(records), _sum(records, blobs), _old(records, before, new)
+    counted = [record for record in counted if record.path == new or _is_record(record.path)]
+    users, old = _users(counted, blobs), _old(counted, before, new)
+    files, size = len(counted), _sum(counted, _needed(users, blobs))
     if not old or not limits.over(files, size):
         return []
-    users, limits = _users(records, blobs), limits.with_room(room)
+    users.update(_users([record for record in records if record.has_key], blobs))
+    limits = limits.with_room(room)
     removed: list[_RecordFile] = []
-    for record in sorted(old, key=lambda record: (record.modified, record.path.name)):
+    for record in old:
         if limits.over(files, size) and _removed(record.path, dry_run):
             removed.append(record)
             users.subtract(record.blobs)
@@ -209,9 +218,20 @@ def remove_oldest(
     return [record.path for record in removed]
 
 
+def _counted(records: list[_RecordFile]) -> list[_RecordFile]:
+    """Those that limits are for."""
+    return [record for record in records if not record.has_key]
+
+
 def _old(records: list[_RecordFile], before: float, new: Path | None) -> list[_RecordFile]:
-    """Those that were written to before a time, without the new one."""
-    return [record for record in records if record.modified < before and record.path != new]
+    """Those that were written to before a time, without the new one; the oldest first."""
+    found = [record for record in records if record.modified < before and record.path != new]
+    return sorted(found, key=lambda record: (record.modified, record.name))
+
+
+def _needed(users: Counter[str], blobs: dict[str, tuple[int, float, Path]]) -> dict[str, tuple[int, float, Path]]:
+    """The blobs that some record needs."""
+    return {digest: blobs[digest] for digest in users.keys() & blobs}
 
 
 def _freed(record: _RecordFile, users: Counter[str], blobs: dict[str, tuple[int, float, Path]]) -> int:

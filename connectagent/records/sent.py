@@ -36,8 +36,13 @@ def as_recorded(value: Any) -> str:
     except (TypeError, ValueError, RecursionError):  # what is not data
         text = json_line(value)
     if not text.isascii():
-        text = _HALVES.sub("\ufffd", text)
+        text = without_halves(text)
     return _ADDRESS.sub("0x", text) if "0x" in text else text
+
+
+def without_halves(text: str) -> str:
+    """A text as it stands in a record, which has no halves of surrogate pairs."""
+    return _HALVES.sub("\ufffd", text)
 
 
 def mark_of(value: Any, shown: Callable[[Any], str] = canonical) -> bytes:

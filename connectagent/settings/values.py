@@ -29,7 +29,7 @@ SETTINGS: dict[str, str] = {
     "traceback": "`full`: tracebacks show connectagent's own frames, which are hidden otherwise",
     "fsync": "`1`: each line of the record is on the disk before the agent goes on; survives a power cut",
     "mask": "`off`: secrets are not masked; else what is masked as well: names and `/regular expressions/`, by commas",
-    "max_records": "how many records are kept (1000); the oldest are removed when a session begins; `0`: no limit",
+    "max_records": "how many records without a key are kept (1000); the oldest go when a session begins; `0`: no limit",
     "max_record_bytes": "how many bytes records and blobs may take (1073741824); `0`: no limit",
     "plugins": "installed plugins and files that every agent has: a list, in the variable separated by commas",
     "editor": "what opens code from the page: `vscode`, `cursor`, `zed`, `idea`, `editor` for `editor://`, or `off`",

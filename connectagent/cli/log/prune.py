@@ -36,7 +36,8 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str | No
 def command(keep: int | None, older_than: float | None, dry_run: bool) -> None:
     """Remove the oldest records, and the blobs that no other record refers to.
 
-    A session that is running or paused is never removed, nor is a file that cannot be read as a record.
+    A session that is running or paused is never removed, nor is a file that cannot be read as a record. One with a key
+    is removed like others, and begins anew then.
 
     Exit code: 1 where a record may not be removed.
     """

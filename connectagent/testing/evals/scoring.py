@@ -119,6 +119,8 @@ def _said(error: BaseException, function: Callable[..., Any]) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     code = getattr(inspect.unwrap(function), "__code__", None)
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    if code is not None and not own:  # what it returned cannot be used
+        own = [traceback.FrameSummary(code.co_filename, code.co_firstlineno, code.co_name)]
     frame = (own or frames)[-1]
     text = str(error)
     if isinstance(error, AssertionError):

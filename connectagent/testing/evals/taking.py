@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from hashlib import sha256
 from typing import Any
@@ -21,6 +21,7 @@ def trials(
     limits: BatchLimits,
     repeat: int = 1,
     concurrency: int = 16,
+    watch: Callable[[Batch], object] = lambda batch: None,
 ) -> Iterator[Trial]:
     """Take each case so many times, as `agent.map()` does, and score each as soon as its turn has ended.
 
@@ -32,6 +33,7 @@ def trials(
         limits: when to begin no more; what checks spend counts too.
         repeat: how often each case is taken.
         concurrency: how many run at the same time.
+        watch: gets the batch before it begins.
 
     Yields:
         the trials, as they end.
@@ -48,7 +50,8 @@ def trials(
         return scored(trial, checks)
 
     batch = Batch(agent, prompts, concurrency, run, limits, {}, then)
-    with closing(batch.items()) as items:  # type: ignore[type-var]
+    watch(batch)
+    with closing(batch.items()) as items:
         for item in items:
             yield done.pop(item.number)
 
