@@ -110,6 +110,15 @@ CHANGED = Turn(  # a handler changes messages before it runs a tool, and fails
 BEGUN_ANEW = Turn(  # handlers around the turn change messages, and it fails before the user's message
     [], [Fault("around_turn:caught", 0, "append_message", 2), Fault("around_turn:before", 0, "replace_list", 20)], []
 )
+CUT_OFF = Turn(  # a handler of a tool that another handler runs adds a result, and fails
+    [],
+    [
+        Fault("after_user_input", 0, "use_agent", 5),
+        Fault("before_each_tool", 0, "append_to_last_round", 1),
+        Fault("before_each_tool", 0, "edit_given", 1),
+    ],
+    [],
+)
 
 
 @settings(MEAN, max_examples=CASES, derandomize="SESSION_CASES" not in os.environ)
@@ -118,6 +127,7 @@ BEGUN_ANEW = Turn(  # handlers around the turn change messages, and it fails bef
 @example(turns=[USED_AGAIN], others=[True, True])
 @example(turns=[LEFT_OUT], others=[True, True])
 @example(turns=[BEGUN_ANEW], others=[False, False])
+@example(turns=[Turn([], [], []), CUT_OFF], others=[True, True])
 @example(turns=[ASKED], others=[False, False])
 @example(turns=[CHANGED], others=[False, False])
 def test_the_record_has_the_session_of_the_process(

@@ -152,16 +152,17 @@ class Journal:
             self.closed[id] = number
 
     def _begin_again(self, id: str, number: int) -> None:
-        """Void what an operation changed, except what its finished handlers did, and the handling of its error."""
+        """Void what an operation and open hooks in it changed, but for finished handlers, and its error's handling."""
         for known in (self.closed, self.bodies, self.left):
             known.pop(id, None)
-        part = self.parts.get(id, -1)
-        over = self.lines[part].get("over", []) if part >= 0 else []
+        inside = (one for one in self.began if is_inside(one, id) and one not in self.closed and _is_hook(one))
+        begins = {id, *inside}
         for at, line in enumerate(self.lines[:number]):
-            by = line.get("by") or {}
-            kept = [by.get("plugin"), by.get("handler")] in over or (at < part and is_by_observer(line))
-            if line.get("at") == id and not kept:
-                self.void.add(at)
+            if (place := str(line.get("at"))) in begins:
+                part, by = self.parts.get(place, -1), line.get("by") or {}
+                over = self.lines[part].get("over", []) if part >= 0 else []
+                if [by.get("plugin"), by.get("handler")] not in over and not (at < part and is_by_observer(line)):
+                    self.void.add(at)
         self.forget_error(id, number)
 
     def forget_error(self, id: str, number: int) -> None:
@@ -281,11 +282,8 @@ class Journal:
 
     def own(self, place: str, branch: str | None) -> list[TraceEntry]:
         """The changes made at a place itself in one agent's conversation, in order, without void ones."""
-        return [
-            line
-            for number, line in enumerate(self.lines)
-            if line.get("at") == place and line.get("branch") == branch and number not in self.void
-        ]
+        own = ((at, line) for at, line in enumerate(self.lines) if line.get("at") == place and at not in self.void)
+        return [line for _, line in own if line.get("branch") == branch]
 
     def changes(self, place: str, turn: str, branch: str | None) -> list[TraceEntry]:
         """The changes made at a place or inside it, and those of inner agents that were asked there."""
@@ -392,6 +390,10 @@ class Asked:
     def _is_finished(self, id: str, kind: str) -> bool:
         id = f"{id}/tool1" if kind == "exec" else id
         return id in self._past.closed and not self._past.is_open(id)
+
+
+def _is_hook(id: str) -> bool:
+    return id.rpartition("/")[2].startswith(("before_", "after_", "on_", "hook:"))
 
 
 def _kind(id: str) -> str:
