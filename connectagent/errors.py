@@ -28,7 +28,17 @@ from typing import Any
 
 
 class ConnectAgentError(Exception):
-    """The root of all errors of this package."""
+    """The root of all errors of this package. They can be pickled, with their attributes: workers send them back."""
+
+    def __reduce__(self) -> Any:
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[ConnectAgentError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ConnectAgentError:
+    """An error from its pickle, without its `__init__`, whose arguments are not kept."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class ConfigError(ConnectAgentError, ValueError):

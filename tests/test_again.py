@@ -6,6 +6,7 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,12 @@ import pytest
 
 from connectagent import (
     Agent,
+    ConnectAgentError,
     Loop,
     Parallel,
+    Pause,
+    Paused,
+    ProviderError,
     Sequential,
     ToolCall,
     ToolRejected,
@@ -221,6 +226,33 @@ def test_what_cannot_travel_is_named(options: dict[str, Any], words: str) -> Non
     with pytest.raises(TypeError) as caught:
         pickle.dumps(agent_of(**options))
     assert words in str(caught.value) and "sk-1234567890" not in str(caught.value)
+
+
+def test_errors_travel_with_what_they_say() -> None:
+    @before_each_tool
+    def ask() -> None:
+        raise Pause("may it?")
+
+    def work(n: int) -> str:
+        """Work."""
+        return "done"
+
+    with pytest.raises(Paused) as caught:
+        Agent("clerk", [work], llm=ScriptedLLM(call("work", n=1)), plugins=[ask], quiet=True).input("Go")
+    paused = pickle.loads(pickle.dumps(caught.value))
+    assert type(paused) is Paused and str(paused) == str(caught.value)
+    assert vars(paused) == vars(caught.value) and paused.waiting[0].reason == "may it?"
+    down = pickle.loads(pickle.dumps(ProviderError("down", kind="server", provider="x", status=500, retry_after_s=2)))
+    assert (str(down), down.kind, down.status, down.retry_after_s) == ("down", "server", 500, 2)
+    for kind in _kinds(ConnectAgentError):
+        if not any("__init__" in vars(base) for base in kind.__mro__ if issubclass(base, ConnectAgentError)):
+            assert type(pickle.loads(pickle.dumps(kind("why")))) is kind
+
+
+def _kinds(kind: type[ConnectAgentError]) -> Iterator[type[ConnectAgentError]]:
+    yield kind
+    for other in kind.__subclasses__():
+        yield from _kinds(other)
 
 
 def test_cloudpickle_sends_functions_too() -> None:

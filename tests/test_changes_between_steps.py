@@ -6,6 +6,7 @@ No step repeats such a change when the turn is resumed. So it is applied when th
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ from connectagent import (
     LLMResponse,
     Pause,
     Paused,
+    Retry,
     after_each_tool,
+    around_tool,
     before_each_tool,
     before_tools,
+    on_error,
     on_trace,
     tool,
 )
@@ -246,3 +250,172 @@ def test_a_result_that_a_handler_had_put_there_is_replaced_again_by_the_tools_ow
     texts[1 + number] += ", edited" if edited else ""
     assert [one["content"] for one in agent.session["messages"] if one["content"]] == texts
     assert history_of(Path(str(agent.record))).messages == agent.session["messages"]
+
+
+class Once:
+    """A model that asks for calls once, then answers: by what it reads, so in any process."""
+
+    model = "once"
+
+    def __init__(self, *calls: Any) -> None:
+        self.calls = list(calls)
+
+    def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        asked = any(message.get("tool_calls") for message in messages)
+        return LLMResponse("Done." if asked else None, [] if asked else self.calls)
+
+
+class Payments:
+    """Two calls of a tool that asks an agent for each, with handlers around them that change the session.
+
+    Attributes:
+        fails: how the first call fails in a handler, once: `before` the tool, or `behind` it; "" for not at all.
+        paid: the calls that ran.
+    """
+
+    def __init__(self, parallel: int, fails: str = "") -> None:
+        self.parallel, self.fails = parallel, fails
+        self.paid: list[int] = []
+        self.begun = threading.Event()  # the second call has
+
+    def fail(self, where: str, tool_call: Any) -> None:
+        if (tool_call.name, tool_call.arguments, self.fails) == ("pay", {"n": 1}, where):
+            self.fails = ""
+            raise RuntimeError(where)
+
+    def change(self, agent: Agent, tool_call: Any, half: str) -> None:
+        if tool_call.name == "pay":  # not that of an agent below
+            n = tool_call.arguments["n"]
+            agent.session["messages"].append({"role": "user", "content": f"{half} {n}"})
+            agent.state[half] = [*agent.state.get(half, []), n]
+
+    def agent(self) -> Agent:
+        @around_tool
+        def change(agent: Agent, tool_call: Any) -> Any:
+            self.change(agent, tool_call, "before")
+            result = yield
+            self.change(agent, tool_call, "behind")
+            return result
+
+        @around_tool
+        def fail(tool_call: Any) -> Any:
+            self.fail("before", tool_call)
+            result = yield
+            self.fail("behind", tool_call)
+            return result
+
+        def note(agent: Agent, n: int) -> None:
+            """Note."""
+            agent.state["noted"] = [*agent.state.get("noted", []), n]
+
+        def child(n: int) -> Agent:
+            return Agent(f"child{n}", [note], llm=Once(call("note", n=n)), quiet=True)
+
+        children = child(1), child(2)
+
+        def pay(n: int) -> str:
+            """Pay."""
+            if n == 2:
+                self.begun.set()
+            elif self.parallel > 1:
+                assert self.begun.wait(30)
+            self.paid.append(n)
+            return str(children[n - 1].input("Note it"))
+
+        model = Once(call("pay", n=1), call("pay", n=2))
+        options: dict[str, Any] = {"parallel_tools": self.parallel, "quiet": True}
+        return Agent("a", [pay, *children], llm=model, plugins=[change, fail], **options)
+
+
+def same_as_record(agent: Agent) -> None:
+    history = history_of(Path(str(agent.record)))
+    assert history.messages == agent.session["messages"]
+    assert history.state == agent.state
+
+
+@pytest.mark.parametrize(
+    ("fails", "parallel", "before"), [("before", 1, []), ("before", 2, [2]), ("behind", 1, [1]), ("behind", 2, [1, 2])]
+)
+def test_what_was_changed_around_a_call_in_doubt_stays_as_the_record_has_it(
+    fails: str, parallel: int, before: list[int]
+) -> None:
+    payments = Payments(parallel, fails)
+    agent = payments.agent()
+    with pytest.raises(RuntimeError):
+        agent.input("Go")
+    assert sorted(payments.paid) == before  # each once, whatever the threads do
+    agent.resume(agent.record)
+    same_as_record(agent)
+    assert sorted(payments.paid) == [*([1] if 1 in before else []), 2]  # the first is in doubt
+    assert sorted(agent.state["noted"]) == sorted(payments.paid)
+    assert sorted(agent.state["before"]) == [1, 2] and agent.state["behind"] == [2]
+    texts = [str(message["content"]) for message in agent.session["messages"]]
+    assert sorted(text for text in texts if text[:2] == "be") == ["before 1", "before 2", "behind 2"]
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_wherever_a_call_was_killed_what_was_changed_around_it_stays_as_the_record_has_it(
+    parallel: int, folder: Path
+) -> None:
+    whole = Payments(parallel).agent()
+    whole.input("Go")
+    whole.close()
+    lines = Path(str(whole.record)).read_text(encoding="utf-8").splitlines()
+    begins = [number for number, line in enumerate(lines) if '"began", "id": "T1/1/c' in line and "/turn:" not in line]
+    ends = [number for number, line in enumerate(lines) if '"tool_execution"' in line and '"id": "T1/1/c' in line]
+    assert len(begins) == 2
+    doubts = set()
+    for number in range(begins[0], ends[-1] + 1):
+        record = folder / f"cut{number}.yaml"
+        record.write_text("\n".join(lines[: number + 1]) + "\n", encoding="utf-8")
+        payments = Payments(parallel)
+        payments.begun.set()
+        agent = payments.agent()
+        agent.resume(record)
+        same_as_record(agent)
+        results = [str(one["content"]) for one in agent.session["messages"] if one["role"] == "tool"]
+        assert len(results) == 2
+        doubts.add(tuple("not run again" in result for result in results))
+        agent.close()
+    assert doubts >= {(True, False), (False, True) if parallel == 1 else (True, True)}
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_what_stood_in_the_place_of_a_result_is_back_when_the_turn_goes_on(attempt: int) -> None:
+    outcomes = [KeyboardInterrupt(), "worked"] if attempt == 1 else [ValueError("no"), KeyboardInterrupt(), "worked"]
+    breaks = [False] * attempt + [True, False]
+
+    @before_tools
+    def stand_in(agent: Agent, tool_calls: list[Any]) -> None:
+        mine = {"role": "tool", "tool_call_id": tool_calls[0].id, "content": "mine"}
+        agent.session["messages"].append(mine)
+
+    @around_tool
+    def fail() -> Any:
+        if breaks.pop(0):
+            raise OSError("no disk")
+        return (yield)
+
+    @on_error
+    def again(tool_call: Any) -> Any:
+        return Retry() if tool_call is not None else None
+
+    @tool(idempotent=True)
+    def work() -> str:
+        """Work."""
+        if isinstance(outcome := outcomes.pop(0), BaseException):
+            raise outcome
+        return outcome
+
+    plugins = [stand_in, fail, again]
+    agent = Agent("a", [work], llm=ScriptedLLM(call("work"), "Done."), plugins=plugins, quiet=True)
+    texts = []
+    for error in (KeyboardInterrupt, OSError):
+        with pytest.raises(error):
+            agent.input("Go") if error is KeyboardInterrupt else agent.resume(agent.record)
+        same_as_record(agent)
+        texts.append(agent.session["messages"][2]["content"])
+    assert "interrupted" in texts[0] and texts[1] == ("mine" if attempt == 1 else "Error: ValueError: no")
+    assert agent.resume(agent.record) == "Done."
+    same_as_record(agent)
+    assert agent.session["messages"][2]["content"] == "worked"

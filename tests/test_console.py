@@ -425,7 +425,7 @@ def test_an_agent_that_a_tool_asks_from_a_pool_is_shown_below_it_too() -> None:
 
 
 def _outer(kind: str, quiet: bool) -> Agent:
-    leaf = Agent("leaf", llm=ScriptedLLM("hi", "hi"), log=False, stream=True)
+    leaf = Agent("leaf", llm=ScriptedLLM("hi", "hi"), log=False, stream=True, quiet=False)
     inner = Agent("inner", [leaf], llm=ScriptedLLM([call("leaf", prompt="x")], "hi"), log=False)
     if kind == "tool":
         llm = ScriptedLLM([call("inner", prompt="x")], "done")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, DivergenceError, Pause, Paused, after_tools, tool, xray
+from connectagent import Agent, DivergenceError, Pause, Paused, after_tools, around_llm, tool, xray
 from connectagent.data import TraceEntry
 from connectagent.records.history import history_of
 from connectagent.testing import ScriptedLLM, call, conversation_problems
@@ -237,6 +237,34 @@ def test_what_a_handler_asked_that_is_no_longer_there_is_no_divergence() -> None
     record = first.record
     assert record is not None
     assert lead("Done.", critic=False).resume(record) == "Done."
+
+
+def test_a_tool_that_a_handler_around_a_model_call_ran_is_asked_for_again() -> None:
+    office = Office(None)
+    does: list[str] = []
+
+    @around_llm
+    def check(agent: Agent) -> Any:
+        response = yield
+        if "look" in does:
+            agent.execute_tool("look", {"at": "it"})
+        if "fail" in does:
+            raise OSError("no disk")
+        return response
+
+    def lead() -> Agent:
+        return Agent("lead", [office.look], llm=ScriptedLLM("Done."), on_events=[check], quiet=True)
+
+    first = lead()
+    for done, error in ((["look", "fail"], OSError), ([], DivergenceError), (["look"], None)):
+        does[:] = done
+        agent = first if error is OSError else lead()
+        if error is None:
+            assert agent.resume(first.record) == "Done."
+        else:
+            with pytest.raises(error):
+                agent.input("Go.") if agent is first else agent.resume(first.record)
+    assert office.looked == ["it"]
 
 
 def test_what_a_handler_asked_that_is_over_is_no_divergence() -> None:

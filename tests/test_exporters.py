@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from scripted_agents import CALL, agent_with, contents, entries, is_by
 
 from connectagent import Agent, Pause, Paused, after_tools, around_turn, before_each_tool, mask, on_session, on_trace
 from connectagent.cli.group import cli
+from connectagent.records.history import history_of
 from connectagent.records.read import load_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -168,6 +170,42 @@ def test_a_session_whose_first_turn_failed_early_begins_in_the_next() -> None:
     assert seen == []
     agent.input("Hi")
     assert seen == ["begun"]
+
+
+@pytest.mark.parametrize("how", ["cut off", "rewound", "forked"])
+def test_a_session_whose_first_turn_is_taken_anew_begins_once_in_it(how: str, tmp_path: Path) -> None:
+    seen: list[str] = []
+    fails = ["no disk"] if how == "cut off" else []
+
+    @around_turn
+    def fails_once() -> Iterator[None]:
+        if fails:
+            raise OSError(fails.pop())
+        yield
+
+    @on_session
+    def begins(agent: Any, reason: str) -> None:
+        seen.append(reason)
+        agent.session["messages"].append({"role": "user", "content": "You know the house."})
+
+    def made() -> Agent:
+        return agent_with_record(tmp_path, begins, fails_once, script=("Done.", "Done."))
+
+    first = made()
+    with contextlib.suppress(OSError):
+        first.input("Hi")
+    assert seen == ([] if how == "cut off" else ["begun"])
+    seen.clear()
+    place = None if how == "cut off" else 1
+    again = made()
+    assert again.resume(first.record, place=place, fork=how == "forked") == "Done."
+    assert seen == ["begun"] and contents(again)[:2] == ["You know the house.", "Hi"]
+    history = history_of(Path(str(again.record)))
+    assert history.messages == again.session["messages"]
+    assert again.input("Hi") == "Done." and seen == ["begun"]
+    again.close()
+    made().resume(again.record)
+    assert seen == ["begun", "resumed"]
 
 
 def test_an_inner_agent_begins_a_session_of_its_own() -> None:

@@ -17,7 +17,19 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, DivergenceError, Pause, Paused, SessionBusy, ToolRejected, before_each_tool, on_session
+from connectagent import (
+    Agent,
+    DivergenceError,
+    LLMResponse,
+    Pause,
+    Paused,
+    SessionBusy,
+    TokenUsage,
+    ToolCall,
+    ToolRejected,
+    before_each_tool,
+    on_session,
+)
 from connectagent.agents import keyed
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.records.file import hold
@@ -141,6 +153,38 @@ def test_another_prompt_gives_up_a_turn_that_failed(elsewhere: bool) -> None:
     assert read.turn("second", number=2) == "two" and read.turn("third", number=3) == "three"
     with pytest.raises(DivergenceError, match=r"turn 1 .* was given up: its status is 'error'"):
         read.turn("first", number=1)
+
+
+def test_a_session_tells_the_number_of_the_turn_that_a_prompt_takes(folder: Path) -> None:
+    down = ProviderError("down", kind="server", provider="x")
+    session = writer("one", down, "two", "three").for_session("chat")
+    assert session.number_for("first") == 1 and not session.record.exists()
+    session.turn("first")
+    with pytest.raises(ProviderError):
+        session.turn("second")
+    assert writer().for_session("chat").number_for("second") == session.number_for("second") == 2
+    assert session.number_for("other") == 3  # the second is given up
+    assert session.turn("other") == "two" and session.number_for("other") == 4
+    subprocess.run([sys.executable, "-c", KILLED_SCRIPT.replace("chat", "killed")], cwd=folder, timeout=60)
+    assert writer().for_session("killed").number_for("other") == 1  # which is refused: one that was killed goes on
+
+
+def test_a_session_tells_what_each_turn_took() -> None:
+    def paid(text: str | None, cost: float, *calls: ToolCall) -> LLMResponse:
+        return LLMResponse(text, list(calls), TokenUsage(100, 10, cost=cost))
+
+    noting = paid(None, 0.25, ToolCall("c1", "note", {"text": "a"}))
+    session = writer(noting, ProviderError("down", kind="server", provider="x"), paid("one", 0.5), paid("two", 2.0))
+    session = session.for_session("chat")
+    with pytest.raises(ProviderError):
+        session.turn("first")
+    session.turn("first")
+    session.turn("second")
+    usages = [writer().for_session("chat").usage(number) for number in (1, 2)]
+    assert usages == [TokenUsage(200, 20, cost=0.75), TokenUsage(100, 10, cost=2.0)]
+    assert session.sums()[1:] == (2.75, 330)
+    with pytest.raises(ConfigError, match="has no turn 3; 2 have ended"):
+        session.usage(3)
 
 
 def test_another_prompt_does_not_give_up_a_turn_of_that_number_or_one_that_waits() -> None:

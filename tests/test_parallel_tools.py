@@ -632,6 +632,26 @@ def test_a_pause_holds_its_own_call_and_the_others_run(
     assert results(agent) == [mark.format("a"), *told]
 
 
+def test_where_a_handler_around_one_call_fails_the_others_run_at_the_same_time_and_end_first() -> None:
+    together = threading.Barrier(2)
+
+    @around_tool
+    def broken(tool_call: Any) -> Any:
+        if tool_call.arguments["n"] == 1:
+            raise OSError("no disk")
+        yield
+
+    def meet(n: int) -> str:
+        """Meet."""
+        together.wait(30)
+        return f"met {n}"
+
+    agent = made([meet], [call("meet", n=n) for n in (1, 2, 3)], plugins=[broken])
+    with pytest.raises(OSError, match="no disk"):
+        agent.input("Go")
+    assert [entry["status"] for entry in entries(agent)] == ["success", "success", "skipped"]
+
+
 def test_a_result_that_handlers_hide_is_not_written_before_they_have_seen_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,6 +207,25 @@ def test_without_a_decision_it_goes_on_waiting_and_nothing_is_written(place: str
     assert pause.record.read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("decision", "words"),
+    [
+        ({"approve": 5}, "approve is True, or the id of what waits, not 5"),
+        ({"approve": ["yes"]}, "approve is True"),
+        ({"reject": 5}, "reject is why, a str, not 5"),
+        ({"approve": True, "wait": 5}, "wait is the id of what waits"),
+    ],
+)
+def test_what_is_no_decision_decides_nothing(decision: dict[str, Any], words: str) -> None:
+    """It may come from a form, or from the body of a request."""
+    _, pause = paused_turn("before_each_tool")
+    assert pause.record is not None
+    before = pause.record.read_bytes()
+    with pytest.raises(ConfigError, match=words):
+        Plan("before_each_tool").agent.resume(pause.record, **decision)
+    assert pause.record.read_bytes() == before
+
+
 def test_a_decision_that_does_not_fit_leaves_nothing_behind_in_the_agent() -> None:
     _, pause = paused_turn("before_tools")
     plan = Plan("before_tools", "Hello.")

@@ -236,8 +236,14 @@ def a_turn_that_ends_early_and_one_that_goes_on() -> None:
     def more(agent: Any, result: str) -> Any:
         return Continue("Sure?") if result == "Perhaps." else None
 
-    one = agent("ends", [stop], "Perhaps.", "Yes.", ("stop", {}), on_events=[budget, more])
-    for prompt in ("go on", "stop", "end"):
+    @around_llm
+    def enough(agent: Any) -> Iterator[Any]:
+        response = yield
+        if response.content == "Enough.":
+            agent.end_turn("It is enough.")
+
+    one = agent("ends", [stop], "Perhaps.", "Yes.", ("stop", {}), "Enough.", on_events=[budget, more, enough])
+    for prompt in ("go on", "stop", "enough", "end"):
         one.input(prompt)
 
 

@@ -16,7 +16,9 @@ from connectagent import (
     Sequential,
     ToolCall,
     after_tools,
+    after_user_input,
     before_each_tool,
+    before_llm,
     on_trace,
     tool,
 )
@@ -358,3 +360,45 @@ def test_a_result_that_ctrl_c_kept_from_its_round_is_there_while_another_call_of
     messages = history_of(Path(str(record))).messages
     assert messages == root.session["messages"]
     assert [one["content"] for one in messages if one["role"] == "tool"] == ["left is done", "right is done"]
+
+
+@pytest.mark.parametrize("where", ["handler", "tool"])
+def test_what_is_changed_before_an_operation_that_one_asks_for_is_changed_once_where_it_begins_again(
+    where: str,
+) -> None:
+    fails = [True]
+
+    def forget(agent: Agent) -> None:
+        del agent.session["messages"][1]  # type: ignore[index]
+        agent.state["forgot"] = [*agent.state.get("forgot", []), 1]
+        agent.execute_tool("work")
+        if fails:
+            raise KeyboardInterrupt(fails.pop())
+
+    @before_llm
+    def begin(agent: Agent) -> None:
+        if where == "handler" and agent.session["iteration"] == 1:
+            forget(agent)
+
+    @before_each_tool
+    def look(agent: Agent) -> None: ...
+
+    @tool(idempotent=True)
+    def tidy(agent: Agent) -> str:
+        """Tidy up."""
+        forget(agent)
+        return "tidied"
+
+    @after_user_input
+    def more(agent: Agent) -> None:
+        agent.session["messages"] += [{"role": "user", "content": text} for text in "bcd"]  # type: ignore[index]
+
+    script: list[Any] = ["Done."] if where == "handler" else [call("tidy"), "Done."]
+    agent = Agent("clerk", [work, tidy], llm=ScriptedLLM(*script), plugins=[begin, look, more], quiet=True)
+    with pytest.raises(KeyboardInterrupt):
+        agent.input("a")
+    agent.resume(agent.record)
+    history = history_of(Path(str(agent.record)))
+    assert history.messages == agent.session["messages"] and history.state == agent.state
+    texts = [message["content"] for message in agent.session["messages"] if message["role"] == "user"]
+    assert (texts, agent.state) == (["a", "c", "d"], {"forgot": [1]})

@@ -59,7 +59,7 @@ class Agent(Repeatable):
         max_iterations: how many model calls a turn may take.
         trust: `"open"`, `"careful"`, `"strict"`, a policy text, a path to one, or an `Agent` that judges.
         log: None writes a record and a text log into `.co/`, False writes neither; a path is where the text log goes.
-        quiet: whether nothing is shown on the terminal, of agents inside neither.
+        quiet: whether nothing is shown on the terminal, of agents inside neither, whatever their own `quiet` says.
         plugins: marked functions, lists, modules, objects, installed names, also with options, `("name", {...})`;
             `"no:name"` leaves one out.
         on_events: the same as `plugins`, for this agent without those below it; they run after `plugins`.

@@ -31,8 +31,14 @@ class Decision(NamedTuple):
         """The decision in the arguments of `agent.resume()`.
 
         Raises:
-            ConfigError: there are several.
+            ConfigError: there are several, or one is nothing that decides.
         """
+        if not isinstance(approve, bool | str | None):
+            raise ConfigError(f"approve is True, or the id of what waits, not {approve!r:.80}")
+        if not isinstance(wait, str | None):
+            raise ConfigError(f"wait is the id of what waits, a str, not {wait!r:.80}")
+        if not isinstance(reject, str | tuple | dict | None):
+            raise ConfigError(f"reject is why, a str, not {reject!r:.80}")
         if bool(approve) + (reject is not None) + (answer is not None) > 1:
             raise ConfigError("give one of approve=True, reject='why' and answer=...")
         if approve:

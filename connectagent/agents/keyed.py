@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +13,7 @@ from connectagent.agents.decisions import Decision
 from connectagent.agents.links import start
 from connectagent.agents.resume import reopen
 from connectagent.agents.undo import give_up
-from connectagent.data import Wait
+from connectagent.data import TokenUsage, Wait
 from connectagent.errors import ConfigError, DivergenceError, SessionBusy, cut
 from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
@@ -27,7 +27,7 @@ from connectagent.records.store import Kept, Store
 from connectagent.records.summary import summarise
 from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
-from connectagent.session.usage import Totals
+from connectagent.session.usage import Totals, spent_in
 from connectagent.settings.tracebacks import with_short_tracebacks
 
 if TYPE_CHECKING:
@@ -164,10 +164,19 @@ class KeyedSession:
     @property
     def turns(self) -> int:
         """How many turns have ended."""
-        if self._store is None:
-            return len(self._recorded().ended) if self._ended is None else self._ended
-        with self._held():
-            return len(self._recorded().ended)
+        if self._store is None and self._ended is not None:
+            return self._ended
+        return len(self._latest().ended)
+
+    def number_for(self, prompt: Any) -> int:
+        """The number of the turn that `turn(prompt)` takes; where it gives up a turn that failed, the one after it.
+
+        Raises:
+            ConfigError: the record cannot be used.
+        """
+        recorded = self._latest()
+        given_up = recorded.open is not None and self._is_given_up(recorded.open, user_message(prompt)["content"])
+        return len(recorded.ended) + given_up + 1
 
     @property
     def waiting(self) -> list[Wait]:
@@ -185,6 +194,18 @@ class KeyedSession:
         summary = summarise(self.record)
         totals = summary.totals or Totals(tokens=None, cost=None)
         return summary.status, totals.cost, totals.tokens
+
+    def usage(self, number: int) -> TokenUsage:
+        """What the model calls of a turn took, of all agents in it, from the record: its `cost` is the turn's.
+
+        Raises:
+            ConfigError: there is no such turn.
+        """
+        recorded = self._latest()
+        part = next((part for part in [*recorded.ended, recorded.open] if part and part.number == number), None)
+        if part is None:
+            raise ConfigError(f"{self!r} has no turn {number!r}; {len(recorded.ended)} have ended")
+        return spent_in(part.lines).data()
 
     def close(self) -> None:
         """Close the agent; the session stays, and others may go on with it."""
@@ -273,6 +294,11 @@ class KeyedSession:
                 raise
             why = f"{error.strerror}; CONNECTAGENT_DIR can name another folder"
             raise OSError(error.errno, why, error.filename) from None
+
+    def _latest(self) -> _Recorded:
+        """What the record has; a store may have more of it than the file."""
+        with nullcontext() if self._store is None else self._held():
+            return self._recorded()
 
     def _recorded(self) -> _Recorded:
         if not self.record.exists() or not self.record.stat().st_size:

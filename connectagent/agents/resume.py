@@ -103,8 +103,7 @@ def reopen(
     entry |= {"decided": decision.value} if line is not None else {}
     if session.open is None or given is None:
         agent.conversation.trace(entry)
-        agent.hooks.observe("on_session", agent=agent, reason=_reason(fork))
-        return _begun_anew(agent, session, at, decision.form)
+        return _begun_anew(agent, session, at, fork, decision.form)
     entry["turn"] = session.open.number
     if line is not None:
         line["mark"] = decision_mark(str(session.head.get("id")), line)
@@ -194,8 +193,12 @@ def _lines_of(part: Any) -> list[TraceEntry]:
     return [] if part is None else part.lines
 
 
-def _begun_anew(agent: Any, session: RecordedSession, at: tuple[int, int] | None, form: Any) -> str | None:
+def _begun_anew(
+    agent: Any, session: RecordedSession, at: tuple[int, int] | None, fork: bool, form: Any
+) -> str | None:
     """The last turn's result. One that was rewound, or cut off before its message was added, is taken again."""
+    if agent.conversation.session["turn"]:  # else the session begins in its first turn
+        agent.hooks.observe("on_session", agent=agent, reason=_reason(fork))
     if at is not None:
         return str(agent.answer(_prompt_of(session, at[0]), form=form))
     if session.open is not None and "input" in session.last:

@@ -218,6 +218,7 @@ class Calls(pluggy.PluginManager):
     Attributes:
         active: the hooks whose calls do something: they have handlers, or calls are monitored.
         others: the hooks of these with handlers of plugins that are not built in, or all if calls are monitored.
+        looked_up: hooks that count as such, since a resumed turn looks up what handlers did then.
     """
 
     def __init__(self, boundary: Boundary) -> None:
@@ -225,6 +226,7 @@ class Calls(pluggy.PluginManager):
         self.boundary = boundary
         self.active: set[str] = set()
         self.others: set[str] = set()
+        self.looked_up: set[str] = set()
         self._listed: dict[str, tuple[Handler, ...]] = {}
         # pluggy's monitoring and tracing put their wrappers here. The attribute is private; a test watches it.
         self._executor = Executor(boundary)

@@ -259,6 +259,14 @@ class Host(Calls):
 
         return stop
 
+    def look_up(self, hooks: Iterable[str]) -> None:
+        """Let calls of these hooks do something, handlers or not, in place of those that were named before.
+
+        A resumed turn looks up what their handlers decided and changed, though these may not be there any more.
+        """
+        before, self.looked_up = self.looked_up, vars(self.hook).keys() & hooks
+        self._note(*before, *self.looked_up)
+
     def _note(self, *hooks: str) -> None:
         """Note which handlers these hooks have now: the loop asks it too often to look each time."""
         monitored = self._inner_hookexec is not self._executor
@@ -266,8 +274,9 @@ class Host(Calls):
             for hook in hooks:
                 found = getattr(self.hook, hook)._hookimpls  # `get_hookimpls` would copy the list
                 listed = self._listed[hook] = tuple(reversed(dict.fromkeys(one.plugin.handler for one in found)))
-                (self.active.add if monitored or listed else self.active.discard)(hook)
-                other = monitored or not all(one.builtin for one in listed)
+                wanted = monitored or hook in self.looked_up
+                (self.active.add if wanted or listed else self.active.discard)(hook)
+                other = wanted or not all(one.builtin for one in listed)
                 (self.others.add if other else self.others.discard)(hook)
 
     # -- what they cost --------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Boundary:
         replaced: whether `agent.current_session` was assigned another session than the one that is watched.
         pending: the entries of shadowed handlers, until `announce_pending`.
         running: the handlers and tools that are running, innermost last; None for one that is not watched.
+        frames: their frames; None outside of turns.
     """
 
     replaced = False
@@ -66,6 +67,7 @@ class Boundary:
         self._straying = False
         self.alive = 0  # how many threads there were at the last look, and when the last handler or tool ended
         self.running: list[By | None] = []
+        self.frames: list[frame.Frame | None] = []
 
     def owner_of(self, error: BaseException, since: int = 0) -> By | None:
         """The handler that raised an error, or None if no handler did.
@@ -86,6 +88,7 @@ class Boundary:
         """Forget the errors, the running code and the slow calls of a turn that is over."""
         self._blamed.clear()
         self.running.clear()
+        self.frames.clear()
         self.slow_calls.clear()
 
     def call(self, handler: Handler, arguments: dict[str, Any]) -> Any:
@@ -168,8 +171,9 @@ class Boundary:
             snapshot.deltas.pop(id(handler.by), None)
             before = {} if EDITABLE.isdisjoint(arguments) else peek(arguments)
         here = frame.current()
-        with _NOWHERE if here is None else here.of_handler(handler.by, handler.account):
+        with _NOWHERE if here is None else here.of_handler(handler.by, handler.account) as own:
             self.running.append(None if handler.builtin else handler.by)
+            self.frames.append(own)
             started, since = time.perf_counter(), self.blames
             try:
                 value = step(*given)
@@ -190,6 +194,7 @@ class Boundary:
 
     def _leave(self, handler: Handler, here: frame.Frame | None, started: float) -> None:
         self.running.pop()
+        self.frames.pop()
         self.alive = threads()
         if here is not None and (run := here.turn.runs.get(here.place)) is not None:
             run.ran(handler.by, handler.builtin)
@@ -215,6 +220,7 @@ class Boundary:
         if tool.timeout_s is not None and (here := frame.current()) is not None:
             return run_alone(here.turn, by, tool, arguments, copy_context())
         self.running.append(by)
+        self.frames.append(frame.current())
         interrupted = True
         try:
             value = tool.run(arguments) if (caller := CALLER.get()) is None else caller.run_tool(tool, arguments)
@@ -225,6 +231,7 @@ class Boundary:
             raise
         finally:
             self.running.pop()
+            self.frames.pop()
             self.alive = threads()
             if snapshot is not None:
                 if self.replaced:
@@ -257,11 +264,13 @@ class Boundary:
     def settle(self) -> None:
         """Trace what the running handler has changed so far, before the loop or another handler changes the session.
 
-        These changes stay, even if the handler raises later.
+        These changes stay, even if the handler raises later. They are made where it runs, not in what it asks for.
         """
         by = self.running[-1] if self.running else None
         if by is not None and self.snapshot is not None and not self.snapshot.unchanged():
-            self.announce(*take_changes(self.snapshot, by))
+            entries, own = take_changes(self.snapshot, by), self.frames[-1]
+            with _NOWHERE if own is None else own.in_body(own.body):
+                self.announce(*entries)
         elif not self.running:
             before, self.alive = self.alive, threads()
             if before or self.alive:  # one that is gone may have changed something before

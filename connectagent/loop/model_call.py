@@ -12,6 +12,7 @@ from connectagent.data import LLM, LLMRequest, LLMResponse, Message, TraceEntry
 from connectagent.errors import TurnEnded
 from connectagent.frame import Frame
 from connectagent.loop.described import describe_error, outlined
+from connectagent.loop.divergence import finish
 from connectagent.loop.model_choice import Choice
 from connectagent.loop.stored import own_tools
 from connectagent.loop.turn import Turn
@@ -145,6 +146,8 @@ class Call(Choice):
         turn, over = self.turn, self.running("around_llm")
         given: dict[str, Any] = {"agent": turn.agent, "request": self.request}
         around: LLMResponse = turn.host.around("around_llm", self._ask, as_response, over, **given)
+        if turn.past is not None:
+            finish(turn, self.id)
         return around
 
     def _ask(self) -> LLMResponse:
@@ -210,9 +213,7 @@ class Call(Choice):
         send = ask if turn.output is None else partial(turn.output.send, llm, ask)
         return send(messages, tools) if apart is None else apart.run(partial(send, messages, tools))
 
-    def close(
-        self, answer: LLMResponse, status: str, shown: dict[str, Any], more: dict[str, Any] | None = None
-    ) -> None:
+    def close(self, answer: LLMResponse, status: str, shown: TraceEntry, more: TraceEntry | None = None) -> None:
         """Trace how an attempt ended.
 
         Args:
@@ -221,7 +222,9 @@ class Call(Choice):
             shown: the answer or the error, in the form of a trace entry.
             more: further keys of the entry.
         """
-        conversation, own, calls = self.conversation, self.own, shown.get("tool_calls", [])
+        turn, conversation, own, calls = self.turn, self.conversation, self.own, shown.get("tool_calls", [])
+        if turn.ended is not self.ended and not turn.stopped:  # handlers ended it meanwhile
+            self.noted["ended"] = turn.ending_as_data()
         reply = {"model": answer.model, "finish_reason": answer.finish_reason, "provider_data": answer.provider_data}
         entry = self.entry = {
             "type": "llm_call",
@@ -230,7 +233,7 @@ class Call(Choice):
             "timestamp": time.time(),
             "duration_ms": 0.0 if self._began is None else round((time.perf_counter() - self._began) * 1000, 3),
             "tool_calls_count": len(calls),
-            "iteration": self.turn.conversation.session["iteration"],
+            "iteration": turn.conversation.session["iteration"],
             "usage": None,
             "content": answer.content,
             "tool_calls": calls,
@@ -247,7 +250,7 @@ class Call(Choice):
             entry |= _news(self.sent, dict(_NOTHING) if conversation is None else conversation.sent)
         if conversation is not None and self._began is not None:
             conversation.changed = False
-        self.turn.conversation.trace(entry)
+        turn.conversation.trace(entry)
 
     def _lost(self) -> None:
         """Trace an attempt whose answer was lost, because a handler raised or Ctrl-C came."""

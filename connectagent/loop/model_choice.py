@@ -152,6 +152,8 @@ class Choice:
             self.conversation.changed = self.turn.between.has_failed(self.id)
             self.conversation.sent.update(sent_before(line, self.request))
             self.turn.between.behind(self.id)
+        if "ended" in line:
+            self.turn.end_as(line["ended"])
         if line.get("status") in ("error", "recovered"):
             error = model_error({**line, "error": line.get("error")}, line)
             self.turn.failed(self.id, error)

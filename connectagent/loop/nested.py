@@ -120,6 +120,8 @@ def _end(caller: Turn, turn: Turn, ending: TraceEntry, base: dict[str, Any] | No
         _close(caller, turn, ending, {} if base is None else state_change(base, agent.state_left()))
     caller.inner.remove(turn)  # only now: where Ctrl-C came before, the caller tells which of its hooks are over
     agent.boundary.forget_errors()
+    if turn.past is not None:
+        agent.hooks.look_up(())
     agent.leave_session()
 
 

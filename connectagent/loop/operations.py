@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from itertools import takewhile
@@ -23,6 +24,8 @@ from connectagent.session.observers import is_by_observer
 from connectagent.session.repeats import Repeats
 from connectagent.session.snapshot import By, clone, same
 from connectagent.session.usage import Spent, spent_in, time_in
+
+_HOOK = re.compile(r"/([a-z_]+)[0-9]*(?:~[^/]*)?$")  # in an id: the hook whose handlers ran there
 
 
 class Operations:
@@ -218,6 +221,7 @@ class Operations:
         self.between = BetweenSteps(past, self.id, self.branch, self.conversation)
         expected = (line for line in lines if not is_by_observer(line))
         self.conversation.repeats = Repeats(expected, self.between.behind_line)
+        self.host.look_up(found[1] for id in past.began if is_inside(id, self.id) and (found := _HOOK.search(id)))
 
     def sums(self) -> tuple[float, Spent]:
         """How long the turn took so far, in ms, and what it spent, including the time before it was resumed."""

@@ -204,18 +204,18 @@ class _Batch:
         self._raise_errors()
 
     def _begin(self, run: ToolRun) -> None:
-        """Begin a call as soon as the limit allows, unless the round has ended meanwhile."""
+        """Begin a call as soon as the limit allows, unless the turn was ended meanwhile."""
         agent = self._turn.agent.asked_by(run.call)
         if agent is None:
             self._beside.wait(lambda: self._running() < self._limit)
         if self._turn.ended is not None:
             run.decide(status="skipped", result=ENDED)
-        elif not any(self._errors()):
-            body = Body(self._beside, self._contexts[id(run)], shown_call(run.call))
-            body.asks, body.home = agent is not None, f"{run.id}/tool1"
-            stack = self._stacks[id(run)] = Stack(run, body, frame.current() or self._turn.frame)
-            stack.start()
-            self._beside.wait(body.entered.is_set)
+            return
+        body = Body(self._beside, self._contexts[id(run)], shown_call(run.call))
+        body.asks, body.home = agent is not None, f"{run.id}/tool1"
+        stack = self._stacks[id(run)] = Stack(run, body, frame.current() or self._turn.frame)
+        stack.start()
+        self._beside.wait(body.entered.is_set)
 
     def _running(self) -> int:
         return sum(not stack.body.is_back.is_set() and not stack.body.asks for stack in self._stacks.values())

@@ -18,7 +18,7 @@ from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.snapshot import copy_of
 from connectagent.session.state import state_change
 
-ON_ITS_THREAD = frozenset(("decide", "first", "trace_once"))
+ON_ITS_THREAD = frozenset(("decide", "first", "reapply", "trace_once"))
 
 
 class Remote:
@@ -73,6 +73,16 @@ class Remote:
         if not self.whole:
             job = partial(self._seen, job)
         return self.body.beside.call(partial(self.context.run, in_frame, own, job))
+
+    def ending(self, work: Callable[..., Any], *given: Any) -> Any:
+        """Run a job on the turn's own thread that may end the turn, as the body itself may."""
+        turn, before = self.turn, self.turn.ended
+        try:
+            return work(*given)
+        finally:
+            if turn.ended is not before:
+                outward = turn.outward
+                self.body.ending = turn.ended, outward[1] if outward and outward[0] is turn.ended else "agent"
 
     def _noted(self, work: Callable[[], Any]) -> Any:
         """Run a job while the body's call is the pending one."""
@@ -142,7 +152,7 @@ class _Host:
             error = raised
         while True:
             try:
-                result, passed = remote.call(_leave, executor, entered, call, result, error)
+                result, passed = remote.call(remote.ending, _leave, executor, entered, call, result, error)
             except INTERRUPTS as raised:  # maybe before the first handler was reached
                 if not entered:
                     raise

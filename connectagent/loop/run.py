@@ -8,6 +8,7 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import Diverged, DivergenceError, Paused, ToolRejected, Waiting, short_path
+from connectagent.loop.call_entry import ENDED
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Ending, Given, tear_down
 from connectagent.loop.model_call import call_model
@@ -80,7 +81,7 @@ def iterate(turn: Turn) -> LLMResponse | None:
 
 def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
     """Run one round of tools; every call is answered, however the round ends."""
-    conversation, rejection, reason = turn.conversation, None, "the turn was ended"
+    conversation, rejection, stopped = turn.conversation, None, None
     place = f"{conversation.session['iteration']}/"
     conversation.session["pending_tools"] = list(map(shown_call, calls))
     try:
@@ -92,12 +93,15 @@ def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
             entries = run_round(turn, calls, place, rejection)
             if not turn.stopped:  # else some of them run when the turn is resumed
                 turn.notify("after_tools", place, entries[-1], entries=entries)
+        elif not turn.stopped:
+            leave_out(turn, calls, place)
+        stopped = ENDED if turn.stopped else None
     except BaseException as error:
-        waits = isinstance(error, Waiting)
-        reason = "the turn was paused" if waits else f"{type(error).__name__} ended the turn"
+        why = "the turn was paused" if isinstance(error, Waiting) else f"{type(error).__name__} ended the turn"
+        stopped = NOT_RUN.format(reason=why)
         raise
     finally:
-        conversation.close_round(calls, NOT_RUN.format(reason=reason))
+        conversation.close_round(calls, stopped)
 
 
 def run_round(turn: Turn, calls: list[ToolCall], place: str, rejection: ToolRejected | None) -> list[TraceEntry]:
@@ -110,6 +114,15 @@ def run_round(turn: Turn, calls: list[ToolCall], place: str, rejection: ToolReje
     for run in runs:
         entries.append(run.whole())
     return entries
+
+
+def leave_out(turn: Turn, calls: list[ToolCall], place: str) -> None:
+    """Answer the calls of a round that does not begin, since the turn was ended before it."""
+    for number, call in enumerate(calls, 1):
+        run = ToolRun(turn, call, f"{place}c{number}/")
+        run.guard()
+        run.body()
+        run.settle(fires=False)
 
 
 # -- root turns ------------------------------------------------------------------------------------
@@ -144,9 +157,10 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
             return result
         finally:
             frame.CURRENT.set(None)  # Ctrl-C between a frame and its end leaves it there
-            turn.over = True
-            agent.turn = None
+            turn.over, agent.turn = True, None
             agent.boundary.forget_errors()
+            if turn.past is not None:
+                agent.hooks.look_up(())
             if turn.pool is not None:
                 tear_down(turn.pool)
 

@@ -159,6 +159,7 @@ class ToolRun(ToolOutcome):
         if self.decisions is not None:
             self.decisions.decide_again(turn, number, entry, self.entry)
         tool, since = turn.agent.tools.by_name.get(call.name), turn.boundary.blames
+        ended, request = turn.ended, turn.request
         try:
             if tool is None:
                 raise turn.agent.tools.missing(call.name)
@@ -179,8 +180,8 @@ class ToolRun(ToolOutcome):
         except BaseException as error:
             return self._ended_with(error, id, entry, tool, since)
         finally:
-            if self.own:
-                self._show_own(entry)
+            if self.own or turn.ended is not ended or turn.request is not request:
+                self._note_own(entry, ended, request)
         return None
 
     def _run(self, tool: Tool | None, number: int, entry: TraceEntry) -> Any:
@@ -196,7 +197,7 @@ class ToolRun(ToolOutcome):
         if tool is None:
             raise turn.agent.tools.missing(self.call.name)
         arguments = tool.bind(self.call.arguments, agent=turn.agent)
-        entry["started"], started, request = time.time(), time.perf_counter(), turn.request
+        entry["started"], started = time.time(), time.perf_counter()
         try:
             value = turn.boundary.run_tool(tool, arguments)
             if type(value) in DATA:
@@ -212,8 +213,7 @@ class ToolRun(ToolOutcome):
             took, here = (time.perf_counter() - started) * 1000, frame.current()
             waited_s = 0.0 if here is None or here.body is None else here.body.waited_s  # for the turn's own thread
             entry["timing"], entry["duration_ms"] = round(took - waited_s * 1000, 3), round(took, 3)
-            if turn.ended is not None or turn.request is not request:
-                self._note_wishes(entry, request)
+
     def body_kept(self, body: Body | None = None) -> None:
         """Run the tool in a parallel round: its result is written at once.
 
@@ -232,8 +232,12 @@ class ToolRun(ToolOutcome):
 
     # -- after ---------------------------------------------------------------------------------
 
-    def settle(self) -> None:
-        """Place the result; let handlers recover from an error, and see or replace the result."""
+    def settle(self, fires: bool = True) -> None:
+        """Place the result; let handlers recover from an error, and see or replace the result.
+
+        Args:
+            fires: whether `after_each_tool` does; not where its round did not begin.
+        """
         turn, conversation = self.turn, self.turn.conversation
         if turn.stopped and self._waits_for_resume:
             conversation.answer(self.call, self.entry["result"], self.entry)
@@ -247,7 +251,7 @@ class ToolRun(ToolOutcome):
             conversation.answer(self.call, self.entry["result"], self.entry)
         if self.error is not None:
             self._recover()
-        if "after_each_tool" not in turn.host.active:
+        if not fires or "after_each_tool" not in turn.host.active:
             return
         given = {"tool_call": self.call, "result": self.entry.get("result"), "entry": self.entry}
         result, _ = turn.chain("after_each_tool", self.place, self._take_result, self.entry, **given)

@@ -13,7 +13,7 @@ from connectagent.loop.beside import RUNS_ON
 from connectagent.loop.call_entry import ENDED, FAILED, IN_DOUBT, LACKS, LOST, OF_ATTEMPT, as_result, attempt_of
 from connectagent.loop.deciding import refused
 from connectagent.loop.described import outlined
-from connectagent.loop.ending import RESUMED, STOPPED
+from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.model_choice import MAX_RETRIES
 from connectagent.loop.stored import from_stored, input_digest
 from connectagent.loop.turn import Turn
@@ -146,6 +146,7 @@ class ToolOutcome:
     def _cut_off(self, id: str, past: Journal) -> ToolRejected:
         """The rejection of a call that the process did not finish; applies what it had changed."""
         line = past.lines[past.bodies[id]] if id in past.bodies else {}
+        self.turn.reapply(id)
         self.turn.bring_home(line.get("changes", ()), id)
         return self.turn.rejection(LOST if line else IN_DOUBT)
 
@@ -159,16 +160,17 @@ class ToolOutcome:
         turn.log.append({"type": LEFT, "id": id, "waits": [wait]})
         return Waiting([Wait(wait, turn.agent.name, shown, pause.reason, line["digest"], by)], call, by)
 
-    def _show_own(self, entry: TraceEntry) -> None:
-        """Outline what the tool's own outcome was, if handlers around it replaced it."""
-        own, self.own = self.own, {}
+    def _note_own(self, entry: TraceEntry, ended: Ending | None, request: Any) -> None:
+        """Outline the tool's own outcome, if handlers around it replaced it; note how these or it ended the turn.
+
+        Args:
+            entry: of the attempt.
+            ended, request: how the turn was ended, and the handoff that was asked for, before the attempt.
+        """
+        turn, own, self.own = self.turn, self.own, {}
         if any(entry.get(key) != own[key] for key in own):
             entry["original"] = outlined(own)
-
-    def _note_wishes(self, entry: TraceEntry, request: Any) -> None:
-        """Note that the body ended the turn, or asked for a handoff."""
-        turn = self.turn
-        if turn.ended not in (None, STOPPED):
+        if turn.ended is not ended and turn.ended not in (None, STOPPED):
             entry["ended_turn"] = turn.ended.result
             entry["ended"] = turn.ending_as_data()
         if turn.request is not None and turn.request is not request:

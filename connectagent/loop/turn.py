@@ -15,7 +15,7 @@ from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
-from connectagent.session.journal import BEGAN, TURN_ENDED, Journal
+from connectagent.session.journal import BEGAN, CLOSED, TURN_ENDED, Journal
 from connectagent.session.messages import text_of, user_message
 from connectagent.session.snapshot import clone
 from connectagent.session.usage import Spent
@@ -199,6 +199,8 @@ class Turn(Operations):
     def begin(self) -> None:
         """Take the user's message into the conversation."""
         conversation = self.conversation
+        if self.past is not None and "around_turn" in self.host.others:  # what they change from here on is not ahead
+            self.log.append({"type": CLOSED, "id": f"{self.id}/resumed/around_turn"})
         if self.agent.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
             self.agent.fresh = False
             self.notify("on_session", reason="begun")

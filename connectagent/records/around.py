@@ -26,11 +26,16 @@ def settle_around(items: list[Item]) -> None:
     for item in items:
         if item.get("status") == BETWEEN_TURNS:
             continue
-        if not (turn and item.get("resumed") and item.get("turn") == turn[0].get("turn")):
+        if not (turn and goes_on(item) and item.get("turn") == turn[0].get("turn")):
             _settle(turn)
             turn = []
         turn.append(item)
     _settle(turn)
+
+
+def goes_on(item: Item) -> bool:
+    """Whether an item goes on with its turn, or begins it anew, since its record was resumed."""
+    return bool(item.get("resumed")) or [line.get("type") for line in item["lines"][:1]] == ["resumed"]
 
 
 def _settle(turn: list[Item]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from connectagent.data import TokenUsage, TraceEntry
 from connectagent.errors import ConfigError
 from connectagent.records.amended import amend
+from connectagent.records.around import goes_on
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import BETWEEN_TURNS, INCOMPLETE
 from connectagent.records.messages import TurnMessages
@@ -78,9 +79,9 @@ def parts_of(record: dict[str, Any], at: tuple[int, int] | None = None) -> list[
 
 
 def _join(parts: list[Part], item: dict[str, Any], anew: bool = False) -> None:
-    """Add an item to the turn that it continues, or as a new turn; `anew`: or to the turn that it begins anew."""
+    """Add an item to the turn that it continues, or begins anew from a record; `anew`: or begins anew otherwise."""
     before = next((part for part in reversed(parts) if part.is_turn), None)
-    again = item.get("resumed") or (anew and "from" not in item and item.get("status") != BETWEEN_TURNS)
+    again = goes_on(item) or (anew and "from" not in item and item.get("status") != BETWEEN_TURNS)
     if again and before is not None and before.number == item.get("turn"):
         before.items.append(item)
         before.lines += item["lines"]
@@ -162,8 +163,7 @@ def settle(history: History, part: Part, whole: Callable[[Any], Any]) -> None:
         part: the turn.
         whole: gives a value with its long texts.
     """
-    given = part.last.get("messages")
-    if isinstance(given, str | TurnMessages) and len(part.items) == 1:
+    if isinstance(given := part.last.get("messages"), str | TurnMessages) and len(part.items) == 1:
         history.settle(map(whole, json.loads(given) if isinstance(given, str) else given))
     if isinstance(part.last.get("state"), dict):
         history.settle_state(whole(part.last["state"]))

@@ -335,11 +335,20 @@ class Conversation:
         self._settle()
         self.snapshot.traced.amend(entry, changed)
 
-    def close_round(self, calls: list[ToolCall], result: str) -> None:
-        """Answer the calls of a round that have no result, so that the conversation is valid."""
+    def close_round(self, calls: list[ToolCall], result: str | None) -> None:
+        """Answer the calls of a round that have no result, so that the conversation is valid.
+
+        Args:
+            calls: the calls.
+            result: of those that were not run, as the turn stops; None: it goes on, and each had a result, which
+                handlers may have removed.
+        """
         self.session["pending_tools"], messages = None, self.session["messages"]
         if is_valid(messages, self.snapshot.valid):  # so each has its result
             self.snapshot.valid = len(messages)
+            return
+        if result is None:
+            self.mend()
             return
         waiting = iter(calls)
         try:

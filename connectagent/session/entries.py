@@ -119,6 +119,7 @@ class LLMCall(Entry, StateChange, Failure, _From, total=False):
     digest: str
     entries_since_request: int
     original: dict[str, Any]
+    ended: dict[str, Any]
 
 
 class ToolExecution(Entry, StateChange, _From, total=False):

@@ -14,7 +14,7 @@ from typing import Any
 
 from connectagent.data import BEFORE_ANSWER, BEHIND_ANSWER, LLMResponse, Message, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
-from connectagent.session.journal import LINES, is_aside
+from connectagent.session.journal import LINES, is_aside, place_of
 from connectagent.session.lines import Change as Change
 from connectagent.session.lines import Line as Line
 from connectagent.session.lines import Messages, Said, UntilResumed
@@ -200,7 +200,7 @@ class History:
     def _follows(self, entries: list[TraceEntry], number: int, closed: bool) -> bool:
         """Whether an answer's message came directly after its `llm_call`, without an entry of its own."""
         calls = [call.id for call in (self.answer.tool_calls if self.answer else None) or ()]
-        behind = islice(entries, number + 1, None)
+        behind = (one for one in islice(entries, number + 1, None) if id(one) not in self.until_resumed.void)
         others = (one for one in behind if one.get("type") not in _ASIDE or one.get("call_id") in calls)
         rest = dropwhile(lambda one: _watches(one) and one.get("type") not in BEFORE_ANSWER, others)
         if (first := next(rest, None)) is None:
@@ -350,8 +350,10 @@ class History:
 
 
 def _watches(entry: TraceEntry) -> bool:
-    """Whether an entry comes from a handler that may have run between a model's answer and its message."""
-    return (entry.get("by") or {}).get("hook") in BEHIND_ANSWER
+    """Whether an entry comes from a handler between a model's answer and its message, or from what one asked for."""
+    place = place_of(entry).rpartition("/turn:")  # of the turn itself, which has the entries that close inner ones
+    own = place[0].rpartition("/turn:")[2] if entry.get("type") == "agent_turn" else place[2]
+    return (entry.get("by") or {}).get("hook") in BEHIND_ANSWER or "/after_llm/" in own
 
 
 def _response(value: dict[str, Any], provider_data: dict[str, Any] | None) -> LLMResponse:

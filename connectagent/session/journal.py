@@ -289,7 +289,8 @@ class Journal:
 
     def changes(self, place: str, turn: str, branch: str | None) -> list[TraceEntry]:
         """The changes made at a place or inside it, and those of inner agents that were asked there."""
-        closing = self.lines[self.closed[place]] if place in self.closed else {}  # a body has its own list of them
+        ended = self.closed.get(place, self.bodies.get(place))
+        closing = {} if ended is None else self.lines[ended]  # a body has its own list of them
         found, of_body = [], [change.get("turn") for change in closing.get("changes") or ()]
         for line in (self.lines[number] for number in self._changed.inside(place) if number not in self.void):
             own = line.get("branch") == branch

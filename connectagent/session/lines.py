@@ -8,7 +8,7 @@ from typing import Any
 
 from connectagent.data import Message, TraceEntry
 from connectagent.session.journal import only_says_stopped
-from connectagent.session.snapshot import By
+from connectagent.session.snapshot import By, clone
 
 
 @dataclass(slots=True)
@@ -94,9 +94,25 @@ class UntilResumed:
             lines.insert(index, line)
             first = min(first, index)
         for index in range(len(lines) - 1, -1, -1):
-            added = lines[index].changes[0]
-            entry = entries[added.entry] if added.entry >= 0 else {}
-            if id(entry) in self.void or (added.turn == turn and only_says_stopped(entry)):
+            line = lines[index]
+            changes = [one for one in line.changes if not self._is_undone(one, entries, turn)]
+            if len(changes) == len(line.changes):
+                continue
+            first = min(first, index)
+            if not changes or changes[0] is not line.changes[0]:
                 del lines[index]
-                first = min(first, index)
+            elif line.changes[-1] is not changes[-1] and changes[-1].message is not None:
+                line.message = clone(changes[-1].message)
+            line.changes = changes
         return first
+
+    def _is_undone(self, change: Change, entries: list[TraceEntry], turn: int) -> bool:
+        """Whether a change does not count any more as the turn is resumed."""
+        entry = entries[change.entry] if change.entry >= 0 else {}
+        return id(entry) in self.void or (change.turn == turn and (only_says_stopped(entry) or _is_cut_off(entry)))
+
+
+def _is_cut_off(entry: TraceEntry) -> bool:
+    """Whether an entry says that a further attempt at a call was interrupted."""
+    value = entry.get("value")
+    return "id" not in entry and isinstance(value, dict) and value.get("status") == "interrupted"

@@ -7,12 +7,12 @@ another one began. A workflow may run several times; the record makes that exact
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa  # type: ignore[import-not-found, unused-ignore]
@@ -25,6 +25,7 @@ VERSION = "connectagent-1"  # of the workflows: what a script changes does not s
 POLL_S = 0.1  # between looks at the database
 ATTEMPTS, WAIT_S = 5, 1.0  # at a turn, and before the second one; each further wait is twice as long
 _DECISIONS = {"approve", "reject", "answer"}
+_ONE = threading.Lock()  # held while this process has a worker
 _FOR_GOOD = (ConfigError, DivergenceError, TypeError, ValueError)
 
 
@@ -36,9 +37,7 @@ class Records:
     """
 
     def __init__(self, database: str) -> None:
-        url = sa.make_url(database)
-        driver = "postgresql+psycopg" if url.get_backend_name() == "postgresql" else url.drivername
-        self._engine = sa.create_engine(url.set(drivername=driver), pool_pre_ping=True)
+        self._engine = _engine(_url(database))
         name, data = sa.Column("name", sa.String, primary_key=True), sa.Column("data", sa.LargeBinary, nullable=False)
         position = sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False)
         self._table = sa.Table("connectagent_records", sa.MetaData(), name, position, data)
@@ -85,9 +84,13 @@ class Turns:
     Args:
         database: its URL. A worker must have used it before.
         agent: the agent's name.
+
+    Raises:
+        ConfigError: no worker has used the database, or it is no URL of one.
     """
 
     def __init__(self, database: str, agent: str) -> None:
+        _used_by_a_worker(_url(database))
         self._agent, self._lock, self._last = agent, threading.Lock(), 0
         self._client = DBOSClient(system_database_url=database, serializer=_Json(), application_name=agent)
 
@@ -120,8 +123,10 @@ class Turns:
         Raises:
             ConfigError: it is no decision.
         """
-        if not decision.keys() & _DECISIONS or decision.keys() - _DECISIONS - {"wait"}:
+        if len(decision.keys() & _DECISIONS) != 1 or decision.keys() - _DECISIONS - {"wait"}:
             raise ConfigError("a decision has approve, reject or answer, and perhaps wait")
+        if any(value is None or (name == "approve" and value is False) for name, value in decision.items()):
+            raise ConfigError("a decision is approve=True, or reject='why', or answer=..., which is not None")
         return self._ask("decide", key, [key, decision])
 
     def result(self, id: str) -> dict[str, Any]:
@@ -177,12 +182,28 @@ def worker(
         `Turns` of this agent.
 
     Raises:
-        ConfigError: the agent is not recorded, or limits over all workers are given for SQLite, where DBOS counts
-            without a lock.
+        ConfigError: the agent is not recorded, this process has a worker, an argument cannot be used, or limits over
+            all workers are given for SQLite, where DBOS counts without a lock.
     """
+    if not isinstance(agent, Agent):
+        raise ConfigError(f"a worker takes an Agent, not {agent!r:.80}")
     if not agent.log.recording:
         raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); its turns go on from its records")
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"name is a text that is not empty, and of this worker alone, not {name!r:.80}")
     limits = _limits(database, concurrency, worker_concurrency, rate)
+    _whole("attempts", attempts)
+    if not _ONE.acquire(blocking=False):
+        raise ConfigError("this process has a worker already, and DBOS has one in a process: begin another process")
+    try:
+        with _worker(agent, database, name, limits, attempts) as turns:
+            yield turns
+    finally:
+        _ONE.release()
+
+
+@contextmanager
+def _worker(agent: Agent, database: str, name: str, limits: dict[str, Any], attempts: int) -> Iterator[Turns]:
     config: Any = {"name": agent.name, "system_database_url": database, "executor_id": name, "serializer": _Json()}
     config |= {"application_version": VERSION, "log_level": "WARNING"}
     records = Records(database)
@@ -203,8 +224,13 @@ def worker(
 
 def _limits(database: str, concurrency: int | None, in_process: int, rate: tuple[int, float] | None) -> dict[str, Any]:
     """The limits of a queue, as DBOS takes them."""
-    if (concurrency is not None or rate is not None) and sa.make_url(database).get_backend_name() == "sqlite":
+    if _url(database).get_backend_name() == "sqlite" and (concurrency is not None or rate is not None):
         raise ConfigError("concurrency= and rate= need PostgreSQL; for SQLite there is worker_concurrency=")
+    _whole("worker_concurrency", in_process)
+    if concurrency is not None:
+        _whole("concurrency", concurrency)
+    if rate is not None and not (len(rate) == 2 and min(rate) > 0):
+        raise ConfigError(f"rate is how many turns begin in how many seconds, as (10, 1.0), not {rate!r:.80}")
     return {
         "global_concurrency": concurrency,
         "worker_concurrency": in_process if concurrency is None else min(in_process, concurrency),
@@ -221,41 +247,47 @@ class _Workflows:
 
     def register(self) -> None:
         def turn(key: str, prompt: str, number: int | None) -> dict[str, Any]:
-            return _outcome(lambda: step(self._take, key, prompt, number or step(self._next, key)))
+            begins = {"number": number} if number else step(self._next, key, prompt)
+            return begins if "error" in begins else step(self._take, key, prompt, begins["number"], bool(number))
 
         def decide(key: str, decision: dict[str, Any]) -> dict[str, Any]:
-            return _outcome(lambda: step(self._resume, key, decision, step(self._wait, key, decision.get("wait"))))
+            decided = step(self._wait, key, decision.get("wait"))
+            return decided if "error" in decided else step(self._resume, key, decision, decided["wait"])
 
         options: Any = {"retries_allowed": True, "max_attempts": self._attempts, "interval_seconds": WAIT_S}
-        options["should_retry"] = lambda error: isinstance(error, SessionBusy) or not isinstance(error, _FOR_GOOD)
-        step = partial(DBOS.run_step, options)
+
+        def step(take: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+            outcome: dict[str, Any] = DBOS.run_step(options | {"name": take.__name__}, _outcome, take, *given)
+            return outcome
+
         DBOS.workflow(name="connectagent_turn")(turn)
         DBOS.workflow(name="connectagent_decide")(decide)
 
     # The steps. What one returns is kept, so that the next has the same arguments each time.
 
-    def _next(self, key: str) -> int:
-        """The number of the next turn."""
+    def _next(self, key: str, prompt: str) -> dict[str, Any]:
+        """The number of the next turn; another prompt gives one up that failed."""
         with self._session(key) as session:
-            ended = int(session.turns)  # brings the record up to date
+            number = session.number_for(prompt)  # brings the record up to date
             if session.waiting:
                 raise ConfigError(f"session {key!r} waits for a decision: decide that first")
-            return ended + 1
+            return {"number": number}
 
-    def _wait(self, key: str, given: str | None) -> str:
+    def _wait(self, key: str, given: str | None) -> dict[str, Any]:
         """What is decided: the only wait, or the one that was named."""
         with self._session(key) as session:
             waits = [one.id for one in session.waiting] if session.turns >= 0 else []
             if given is None and len(waits) == 1:
-                return str(waits[0])
+                return {"wait": waits[0]}
             if given is None or given not in waits:
                 known = ", ".join(waits) or "none"
                 raise ConfigError(f"name with wait= what is to be decided in session {key!r}; there is: {known}")
-            return given
+            return {"wait": given}
 
-    def _take(self, key: str, prompt: str, number: int) -> dict[str, Any]:
+    def _take(self, key: str, prompt: str, number: int, is_given: bool) -> dict[str, Any]:
         with self._session(key) as session:
-            return _paused_or(lambda: _done(session.turn(prompt, number), number))
+            gives_up = not is_given and session.turns == number - 2  # as `_next` has found
+            return _paused_or(lambda: _done(session.turn(prompt, None if gives_up else number), number))
 
     def _resume(self, key: str, decision: dict[str, Any], wait: str) -> dict[str, Any]:
         with self._session(key) as session:
@@ -281,14 +313,58 @@ def _paused_or(take: Any) -> dict[str, Any]:
         return {"status": "paused", "waiting": mask(waiting)}
 
 
-def _outcome(take: Any) -> dict[str, Any]:
-    """What a workflow came to; an error is an outcome too."""
+def _outcome(take: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]:
+    """What a step came to. Its last error is an outcome too: DBOS would keep its text only, with what is secret.
+
+    Raises:
+        _Failed: DBOS tries the step again.
+    """
     try:
-        outcome: dict[str, Any] = take()
-        return outcome
+        return take(*given)
     except Exception as error:
-        last = (getattr(error, "errors", None) or [error])[-1]  # what the last attempt raised
-        return {"status": "error", "error": {"type": type(last).__name__, "message": mask(str(last))}}
+        failed = {"type": type(error).__name__, "message": mask(str(error))}
+        status: Any = DBOS.step_status
+        for_good = isinstance(error, _FOR_GOOD) and not isinstance(error, SessionBusy)
+        if for_good or status.current_attempt + 1 >= status.max_attempts:
+            return {"status": "error", "error": failed}
+    raise _Failed(f"{failed['type']}: {failed['message']}")  # DBOS shows it, and nothing of where it comes from
+
+
+class _Failed(Exception):
+    """An attempt at a step failed; the next one follows."""
+
+
+def _url(database: str) -> Any:
+    try:
+        url = sa.make_url(database)
+    except sa.exc.ArgumentError:
+        url = None
+    if url is None or url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ConfigError("the database is a URL as sqlite:///agents.db or postgresql://user@host/name")
+    return url
+
+
+def _engine(url: Any) -> Any:
+    driver = "postgresql+psycopg" if url.get_backend_name() == "postgresql" else url.drivername
+    # An error would show what was to be written, a piece of a record.
+    return sa.create_engine(url.set(drivername=driver), pool_pre_ping=True, hide_parameters=True)
+
+
+def _used_by_a_worker(url: Any) -> None:
+    """Refuse a database in which DBOS has no tables yet."""
+    is_file = url.get_backend_name() == "sqlite"
+    there = not is_file or not url.database or os.path.exists(url.database)
+    if there:
+        engine = _engine(url)
+        there = sa.inspect(engine).has_table("workflow_status", None if is_file else "dbos")
+        engine.dispose()
+    if not there:
+        raise ConfigError(f"no worker has used {url.render_as_string()} yet: start one, as with worker(agent, ...)")
+
+
+def _whole(name: str, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name} is a whole number of at least 1, not {value!r:.80}")
 
 
 def _queue(agent: str) -> str:

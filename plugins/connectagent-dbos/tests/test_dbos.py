@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import shutil
@@ -18,13 +19,14 @@ from typing import Any
 import pytest
 
 pytest.importorskip("dbos")
-pytest.importorskip("sqlalchemy")
-from connectagent_dbos import Records, Turns, worker
+sa = pytest.importorskip("sqlalchemy")
+from connectagent_dbos import Records, Turns, worker  # noqa: E402
 
-from connectagent import Agent, ConfigError, Pause, SessionBusy, ToolRejected, before_each_tool, tool
-from connectagent.testing import ScriptedLLM, call
+from connectagent import Agent, ConfigError, Pause, SessionBusy, ToolRejected, before_each_tool, tool  # noqa: E402
+from connectagent.testing import ScriptedLLM, call  # noqa: E402
 
 PAID: list[int] = []
+SECRET = "sk-ant-api03-" + "a1B2" * 20
 KILLS = int(os.environ.get("DBOS_KILLS", "1"))  # set it for a longer run
 TURNS, NOTES = 6, 2  # that are asked for between two kills; the notes that each takes
 WORKER = Path(__file__).with_name("dbos_worker.py")
@@ -99,6 +101,9 @@ def test_turns_are_taken_in_order_and_once_guards_act_and_pauses_are_decided_fro
             lambda: turns.enqueue("", "x"),
             lambda: turns.enqueue("a", "x", 0),
             lambda: turns.decide("a"),
+            lambda: turns.decide("a", approve=False),
+            lambda: turns.decide("a", approve=True, reject="no"),
+            lambda: turns.decide("a", answer=None),
             lambda: turns.decide("a", approve=True, maybe=1),
         ):
             with pytest.raises(ConfigError):
@@ -109,12 +114,88 @@ def test_a_failed_turn_is_tried_again_and_its_error_is_an_outcome(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("connectagent_dbos.WAIT_S", 0.01)
-    secret = "sk-ant-api03-" + "a1B2" * 20
-    llm = [OSError("down"), call("pay", amount=1), OSError("down again"), "Paid.", *[OSError(secret)] * 3]
+    llm = [OSError("down"), call("pay", amount=1), OSError("down again"), "Paid.", *[OSError(SECRET)] * 3]
     with worker(agent_with(*llm), database, attempts=3) as turns:
         assert turns.result(turns.enqueue("s", "Pay"))["result"] == "Paid." and PAID == [1]
         failed = turns.result(turns.enqueue("s", "Again"))
-    assert failed["status"] == "error" and failed["error"]["type"] == "OSError" and secret not in str(failed)
+    assert failed["status"] == "error" and failed["error"]["type"] == "OSError" and SECRET not in str(failed)
+
+
+def test_a_session_goes_on_after_a_turn_that_failed(database: str) -> None:
+    llm = [call("pay", amount=1), OSError("down"), "Two.", OSError("down"), "Three.", "Four."]
+    with worker(agent_with(*llm), database, attempts=1) as turns:
+        failed = turns.enqueue("s", "one")
+        then = turns.enqueue("s", "two")
+        assert turns.result(failed)["status"] == "error"
+        assert turns.result(then) == {"status": "done", "result": "Two.", "number": 2} and PAID == [1]
+        assert turns.result(turns.enqueue("s", "three"))["status"] == "error"
+        # The same prompt goes on with it, and a number takes none but its own.
+        assert turns.result(turns.enqueue("s", "four", 4))["error"]["type"] == "ConfigError"
+        assert turns.result(turns.enqueue("s", "three")) == {"status": "done", "result": "Three.", "number": 3}
+        assert turns.result(turns.enqueue("s", "four", 4)) == {"status": "done", "result": "Four.", "number": 4}
+
+
+def secrets_kept(folder: Path) -> bool:
+    """Whether the database or the records have the secret."""
+    return any(SECRET.encode() in file.read_bytes() for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.fixture
+def dbos_log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    logging.getLogger("dbos").addHandler(caplog.handler)
+    yield caplog
+    logging.getLogger("dbos").removeHandler(caplog.handler)
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError])
+def test_an_error_is_kept_and_shown_without_its_secrets(
+    error: type[Exception], database: str, folder: Path, dbos_log: pytest.LogCaptureFixture
+) -> None:
+    with worker(agent_with(*[error(f"refused {SECRET}")] * 2), database, attempts=2) as turns:
+        failed = turns.result(turns.enqueue("s", "Pay"))
+        assert failed["error"]["type"] == error.__name__ and "refused [masked" in failed["error"]["message"]
+    assert ("refused [masked" in dbos_log.text) == (error is OSError)  # a try that is not the last is shown
+    assert SECRET not in dbos_log.text and not secrets_kept(folder)
+
+
+def test_an_error_is_what_it_was_for_a_worker_that_goes_on_with_the_workflow(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kill between the last step and the end of the workflow."""
+    with worker(agent_with(ValueError("no")), database) as turns:
+        id = turns.enqueue("s", "Pay")
+        failed = turns.result(id)
+    engine = sa.create_engine(database)
+    with engine.begin() as connection:
+        statement = "UPDATE workflow_status SET status = 'PENDING', output = NULL WHERE workflow_uuid = :id"
+        connection.execute(sa.text(statement), {"id": id})
+    engine.dispose()
+    with worker(agent_with(), database) as turns:
+        assert turns.result(id) == failed
+
+
+def test_a_mistake_is_named_with_what_would_be_accepted(database: str, folder: Path) -> None:
+    def begun(*given: Any, **more: Any) -> None:
+        with worker(*given, **more):
+            pass
+
+    agent = agent_with()
+    for mistake, words in (
+        (lambda: Turns(database, "shop"), "no worker has used sqlite:.*: start one"),
+        (lambda: Turns("agents.db", "shop"), "as sqlite:///agents.db or postgresql://"),
+        (lambda: begun(agent, "mysql://here/agents"), "as sqlite:///agents.db or postgresql://"),
+        (lambda: begun("shop", database), "takes an Agent, not 'shop'"),
+        (lambda: begun(agent, database, name=""), "name is a text that is not empty"),
+        (lambda: begun(agent, database, attempts=0), "attempts is a whole number of at least 1, not 0"),
+        (lambda: begun(agent, database, worker_concurrency=0), "worker_concurrency is a whole number of at least 1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            mistake()
+    assert not list(folder.glob("*.db"))
+    with worker(agent, database) as turns:
+        with pytest.raises(ConfigError, match="has a worker already"):
+            begun(agent, database)
+        assert turns.result(turns.enqueue("s", "Pay"))["status"] == "error"  # the first one takes turns still
 
 
 def test_a_typed_result_is_data(database: str) -> None:
@@ -148,6 +229,17 @@ def test_a_piece_has_one_writer(database: str) -> None:
     assert (one.read("a"), one.size("a"), two.size("b"), two.read("b")) == (b"first\0\xff", 7, 0, b"")
     one.close()
     two.close()
+
+
+def test_an_error_of_the_database_does_not_show_what_was_to_be_written(database: str) -> None:
+    records, engine = Records(database), sa.create_engine(database)
+    with engine.begin() as connection:
+        connection.execute(sa.text("DROP TABLE connectagent_records"))
+    engine.dispose()
+    with pytest.raises(sa.exc.OperationalError, match="no such table") as raised:
+        records.append("shop@anna.yaml", 0, b"a private text")
+    records.close()
+    assert "anna" not in str(raised.value) and "private" not in str(raised.value)
 
 
 # -- workers that die --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import Any
 
 import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-from connectagent import Agent, BatchLimits, BatchStopped, before_each_tool, before_llm, on_trace
+from connectagent import Agent, BatchLimits, BatchStopped, ConfigError, before_each_tool, before_llm, on_trace
 from connectagent.agents.batch import batch_items, in_order
 
 STOP_S = 60.0  # for turns to end after Ctrl-C: they are within a model call, or a tool
@@ -69,9 +69,25 @@ class Shard:
 
     def turn(self, key: str, prompt: Any, number: int | None) -> Any:
         """A turn of the session with this key."""
+        return self._of_session(key, lambda session: session.turn(prompt, number))
+
+    def waiting(self, key: str) -> Any:
+        """What waits in the session with this key."""
+        return self._of_session(key, lambda session: session.waiting if session.turns >= 0 else [])
+
+    def resume(self, key: str, wait: str, decision: dict[str, Any]) -> Any:
+        """The rest of a turn that waits. An actor that died had perhaps decided it: then it goes on, or is read."""
+
+        def take(session: Any) -> Any:
+            waits = session.turns >= 0 and any(one.id == wait for one in session.waiting)
+            return session.resume(**decision, wait=wait) if waits else session.resume()
+
+        return self._of_session(key, take)
+
+    def _of_session(self, key: str, take: Callable[[Any], Any]) -> Any:
         try:
             with self._agent.for_session(key, self._store) as session:
-                return session.turn(prompt, number)
+                return take(session)
         except Exception as error:
             raise _that_travels(error) or error from None
 
@@ -89,6 +105,9 @@ class Cluster:
         concurrency: how many turns an actor takes at the same time.
         store: makes the `connectagent.Store` in which sessions are kept, in each actor. `map` keeps its items in files.
         folder: where `.co` lies, shared by all workers; None for the working folder.
+
+    Raises:
+        ConfigError: an argument cannot be used.
     """
 
     def __init__(
@@ -99,6 +118,13 @@ class Cluster:
         store: Callable[[], Any] | None = None,
         folder: str | None = None,
     ) -> None:
+        if not isinstance(agent, Agent):
+            raise ConfigError(f"a cluster takes an Agent, not {agent!r:.80}")
+        if not agent.log.recording:
+            raise ConfigError(f"agent {agent.name!r} is not recorded (log=False); its sessions are their records")
+        for name, value in (("actors", 1 if actors is None else actors), ("concurrency", concurrency)):
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"{name} is a whole number of at least 1, not {value!r:.80}")
         if not ray.is_initialized():
             ray.init(log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
         there: Any = ray
@@ -112,7 +138,13 @@ class Cluster:
         self.actors = [kind.remote([self._definition], where, store) for _ in range(count)]
 
     def actor(self, key: str) -> Any:
-        """The actor that has this key."""
+        """The actor that has this key.
+
+        Raises:
+            ConfigError: it is no key.
+        """
+        if not isinstance(key, str) or not key:
+            raise ConfigError(f"a session's key is a str that is not empty, not {key!r:.80}")
         return self.actors[int(sha256(key.encode()).hexdigest(), 16) % len(self.actors)]
 
     def map(
@@ -143,9 +175,7 @@ class Cluster:
         items = self._items(batch_items(prompts), run, limits, {"max_iterations": max_iterations, "output": output})
         return in_order(items) if ordered else items
 
-    def _items(
-        self, prompts: Iterator[Any], run: str, limits: BatchLimits, options: dict[str, Any]
-    ) -> Iterator[Any]:
+    def _items(self, prompts: Iterator[Any], run: str, limits: BatchLimits, options: dict[str, Any]) -> Iterator[Any]:
         waiting: dict[Any, int] = {}
         call, why = uuid.uuid4().hex, None
         try:
@@ -175,9 +205,27 @@ class Cluster:
         """Take a turn of the session with this key, as `agent.for_session(key).turn(prompt, number)`.
 
         With a number it is taken once, however often it is asked for.
+
+        Raises:
+            Exception: what that raises; `Paused` where a person decides, with `resume()`.
         """
         take = self.actor(key).turn.options(concurrency_group="turns")
-        return ray.get(take.remote(key, prompt, number))
+        return _got(take.remote(key, prompt, number))
+
+    def resume(self, key: str, **decision: Any) -> Any:
+        """Decide what waits in the session with this key, as `agent.for_session(key).resume(approve=True)`.
+
+        Raises:
+            ConfigError: nothing waits, or several wait and `wait=` names none of them.
+        """
+        waiting = [one.id for one in _got(self.actor(key).waiting.remote(key))]
+        named = approve if isinstance(approve := decision.get("approve"), str) else None
+        wait = decision.pop("wait", None) or named or (waiting[0] if len(waiting) == 1 else None)
+        if wait not in waiting:
+            known = ", ".join(waiting) or "nothing"
+            raise ConfigError(f"name with wait= what is to be decided in session {key!r}; what waits: {known}")
+        take = self.actor(key).resume.options(concurrency_group="turns")
+        return _got(take.remote(key, wait, decision))
 
     def close(self) -> None:
         """End the actors; the records stay."""
@@ -194,10 +242,18 @@ class Cluster:
 def _one(waiting: dict[Any, int], limits: BatchLimits) -> Any:
     """The next item that has ended."""
     (done, *_), _ = ray.wait(list(waiting), num_returns=1)
-    item = ray.get(done)
+    item = _got(done)
     item.number = waiting.pop(done)
     limits.count(item)
     return item
+
+
+def _got(reference: Any) -> Any:
+    """A result of an actor; its error without the actor's traceback, which Ray adds to the message."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
 
 
 def _that_travels(error: BaseException | None) -> BaseException | None:

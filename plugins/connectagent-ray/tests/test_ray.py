@@ -22,7 +22,11 @@ from connectagent import (  # noqa: E402
     Agent,
     BatchStopped,
     ConfigError,
+    DivergenceError,
     LLMResponse,
+    Pause,
+    Paused,
+    ProviderError,
     ToolCall,
     ToolRejected,
     before_each_tool,
@@ -189,6 +193,65 @@ def test_ctrl_c_stops_the_turns_of_an_actor_too_that_dies_right_after_it(
         rest = list(cluster.map(prompts, run="nightly", ordered=True))
     assert [item.status for item in rest] == ["answered"] * 8 and not any(item.known for item in rest)
     assert ran(tmp_path) == Counter(f"{prompt}.{number}" for prompt in prompts for number in range(4))
+
+
+def test_a_pause_is_decided_over_the_cluster_and_errors_are_those_of_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    class Model:
+        model = "m"
+
+        def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+            last = messages[-1]
+            if last["content"] == "fail":
+                raise ProviderError("down", kind="server", provider="x")
+            if last["role"] == "user":
+                return LLMResponse(None, [ToolCall("c", "search", {"query": last["content"]})])
+            return LLMResponse(f"It says {last['content']}")
+
+    @before_each_tool
+    def ask() -> None:
+        raise Pause("may it?")
+
+    with Cluster(helper(tmp_path, llm=Model(), plugins=[ask]), actors=2, concurrency=4) as cluster:
+        with pytest.raises(Paused, match="may it") as caught:
+            cluster.turn("a", "x", 1)
+        (wait,) = caught.value.waiting
+        assert wait.call["arguments"] == {"query": "x"} and not ran(tmp_path)
+        with pytest.raises(ConfigError, match="what waits: T1"):
+            cluster.resume("a", approve=True, wait="T9")
+        assert cluster.resume("a", approve=True, wait=wait.id) == "It says found"
+        again = ray.get(cluster.actor("a").resume.remote("a", wait.id, {"approve": True}))  # as Ray does after a death
+        assert again == "It says found"
+        with pytest.raises(ConfigError, match="what waits: nothing"):
+            cluster.resume("a", approve=True)
+        assert cluster.turn("a", "x", 1) == "It says found" and ran(tmp_path) == Counter(["x"])
+        with pytest.raises(DivergenceError) as diverged:
+            cluster.turn("a", "y", 1)
+        assert "Traceback" not in str(diverged.value) and "ray::" not in str(diverged.value)
+        with pytest.raises(Paused):
+            cluster.turn("b", "z", 1)
+        assert cluster.resume("b", approve=wait.id) == "It says found"  # the id is the place, as in each session
+        waits, failed = cluster.map(["y", "fail"], run="two", ordered=True)
+        assert (waits.status, failed.status) == ("paused", "error")
+        assert isinstance(waits.error, Paused) and waits.error.waiting[0].reason == "may it?"
+        assert isinstance(failed.error, ProviderError) and failed.error.kind == "server"
+        for mistake in (
+            lambda: cluster.turn(5, "x"),
+            lambda: cluster.turn("", "x"),
+            lambda: list(cluster.map(["x"], run="")),
+        ):
+            with pytest.raises(ConfigError):
+                mistake()
+    agent = helper(tmp_path)
+    for given in ({"actors": 0}, {"actors": "2"}, {"concurrency": 0}):
+        with pytest.raises(ConfigError, match="a whole number of at least 1"):
+            Cluster(agent, **given)
+    for wrong, words in (("helper", "takes an Agent"), (helper(tmp_path, log=False), "not recorded")):
+        with pytest.raises(ConfigError, match=words):
+            Cluster(wrong, actors=1)
 
 
 @pytest.mark.parametrize("prompts", [[["Search for", " page 1"], ("a", "Search for page 2"), "Search for \ud800"]])

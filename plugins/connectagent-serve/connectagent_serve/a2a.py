@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from a2a.helpers import (  # type: ignore[import-not-found, misc, unused-ignore]
@@ -28,12 +29,12 @@ from a2a.types import (  # type: ignore[import-not-found, misc, unused-ignore]
     TaskState,
 )
 from pydantic_core import to_jsonable_python
-from starlette.exceptions import HTTPException
 
-from connectagent import ConfigError, DivergenceError, Paused, SessionBusy, mask
+from connectagent import Paused, mask
+from connectagent_serve.decisions import decision_of
+from connectagent_serve.prompts import prompt_of_a2a
+from connectagent_serve.refusals import Refused, refusal_of
 from connectagent_serve.sessions import Sessions
-
-DECISIONS = ("approve", "reject", "answer")
 
 
 def card_of(agent: Any, address: str, protected: bool) -> Any:
@@ -104,15 +105,12 @@ class Turns(AgentExecutor):  # type: ignore[import-not-found, misc, unused-ignor
             waiting = [{"id": one.id, "call": one.call, "reason": one.reason} for one in paused.waiting]
             parts = [new_text_part(mask(paused.reason)), new_data_part(mask({"waiting": waiting}))]
             return TaskState.TASK_STATE_INPUT_REQUIRED, parts
-        except HTTPException as error:  # no slot is free, or the context is no name of a session
-            state, said = TaskState.TASK_STATE_REJECTED, error.detail
-        except (SessionBusy, DivergenceError) as error:
-            state, said = TaskState.TASK_STATE_REJECTED, str(error)
-        except (ConfigError, ValueError) as error:
-            state, said = TaskState.TASK_STATE_FAILED, str(error)
         except Exception as error:
-            return TaskState.TASK_STATE_FAILED, [new_text_part(mask(f"{type(error).__name__}: {error}"))]
-        return TaskState.TASK_STATE_INPUT_REQUIRED if waits else state, [new_text_part(mask(said))]
+            refusal = refusal_of(error, updates.context_id)
+        state = TaskState.TASK_STATE_FAILED
+        if refusal.status_code < 500:  # nothing was begun, or decided
+            state = TaskState.TASK_STATE_INPUT_REQUIRED if waits else TaskState.TASK_STATE_REJECTED
+        return state, [new_text_part(refusal.detail)]
 
 
 async def _take(session: Any, message: Any, decision: dict[str, Any] | None, updates: TaskUpdater) -> Any:
@@ -139,11 +137,9 @@ def _part(result: Any) -> Any:
     return new_data_part(to_jsonable_python(result, fallback=str))
 
 
-def _prompt(message: Any) -> str:
-    text = "\n".join(get_text_parts(message.parts))
-    if not text.strip():
-        raise ValueError("a message has a text that is not empty")
-    return text
+def _prompt(message: Any) -> Any:
+    objects = [json.dumps(one, ensure_ascii=False) for one in get_data_parts(message.parts)]
+    return prompt_of_a2a(message.parts, [text for text in get_text_parts(message.parts) if text.strip()] + objects)
 
 
 def _number(message: Any) -> int | None:
@@ -151,8 +147,8 @@ def _number(message: Any) -> int | None:
     number = dict(message.metadata).get("turn")
     if number is None:
         return None
-    if isinstance(number, bool) or number != int(number) or number < 1:
-        raise ValueError("the metadata's turn is an integer of at least 1")
+    if type(number) is not float or not number.is_integer() or number < 1:
+        raise Refused(400, "the metadata's turn is an integer of at least 1")
     return int(number)
 
 
@@ -161,10 +157,4 @@ def _decision(message: Any) -> dict[str, Any]:
     objects = get_data_parts(message.parts)
     if not objects:
         return {"answer": _prompt(message)}
-    given = objects[0]
-    if not isinstance(given, dict) or not set(given) <= {*DECISIONS, "wait"} or len(set(given) & set(DECISIONS)) != 1:
-        raise ValueError("a decision has approve, reject or answer, and perhaps wait")
-    if given.get("approve") is False:
-        given = {**given, "reject": "rejected"}
-        del given["approve"]
-    return given
+    return decision_of(objects[0])

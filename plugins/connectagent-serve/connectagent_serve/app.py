@@ -22,15 +22,19 @@ from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from connectagent import ConfigError, DivergenceError, Paused, SessionBusy, mask
-from connectagent_serve.events import chunk, completion, data, refused, run_events, text_of
+from connectagent import ConfigError, Paused, mask
+from connectagent_serve.decisions import decision_of, decision_of_agui
+from connectagent_serve.events import chunks, completion, failed, run_events, text_of, usage_of
+from connectagent_serve.prompts import prompt_of, prompt_of_openai, prompts_of_agui
+from connectagent_serve.refusals import JSONResponse, Refused, paused, refusal_of, refused
 from connectagent_serve.sessions import Sessions, check_key
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("chat.html").read_text("utf-8")
+OPEN = ("crashed", "paused", "running")  # how a session stands whose last turn goes on before another one begins
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -51,6 +55,8 @@ class Service:
             raise ConfigError(f"serving at {host} needs a token: --token-env names the environment variable with it")
         if concurrency < 1 or max_bytes < 1:
             raise ConfigError("concurrency and max_bytes are at least 1")
+        if not agent.log.recording:
+            raise ConfigError(f"agent {agent.name!r} is not recorded (log=False), and a session is its record")
         self.agent, self.token, self.max_bytes = agent, token, max_bytes
         self.loopback = host in LOOPBACK  # requests must then name this machine as their host
         self.sessions = Sessions(agent, concurrency)
@@ -62,11 +68,13 @@ class Service:
                 Route("/sessions/{id}/turns", self._checked(self.turn), methods=["POST"]),
                 Route("/sessions/{id}/decision", self._checked(self.decision), methods=["POST"]),
                 Route("/v1/chat/completions", self._checked(self.completions), methods=["POST"]),
+                Route("/v1/models", self._checked(self.models)),
                 Route("/agui", self._checked(self.agui), methods=["POST"]),
                 *(self._a2a() if find_spec("a2a") and find_spec("sse_starlette") else []),
             ],
-            exception_handlers={HTTPException: _refused},
+            exception_handlers={HTTPException: refused},
         )
+        self.app.state.end = self.sessions.end
 
     # -- addresses -----------------------------------------------------------------------------
 
@@ -82,7 +90,7 @@ class Service:
         """How a session stands, and what waits in it."""
         with self.sessions.open(request.path_params["id"]) as session:
             if not session.record.exists():
-                raise HTTPException(404, "there is no such session")
+                raise no_session()
             status, cost, tokens = session.sums()
             shown = {"id": session.key, "status": status, "turns": session.turns, "cost": cost, "tokens": tokens}
             if status == "paused":
@@ -92,46 +100,49 @@ class Service:
     async def turn(self, request: Request) -> Response:
         """Take a turn of a session, once."""
         body = await self._body(request)
-        prompt, number = _text(body.get("prompt"), "prompt"), body.get("number")
+        _only(body, "prompt", "number")
+        prompt, number = prompt_of(body.get("prompt"), "prompt"), body.get("number")
         if number is not None and (type(number) is not int or number < 1):
-            raise HTTPException(400, "number is an integer of at least 1")
+            raise Refused(400, "number is an integer of at least 1")
         with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
-            return _answer(session.key, await self._outcome(session.aturn, prompt, number))
+            return _answer(session.key, await _outcome(session, session.aturn, prompt, number))
 
     async def decision(self, request: Request) -> Response:
         """Decide what waits in a session, and finish its turn."""
-        body = await self._body(request)
-        if not set(body) <= {"approve", "reject", "answer", "wait"} or not set(body) & {"approve", "reject", "answer"}:
-            raise HTTPException(400, "a decision has approve, reject or answer, and perhaps wait")
+        decision = decision_of(await self._body(request))
         with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
             if not session.record.exists():
-                raise HTTPException(404, "there is no such session")
-            return _answer(session.key, await self._outcome(session.aresume, **body))
+                raise no_session()
+            return _answer(session.key, await _outcome(session, session.aresume, **decision))
+
+    async def models(self, request: Request) -> Response:
+        """The agent, as the only model of OpenAI's list."""
+        one = {"id": self.agent.name, "object": "model", "created": 0, "owned_by": "connectagent"}
+        return JSONResponse({"object": "list", "data": [one]})
 
     async def completions(self, request: Request) -> Response:
         """A turn, in the form of OpenAI's chat completions."""
         body = await self._body(request)
-        messages, key = body.get("messages"), request.headers.get("x-session-id")
-        if not isinstance(messages, list) or not messages or not all(isinstance(one, dict) for one in messages):
-            raise HTTPException(400, "messages is a list of objects that is not empty")
-        if messages[-1].get("role") != "user":
-            raise HTTPException(400, "the last message is the user's")
-        if key is None and len(messages) > 1:
-            raise HTTPException(400, "a conversation needs the header X-Session-Id; the agent has its own instructions")
+        key = request.headers.get("x-session-id")
+        prompt = prompt_of_openai(body, is_session=key is not None)
         number = request.headers.get("x-turn-number")
         if number is not None and not re.fullmatch("[1-9][0-9]{0,8}", number):
-            raise HTTPException(400, "X-Turn-Number is an integer of at least 1")
-        prompt, key = _text(messages[-1].get("content"), "content"), key or uuid.uuid4().hex
-        with self.sessions.slot(), self.sessions.open(key) as session:
-            outcome = await self._outcome(session.aturn, prompt, None if number is None else int(number))
+            raise Refused(400, "X-Turn-Number is an integer of at least 1")
+        key = key or uuid.uuid4().hex
         headers = {"X-Session-Id": key}
-        if outcome["status"] == "paused":
-            return JSONResponse(_error("the turn waits for a decision", **outcome), 409, headers)
+        with self.sessions.slot(), self.sessions.open(key) as session:
+            taken = None if number is None else int(number)
+            outcome = await _outcome(session, session.aturn, prompt, taken, headers=headers)
+            if outcome["status"] == "paused":
+                raise paused(outcome["waiting"], headers)
+            usage = usage_of(session.usage(taken or session.turns))
         made = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.agent.name}
-        if body.get("stream"):
-            chunks = _chunks(made, text_of(outcome["result"]))
-            return StreamingResponse(chunks, media_type="text/event-stream", headers=headers)
-        return JSONResponse(completion(made, outcome["result"]), headers=headers)
+        text = text_of(outcome["result"])
+        if not body.get("stream"):
+            return JSONResponse(completion(made, text, usage), headers=headers)
+        asked = isinstance(options := body.get("stream_options"), dict) and options.get("include_usage")
+        pieces = chunks(made, text, usage if asked else None)
+        return StreamingResponse(pieces, media_type="text/event-stream", headers=headers)
 
     async def agui(self, request: Request) -> Response:
         """A turn, as events of AG-UI; the thread is the session, and its user messages number the turns.
@@ -141,15 +152,15 @@ class Service:
         try:
             run = RunAgentInput.model_validate(await self._body(request))
         except ValidationError as error:
-            raise HTTPException(400, f"not a run of AG-UI: {error.error_count()} fields do not fit") from None
-        users = [message for message in run.messages if message.role == "user"]
-        if not users and not run.resume:
-            raise HTTPException(400, "a run has a user's message, or answers interrupts")
-        prompt = "" if run.resume else _text(users[-1].content, "content")
-        decisions = [{"wait": one.interrupt_id, **_decision(one)} for one in run.resume or ()]
+            wrong = sorted({".".join(map(str, one["loc"][:3])) for one in error.errors()})
+            raise Refused(400, f"not a run of AG-UI: {', '.join(wrong)} does not fit") from None
+        prompts = [] if run.resume else prompts_of_agui(run.messages)
+        if not prompts and not run.resume:
+            raise Refused(400, "a run has a user's message, or answers interrupts")
+        decisions = [decision_of_agui(one) for one in run.resume or ()]
         check_key(run.thread_id)
         with self.sessions.slot():  # the stream takes one of its own: it may never begin
-            events = self._run(run, prompt, len(users), decisions)
+            events = self._run(run, prompts, decisions)
             return StreamingResponse(events, media_type="text/event-stream")
 
     def _a2a(self) -> list[Route]:
@@ -168,6 +179,8 @@ class Service:
         async def a2a(request: Request) -> Response:
             """A message of another agent, within the limits of every body."""
             read = await self._read(request)
+            if not read.lstrip().startswith(b"{"):
+                raise Refused(400, "the body is a request of JSON-RPC, an object")
 
             async def receive() -> Any:
                 return {"type": "http.request", "body": read, "more_body": False}
@@ -182,28 +195,15 @@ class Service:
 
     # -- turns ---------------------------------------------------------------------------------
 
-    async def _run(
-        self, run: RunAgentInput, prompt: str, number: int, decisions: list[dict[str, Any]]
-    ) -> AsyncIterator[str]:
+    async def _run(self, run: RunAgentInput, prompts: list[Any], decisions: list[dict[str, Any]]) -> AsyncIterator[str]:
         try:
             with self.sessions.slot(), self.sessions.open(run.thread_id) as session:
-                async for text in run_events(run, _taken(session, prompt, number, decisions)):
+                shown = {str((one.call or {}).get("id")) for one in session.waiting} if decisions else set()
+                entries = _decided(session, decisions) if decisions else _taken(session, prompts)
+                async for text in run_events(run, entries, shown):
                     yield text
-        except HTTPException as error:  # another turn has begun meanwhile
-            yield refused(error.detail)
-
-    async def _outcome(self, take: Callable[..., Awaitable[Any]], *given: Any, **more: Any) -> dict[str, Any]:
-        """What a turn came to; errors become responses without secrets."""
-        try:
-            return {"status": "done", "result": to_jsonable_python(await take(*given, **more), fallback=str)}
-        except Paused as paused:
-            return {"status": "paused", "waiting": mask(_shown(paused.waiting))}
-        except (SessionBusy, DivergenceError) as error:
-            raise HTTPException(409, mask(str(error))) from None
-        except (ConfigError, TypeError, ValueError) as error:
-            raise HTTPException(400, mask(str(error))) from None
-        except Exception as error:
-            raise HTTPException(500, mask(f"{type(error).__name__}: {error}")) from None
+        except Exception as error:  # another turn has begun meanwhile, or the server ends
+            yield failed(error, run.thread_id)
 
     # -- checks --------------------------------------------------------------------------------
 
@@ -211,12 +211,16 @@ class Service:
         async def checked(request: Request) -> Response:
             name = re.sub(r":\d+$", "", request.headers.get("host", "")).strip("[]").lower()
             if self.loopback and name not in LOOPBACK:
-                raise HTTPException(403, "this host is not served")
+                raise Refused(403, f"this host is not served; these are: {', '.join(LOOPBACK)}")
             if self.token is not None and not open_to_all:
-                given = request.headers.get("authorization", "").encode()
-                if not hmac.compare_digest(given, f"Bearer {self.token}".encode()):
-                    raise HTTPException(401, "a bearer token is needed", {"WWW-Authenticate": "Bearer"})
-            return await endpoint(request)
+                scheme, _, given = request.headers.get("authorization", "").partition(" ")
+                if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
+                    needed = "a bearer token is needed, the server's: the header Authorization: Bearer TOKEN"
+                    raise Refused(401, needed, "invalid_api_key", {"WWW-Authenticate": "Bearer"})
+            try:
+                return await endpoint(request)
+            except Exception as error:
+                raise refusal_of(error, str(request.path_params.get("id", ""))) from None
 
         return checked
 
@@ -225,20 +229,20 @@ class Service:
         try:
             body = json.loads(await self._read(request))
         except (ValueError, RecursionError):
-            raise HTTPException(400, "the body is not JSON") from None
+            raise Refused(400, "the body is not JSON") from None
         if not isinstance(body, dict):
-            raise HTTPException(400, "the body is an object")
+            raise Refused(400, "the body is an object")
         return body
 
     async def _read(self, request: Request) -> bytes:
         """The body, in JSON. Other types are refused: a page of another site could send them unasked."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, "the body is application/json")
+            raise Refused(415, "the body is JSON, with the header Content-Type: application/json")
         read = bytearray()
         async for piece in request.stream():
             read += piece
             if len(read) > self.max_bytes:
-                raise HTTPException(413, f"a body has at most {self.max_bytes} bytes")
+                raise Refused(413, f"a body has at most {self.max_bytes} bytes")
         return bytes(read)
 
 
@@ -252,14 +256,41 @@ async def _to_its_end(entries: Any) -> AsyncIterator[Any]:
             await entries.aclose()
 
 
-async def _taken(
-    session: Any, prompt: str, number: int, decisions: list[dict[str, Any]]
-) -> AsyncIterator[dict[str, Any]]:
-    """What happens in a turn that begins, or that goes on by one decision after the other."""
-    if not decisions:
-        async with _to_its_end(session.astream(prompt, number)) as entries:
+async def _outcome(
+    session: Any, take: Callable[..., Awaitable[Any]], *given: Any, headers: dict[str, str] | None = None, **more: Any
+) -> dict[str, Any]:
+    """What a turn came to.
+
+    Raises:
+        HTTPException: it failed; the response has the headers too.
+    """
+    try:
+        return {"status": "done", "result": to_jsonable_python(await take(*given, **more), fallback=str)}
+    except Paused as paused:
+        return {"status": "paused", "waiting": mask(_shown(paused.waiting))}
+    except Exception as error:
+        refusal = refusal_of(error, session.key)
+        refusal.headers = {**(refusal.headers or {}), **(headers or {})}
+        raise refusal from None
+
+
+async def _taken(session: Any, prompts: list[Any]) -> AsyncIterator[dict[str, Any]]:
+    """What happens in the turn of the last prompt; where the one before it was killed, that goes on first.
+
+    One that has failed is given up, as the user has gone on.
+    """
+    number, is_behind, gives_up = len(prompts), False, False
+    if session.turns == number - 2 and session.record.exists():
+        is_behind = session.sums()[0] in OPEN
+        gives_up = session.number_for(prompts[-1]) == number
+    for at in (number - 1, number) if is_behind else (number,):
+        async with _to_its_end(session.astream(prompts[at - 1], None if gives_up else at)) as entries:
             async for entry in entries:
                 yield entry
+
+
+async def _decided(session: Any, decisions: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    """What happens in a turn that goes on by one decision after the other."""
     for left, decision in zip(range(len(decisions) - 1, -1, -1), decisions, strict=True):
         async with _to_its_end(session.aresume_stream(**decision)) as entries:
             try:
@@ -270,25 +301,6 @@ async def _taken(
                     raise
 
 
-def _decision(entry: Any) -> dict[str, Any]:
-    """The decision in an answer to an interrupt of AG-UI.
-
-    Raises:
-        HTTPException: there is none.
-    """
-    given = entry.payload
-    if entry.status == "cancelled":
-        return {"reject": "cancelled"}
-    if isinstance(given, str) and given.strip():
-        return {"answer": given}
-    if isinstance(given, bool):
-        given = {"approve": given}
-    known = {"approve", "reject", "answer"}
-    if not isinstance(given, dict) or len(given) != 1 or not set(given) <= known:
-        raise HTTPException(400, "an interrupt is answered with a text, true, false, or one of approve, reject, answer")
-    return {"reject": "rejected"} if given.get("approve") is False else given
-
-
 def _answer(key: str, outcome: dict[str, Any]) -> Response:
     return JSONResponse({"id": key, **outcome}, 202 if outcome["status"] == "paused" else 200)
 
@@ -297,25 +309,15 @@ def _shown(waits: list[Any]) -> list[dict[str, Any]]:
     return [{"id": one.id, "call": one.call, "reason": one.reason} for one in waits]
 
 
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise HTTPException(400, f"{name} is a text that is not empty")
-    return value
+def no_session() -> Refused:
+    """What is said of a session that is not there."""
+    return Refused(404, "there is no such session; its first turn makes it", "no_session")
 
 
-def _error(message: str, **more: Any) -> dict[str, Any]:
-    return {"error": {"message": message, **more}}
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse(_error(error.detail), error.status_code, error.headers)
-
-
-async def _chunks(made: dict[str, Any], text: str) -> AsyncIterator[str]:
-    yield data(chunk(made, {"role": "assistant", "content": text}, None))
-    yield data(chunk(made, {}, "stop"))
-    yield "data: [DONE]\n\n"
+def _only(body: dict[str, Any], *known: str) -> None:
+    """Refuse what would be left out: a number that is misspelt would take a turn twice."""
+    if unknown := sorted(set(body) - set(known)):
+        raise Refused(400, f"the body has {' and '.join(known)}, not {', '.join(unknown)[:200]}")
 
 
 def _hash(tag: str) -> str:

@@ -27,7 +27,8 @@ from ag_ui.core import (
 from ag_ui.encoder import EventEncoder
 from pydantic_core import to_jsonable_python
 
-from connectagent import Paused, SessionBusy, mask
+from connectagent import Paused, mask
+from connectagent_serve.refusals import refusal_of
 
 _ANSWER = {
     "type": "object",
@@ -47,67 +48,103 @@ def text_of(result: Any) -> str:
     return result if isinstance(result, str) else json.dumps(to_jsonable_python(result, fallback=str))
 
 
-def completion(made: dict[str, Any], result: Any) -> dict[str, Any]:
+def _sent(text: str) -> str:
+    """A text as UTF-8 can have it, without halves of surrogate pairs."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def usage_of(usage: Any) -> dict[str, Any]:
+    """The tokens of a turn, and their price (USD), None where it is not known."""
+    return {
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.input_tokens + usage.output_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "cost": usage.cost,
+    }
+
+
+def completion(made: dict[str, Any], text: str, usage: dict[str, Any]) -> dict[str, Any]:
     """A whole answer."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": text_of(result)}, "finish_reason": "stop"}
-    return {**made, "object": "chat.completion", "choices": [choice]}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return {**made, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
-def chunk(made: dict[str, Any], delta: dict[str, Any], reason: str | None) -> dict[str, Any]:
-    """A piece of a streamed answer."""
-    choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return {**made, "object": "chat.completion.chunk", "choices": [choice]}
+async def chunks(made: dict[str, Any], text: str, usage: dict[str, Any] | None) -> AsyncIterator[str]:
+    """A streamed answer, with its usage where the client has asked for it."""
+    made = {**made, "object": "chat.completion.chunk"}
+    for delta, reason in (({"role": "assistant", "content": text}, None), ({}, "stop")):
+        yield data({**made, "choices": [{"index": 0, "delta": delta, "finish_reason": reason}]})
+    if usage is not None:
+        yield data({**made, "choices": [], "usage": usage})
+    yield "data: [DONE]\n\n"
 
 
-async def run_events(run: RunAgentInput, entries: Any) -> AsyncIterator[str]:
-    """The events of a run, from the entries of its turn."""
+async def run_events(run: RunAgentInput, entries: Any, shown: set[str]) -> AsyncIterator[str]:
+    """The events of a run, from the entries of its turn.
+
+    Args:
+        run: the run.
+        entries: what happens in it.
+        shown: the ids of the calls that the run before it has shown, as they waited then.
+    """
     encode = EventEncoder().encode
     yield encode(RunStartedEvent(thread_id=run.thread_id, run_id=run.run_id))
     try:
         async with aclosing(entries):
             async for entry in entries:
-                for event in _events(entry):
+                for event in _events(entry, shown):
                     yield encode(event)
     except Paused as paused:
-        outcome = RunFinishedInterruptOutcome(interrupts=[_interrupt(one) for one in paused.waiting])
+        calls = [mask(one.call) or {} for one in paused.waiting]
+        for call in calls:
+            if call.get("id") and call["id"] not in shown:  # an interrupt is about a call that was told
+                for event in _call(call["id"], call.get("name", ""), call.get("arguments")):
+                    yield encode(event)
+        waits = [_interrupt(one, call) for one, call in zip(paused.waiting, calls, strict=True)]
+        outcome = RunFinishedInterruptOutcome(interrupts=waits)
         yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id, outcome=outcome))
         return
     except Exception as error:
-        code = "busy" if isinstance(error, SessionBusy) else type(error).__name__
-        yield encode(RunErrorEvent(message=mask(str(error)) or code, code=code))
+        yield failed(error, run.thread_id)
         return
     yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id))
 
 
-def _interrupt(wait: Any) -> Interrupt:
+def failed(error: Exception, key: str) -> str:
+    """The event that ends a run with an error."""
+    refusal = refusal_of(error, key)
+    code = getattr(refusal, "code", None) or type(error).__name__
+    return EventEncoder().encode(RunErrorEvent(message=_sent(refusal.detail), code=code))
+
+
+def _interrupt(wait: Any, call: dict[str, Any]) -> Interrupt:
     """What waits for a person, and what answers it."""
-    call = mask(wait.call) or {}
     return Interrupt(
-        id=wait.id, reason="approval", message=mask(wait.reason), tool_call_id=call.get("id"),
+        id=wait.id, reason="approval", message=_sent(mask(wait.reason)), tool_call_id=call.get("id"),
         response_schema=_ANSWER, metadata={"agent": wait.agent, "call": call},
     )  # fmt: skip
 
 
-def refused(message: str) -> str:
-    """The event of a run that does not begin."""
-    return EventEncoder().encode(RunErrorEvent(message=message, code="busy"))
+def _call(id: str, name: str, arguments: Any) -> list[BaseEvent]:
+    return [
+        ToolCallStartEvent(tool_call_id=id, tool_call_name=name),
+        ToolCallArgsEvent(tool_call_id=id, delta=json.dumps(arguments or {}, default=str)),
+        ToolCallEndEvent(tool_call_id=id),
+    ]
 
 
-def _events(entry: Any) -> list[BaseEvent]:
+def _events(entry: Any, shown: set[str]) -> list[BaseEvent]:
     one = uuid.uuid4().hex
     if entry["type"] == "tool_execution" and entry["status"] != "skipped":  # a call that waits, or that was not made
         one = entry.get("call_id") or one
-        arguments, result = mask(entry.get("arguments") or {}), mask(str(entry.get("result", entry.get("error", ""))))
-        return [
-            ToolCallStartEvent(tool_call_id=one, tool_call_name=entry["tool_name"]),
-            ToolCallArgsEvent(tool_call_id=one, delta=json.dumps(arguments, default=str)),
-            ToolCallEndEvent(tool_call_id=one),
-            ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=one, content=result),
-        ]
+        call = [] if one in shown else _call(one, entry["tool_name"], mask(entry.get("arguments")))
+        result = mask(str(entry.get("result", entry.get("error", ""))))
+        return [*call, ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=one, content=_sent(result))]
     if entry["type"] == "result" and entry["result"] not in ("", None):
         return [
             TextMessageStartEvent(message_id=one, role="assistant"),
-            TextMessageContentEvent(message_id=one, delta=text_of(entry["result"])),
+            TextMessageContentEvent(message_id=one, delta=_sent(text_of(entry["result"]))),
             TextMessageEndEvent(message_id=one),
         ]
     return []

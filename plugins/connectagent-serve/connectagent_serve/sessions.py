@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from starlette.exceptions import HTTPException
+from connectagent_serve.refusals import Refused
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -22,13 +23,14 @@ class Sessions:
 
     def __init__(self, agent: Any, concurrency: int) -> None:
         self.agent = agent.again(quiet=True)  # lines of many sessions would stand between each other
-        self.concurrency, self.running = concurrency, 0
+        self.concurrency, self.ending = concurrency, False
+        self._running: list[asyncio.Task[Any] | None] = []  # the task of each turn
 
     def open(self, key: str) -> Any:
         """The session of a key.
 
         Raises:
-            HTTPException: it is none.
+            Refused: it is none.
         """
         check_key(key)
         return self.agent.for_session(key)
@@ -38,22 +40,43 @@ class Sessions:
         """One of the turns that may run at a time; it is taken where the `with` begins.
 
         Raises:
-            HTTPException: all are taken.
+            Refused: all are taken, or the server ends.
         """
-        if self.running >= self.concurrency:
-            raise HTTPException(429, "too many turns run", {"Retry-After": "1"})
-        self.running += 1
+        if self.ending:
+            raise ended()
+        if len(self._running) >= self.concurrency:
+            said = f"{self.concurrency} turns run, and no more at a time: ask again later"
+            raise Refused(429, said, "too_many_turns", {"Retry-After": "1"})
+        task = asyncio.current_task()
+        self._running.append(task)
         try:
             yield
+        except asyncio.CancelledError:
+            if not self.ending or task is None:
+                raise
+            task.uncancel()
+            raise ended() from None
         finally:
-            self.running -= 1
+            self._running.remove(task)
+
+    def end(self) -> None:
+        """Stop all turns, and begin no more. Their records say so, and the same requests go on with them later."""
+        self.ending = True
+        for task in {task for task in self._running if task is not None}:
+            task.cancel()
+
+
+def ended() -> Refused:
+    """What is said of a turn that the end of the server has stopped."""
+    headers = {"Retry-After": "5", "X-Should-Retry": "false"}
+    return Refused(503, "the server ends: the same request goes on with the turn when it is back", "ended", headers)
 
 
 def check_key(key: str) -> None:
     """Refuse a key that could be no session's.
 
     Raises:
-        HTTPException: it is none.
+        Refused: it is none.
     """
     if not KEY.fullmatch(key):
-        raise HTTPException(400, "a session's id has 1 to 128 letters, digits, '.', '_' and '-'")
+        raise Refused(400, "a session's id has 1 to 128 of a-z, A-Z, 0-9, '.', '_' and '-', the first no mark")

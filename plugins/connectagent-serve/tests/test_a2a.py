@@ -15,6 +15,7 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("a2a", reason="a2a-sdk is not installed")
 pytest.importorskip("sse_starlette", reason="sse-starlette is not installed")
 import anyio  # noqa: E402
+from a2a import types  # noqa: E402
 from a2a.client import ClientConfig, create_client  # noqa: E402
 from a2a.helpers import new_data_part, new_text_part  # noqa: E402
 from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest, Message, Role, SendMessageRequest, TaskState  # noqa: E402
@@ -126,7 +127,7 @@ def test_a_message_that_is_sent_again_with_its_number_takes_its_turn_once(co_dir
         for _ in range(2):
             assert await other.send(message("Pay 5", turn=1)) == "completed" and other.texts[-1] == "Paid."
         assert await other.send(message("Pay 6", turn=1)) == "rejected"
-        assert await other.send(message("Pay 6", turn=0)) == "failed"
+        assert await other.send(message("Pay 6", turn=0)) == "rejected"
 
     talk(app_of(shop(call("pay", amount=5), "Paid.")), steps)
     assert PAID == [5]
@@ -183,6 +184,33 @@ def test_a_task_is_cancelled_and_its_turn_goes_on_with_the_next_message(co_dir: 
     assert len(begun) == 2
 
 
+def test_images_and_objects_are_given_to_the_model(co_dir: Path) -> None:
+    seen = ScriptedLLM("Nice.", "Fine.")
+
+    async def steps(other: Other) -> None:
+        request = message("Look", {"size": 3})
+        request.message.parts.append(types.Part(raw=b"\x89PNG", media_type="image/png"))
+        assert await other.send(request) == "completed"
+        assert await other.send(message({"size": 4}, context="c2")) == "completed"  # no text, and it does
+        request = message(context="c3")
+        request.message.parts.append(types.Part(url="ftp://here/a.png", media_type="image/png"))
+        assert await other.send(request) == "rejected" and "data: or https: URL" in other.texts[-1]
+
+    talk(app_of(Agent("shop", llm=seen, quiet=True)), steps)
+    first, second = [one.messages[-1]["content"] for one in seen.requests]
+    assert [one.get("text") for one in first] == ["Look", '{"size": 3.0}', None]
+    assert first[2]["image_url"] == {"url": "data:image/png;base64,iVBORw=="} and second == '{"size": 4.0}'
+
+
+def test_a_number_of_a_turn_that_is_none_is_named(co_dir: Path) -> None:
+    async def steps(other: Other) -> None:
+        for wrong in ("x", True, 1.5, 0):
+            assert await other.send(message("Hi", turn=wrong)) == "rejected"
+            assert "turn is an integer of at least 1" in other.texts[-1]
+
+    talk(app_of(shop("Hello.")), steps)
+
+
 def test_an_error_fails_the_task_without_its_secrets(co_dir: Path) -> None:
     async def steps(other: Other) -> None:
         assert await other.send(message("Go")) == "failed"
@@ -199,7 +227,7 @@ def test_the_card_says_what_others_need_and_keeps_the_instructions(co_dir: Path)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app_of(agent, "secret")), base_url=BASE) as http:
             card = await http.get("/.well-known/agent-card.json")
             closed = await http.post("/a2a", json={})
-            big = await http.post("/a2a", content=b"[" * 2_000_000, headers={
+            big = await http.post("/a2a", content=b"[" * 11_000_000, headers={
                 "Authorization": "Bearer secret", "Content-Type": "application/json"})  # fmt: skip
             return card, closed.status_code, big.status_code
 

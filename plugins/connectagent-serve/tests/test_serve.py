@@ -205,7 +205,9 @@ def test_agui_ends_a_run_where_a_person_decides_and_goes_on_with_the_answers(
     calls = [call("pay", amount=5), call("pay", amount=6)]
     agent = agent_with(calls, "Done.", plugins=[ask_first], parallel_tools=4)
     ask = Client(app_of(agent))
-    last = events(ask("POST", "/agui", run("Pay 5")))[-1]
+    *told_first, last = events(ask("POST", "/agui", run("Pay 5")))
+    asked = ["TOOL_CALL_START", "TOOL_CALL_ARGS", "TOOL_CALL_END"]  # an interrupt is about a call that was told
+    assert [one["type"] for one in told_first] == ["RUN_STARTED", *asked * 2]
     assert last["type"] == "RUN_FINISHED" and last["outcome"]["type"] == "interrupt" and PAID == []
     waiting = last["outcome"]["interrupts"]
     assert [one["metadata"]["call"]["arguments"] for one in waiting] == [{"amount": 5}, {"amount": 6}]
@@ -220,6 +222,7 @@ def test_agui_ends_a_run_where_a_person_decides_and_goes_on_with_the_answers(
     for one in found:
         TypeAdapter(Event).validate_python(one)
     assert found[-1]["type"] == "RUN_FINISHED" and "outcome" not in found[-1]
+    assert not {"TOOL_CALL_START", "TOOL_CALL_ARGS"} & {one["type"] for one in found}  # they were told before
     told = [one["content"] for one in found if one["type"] == "TOOL_CALL_RESULT"]
     assert len(told) == 2 and all(part in text for part, text in zip(results, told, strict=True))
     assert sorted(PAID) == paid and "Done." in [one.get("delta") for one in found]
@@ -302,11 +305,12 @@ def free_port() -> int:
         return port
 
 
-def served(folder: Path, port: int) -> subprocess.Popen[bytes]:
-    """`connectagent serve agent.py`, once it answers."""
-    code = f"from connectagent_serve import serve; serve(['agent.py', '--port', '{port}'])"
+def served(folder: Path, port: int, before: str = "pass", more: Any = (), **options: Any) -> subprocess.Popen[bytes]:
+    """`connectagent serve agent.py`, once it answers; `before`: what its process does first, `more`: its options."""
+    given = ["agent.py", "--port", str(port), *more]
+    code = f"import connectagent_serve; {before}; connectagent_serve.serve({given})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=environment)
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=environment, **options)
     for _ in range(200):
         try:
             httpx.get(f"http://127.0.0.1:{port}/healthz")
