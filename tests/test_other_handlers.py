@@ -153,7 +153,7 @@ def test_a_call_that_waits_is_not_run_undecided_where_its_handler_is_no_longer_t
     with pytest.raises(Paused) as again:
         other.agent.resume(paused.value.record, approve=first)
     assert [wait.id for wait in again.value.waiting] == [second] and other.paid == [1]
-    assert other.agent.resume(again.value.record, reject=True) == "Done."
+    assert other.agent.resume(again.value.record, reject="no") == "Done."
     assert other.paid == [1] and other.results[0] == "paid" and other.results[1].startswith("rejected")
 
 
