@@ -25,8 +25,10 @@ from connectagent import (
     before_each_tool,
     on_agent_closed,
 )
+from connectagent.agents import keyed
 from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
 from connectagent.errors import ConfigError, ProviderError
+from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
 ITEMS, KILLS = int(os.environ.get("MAP_ITEMS", "80")), int(os.environ.get("MAP_KILLS", "4"))
@@ -152,6 +154,15 @@ def test_the_same_run_again_makes_no_request() -> None:
     assert [(i.id, i.record, i.cost, i.tokens, i.status) for i in first] == [
         (i.id, i.record, i.cost, i.tokens, i.status) for i in again[:4]
     ]
+
+
+def test_an_item_that_is_done_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    list(agent_of().map(["a", "b"], run="r"))
+    reads: list[Path] = []
+    monkeypatch.setattr(keyed, "read_record", lambda path: reads.append(path) or read_record(path))
+    items = list(agent_of().map(["a", "b"], run="r"))
+    assert [item.known for item in items] == [True, True]
+    assert sorted(reads) == sorted(item.record for item in items if item.record is not None)
 
 
 def test_what_an_item_has_cost_is_all_of_it_and_a_budget_is_for_what_this_call_spends() -> None:

@@ -270,8 +270,9 @@ class Batch:
                 item.result = session.input(item.prompt, **self._options)
             else:
                 session = self._session_of(item)
-                item.known, before = session.turns > 0, _sums(session)
+                before = _sums(session)
                 item.result = session.turn(item.prompt, number=1, **self._options)
+                item.known = session.taken_by is None
         except DivergenceError as error:
             item.error = DivergenceError(f"{error}; with another id, or in another run (run=, --name), it begins anew")
         except BaseException as error:
