@@ -35,7 +35,10 @@ def settle_around(items: list[Item]) -> None:
 
 def goes_on(item: Item) -> bool:
     """Whether an item goes on with its turn, or begins it anew, since its record was resumed."""
-    return bool(item.get("resumed")) or [line.get("type") for line in item["lines"][:1]] == ["resumed"]
+    if item.get("resumed"):
+        return True
+    is_another = "from" in item or item.get("status") == BETWEEN_TURNS  # the session was rewound, or in no turn
+    return not is_another and [line.get("type") for line in item["lines"][:1]] == ["resumed"]
 
 
 def _settle(turn: list[Item]) -> None:
