@@ -32,6 +32,7 @@ from connectagent import (
 )
 from connectagent.agents import keyed
 from connectagent.errors import ConfigError, ProviderError
+from connectagent.records import retention
 from connectagent.records.file import hold
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call, conversation_problems
@@ -474,3 +475,25 @@ def test_a_session_that_is_stopped_while_a_turn_is_given_up_goes_on(stop: type[B
     assert session.turn("second") == "two" and session.turns == 2 and notes() == ["a"]
     assert conversation_problems(llm.requests[0].messages) == []
     assert writer().for_session("chat").turn("second", number=2) == "two"
+
+
+def test_sessions_with_a_key_do_not_look_through_the_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limits are not for them, and a look takes as long as there are records."""
+    looks: list[Path] = []
+    amount = retention._amount
+
+    def noted(folder: Path) -> tuple[int, int, int]:
+        looks.append(folder)
+        return amount(folder)
+
+    monkeypatch.setattr(retention, "_amount", noted)
+    agent = Agent("shop", llm=ScriptedLLM(*["done"] * 45), quiet=True)
+    for number in range(5):
+        agent.for_session(f"s{number}").turn("Go", number=1)
+    assert not looks
+    folder = agent.for_session("s0").record.parent
+    for number in range(500):
+        (folder / f"shop@more-{number}.yaml").write_bytes(b"")
+    for _ in range(40):  # and others look as seldom as if those with a key were of them
+        agent.again().input("Go")
+    assert 0 < len(looks) <= 6

@@ -69,17 +69,18 @@ class _Limits:
     def over(self, files: int, size: int) -> bool:
         return (self.files is not None and files > self.files) or (self.size is not None and size > self.size)
 
-    def until_next_look(self, files: int, size: int) -> int:
+    def until_next_look(self, files: int, size: int, all_files: int) -> int:
         """How many sessions begin before the next look: few near the limits, more where there is room for many.
 
-        Above them, where no record may be removed yet, there is as much time.
+        Above them, where no record may be removed yet, there is as much time. A look takes as long as `all_files` are
+        many, those with a key too.
         """
         if self.over(files, size):
-            return int(files * _SELDOM)
+            return int(max(all_files * _ROOM, files * _SELDOM))
         left = math.inf if self.files is None else self.files - files
         if self.size is not None and size:
             left = min(left, (self.size - size) * files / size)  # if they are as large as these on average
-        return int(max(files * _ROOM, min(files * _SELDOM, left / 2)))
+        return int(max(all_files * _ROOM, min(files * _SELDOM, left / 2)))
 
     def with_room(self, room: float) -> _Limits:
         return _Limits(*(most and most - int(most * room) for most in (self.files, self.size)))
@@ -88,12 +89,14 @@ class _Limits:
 def keep_limits(new: Path) -> None:
     """Apply the settings `max_records` and `max_record_bytes` when a session begins.
 
-    Only some sessions look, one at a time: with 100,000 records a look takes a second. Removals are printed once per
-    process.
+    Only some sessions look, one at a time: with 100,000 records a look takes a second. One with a key adds nothing to
+    what the limits are for. Removals are printed once per process.
 
     Args:
         new: the session's own record, which stays.
     """
+    if KEYED in new.name:
+        return
     folder, sessions = new.parent, new.parent.parent / ".sessions"
     # The folder was removed or cannot be read, or a setting was changed to an invalid one: no limits apply.
     with contextlib.suppress(OSError, ConfigError):
@@ -101,7 +104,7 @@ def keep_limits(new: Path) -> None:
             return
         files, size = limit("max_records", MAX_RECORDS), limit("max_record_bytes", MAX_RECORD_BYTES)
         limits, found, removed, young = _Limits(files, size), _amount(folder), [], time.time() - _YOUNG_S
-        if limits.over(*found):
+        if limits.over(*found[:2]):
             removed = remove_oldest(folder, files, size, new=new, room=_ROOM, written_before=young)
         _set_due(sessions, limits.until_next_look(*(_amount(folder) if removed else found)))
         if removed and folder not in _announced and sys.stderr is not None:
@@ -111,10 +114,11 @@ def keep_limits(new: Path) -> None:
             print(f"connectagent: {clean(text)}", file=sys.stderr)
 
 
-def _amount(folder: Path) -> tuple[int, int]:
-    """How many records there are without a key, and how many bytes with the blobs."""
-    records = _counted(_records(folder))
-    return len(records), _sum(records, _blobs(blob_folder(folder / "any")))
+def _amount(folder: Path) -> tuple[int, int, int]:
+    """How many records there are without a key, how many bytes with the blobs, and how many records with a key too."""
+    records = _records(folder)
+    counted = _counted(records)
+    return len(counted), _sum(counted, _blobs(blob_folder(folder / "any"))), len(records)
 
 
 def _is_due(sessions: Path) -> bool:
