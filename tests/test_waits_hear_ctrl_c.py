@@ -1,4 +1,4 @@
-"""Waits of the main thread hear Ctrl-C on Windows too, where a lock is deaf to it until its time is over."""
+"""Waits of the main thread hear Ctrl-C: on Windows too, where a lock is deaf to it until its time is over."""
 
 from __future__ import annotations
 
@@ -193,8 +193,27 @@ def test_ctrl_c_ends_a_wait_for_a_resource_that_another_thread_makes(ctrl_c: Any
     assert pool.get(handler, slow) == "made"
 
 
-def test_nothing_is_waited_for_in_steps_where_a_wait_hears_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "_DEAF", False)
+def test_ctrl_c_that_comes_in_another_thread_is_heard(ctrl_c: Any) -> None:
+    """As where it comes just before the wait begins, nothing wakes the main thread then."""
+    if not hasattr(signal, "pthread_kill"):
+        pytest.skip("signals of one thread are POSIX's")
+
+    def strike() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    queue: SimpleQueue[Any] = SimpleQueue()
+    threading.Timer(0.1, strike).start()
+    late = threading.Timer(10, queue.put, [None])
+    late.start()
+    with pytest.raises(KeyboardInterrupt):
+        waits.next_of(queue)
+    assert late.is_alive()
+    late.cancel()
+
+
+def test_other_threads_do_not_wait_in_steps() -> None:
     asked: list[float | None] = []
-    waits.hearing(lambda step_s: asked.append(step_s) or True)
+    thread = threading.Thread(target=waits.hearing, args=(lambda step_s: asked.append(step_s) or True,))
+    thread.start()
+    thread.join(10)
     assert asked == [None]

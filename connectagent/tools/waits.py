@@ -1,4 +1,8 @@
-"""Waits of the main thread that hear Ctrl-C on Windows too, where Python before 3.14 is deaf to it in a lock."""
+"""Waits of the main thread that hear Ctrl-C in time.
+
+Python before 3.14 is deaf to it in a lock on Windows. Elsewhere it wakes a wait that has begun; where it comes just
+before, or in another thread, nothing does.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,21 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-_STEP_S = 0.1  # after each step, Python looks for Ctrl-C
 _DEAF = sys.platform == "win32" and sys.version_info < (3, 14)
+_STEP_S = 0.1 if _DEAF else 1.0  # after each step, Python looks for Ctrl-C
 
 Value = TypeVar("Value")
 
 
 def hearing(wait: Callable[[float | None], Value], timeout_s: float | None = None) -> Value:
-    """Wait, in steps where a wait is deaf to Ctrl-C.
+    """Wait, in steps on the main thread, which hears Ctrl-C between them.
 
     Args:
         wait: waits for so many seconds, or until what it waits for comes; what it returns then is true. Else it returns
             something false, or raises `Empty`.
         timeout_s: the time in all; None for ever.
     """
-    if not _DEAF or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         return wait(timeout_s)
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
@@ -43,8 +47,6 @@ def next_of(queue: SimpleQueue[Any], timeout_s: float | None = None) -> Any:
     Raises:
         Empty: there is none in this time.
     """
-    if not _DEAF:  # no more steps at which Ctrl-C could lose the item
-        return queue.get(timeout=timeout_s)
     return hearing(lambda step_s: (queue.get(timeout=step_s),), timeout_s)[0]
 
 
