@@ -106,7 +106,7 @@ class Repeatable(AsyncMethods):
             prompt does not stop the others. Leaving the loop stops all before their next step.
 
         Raises:
-            BatchStopped: a limit was reached, after the items that ran; those of a list that had ended before come too.
+            BatchStopped: a limit was reached. It comes after the items that ran and, of a list, all done ones.
             ConfigError: an argument cannot be used.
         """
         from connectagent.agents.batch import Batch, BatchLimits, in_order  # loads the reader of records

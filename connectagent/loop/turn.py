@@ -199,7 +199,7 @@ class Turn(Operations):
     def begin(self) -> None:
         """Take the user's message into the conversation."""
         conversation = self.conversation
-        if self.past is not None and "around_turn" in self.host.others:  # what they change from here on is not ahead
+        if self.past is not None and "around_turn" in self.host.others:  # later changes of theirs are in the turn
             self.log.append({"type": CLOSED, "id": f"{self.id}/resumed/around_turn"})
         if self.agent.fresh or conversation.session["turn"] == 1 or self.has_begun(f"{self.id}/on_session"):
             self.agent.fresh = False
