@@ -1,0 +1,244 @@
+"""Sessions in an SQLite database, which the threads and processes of one machine share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from connectagent.errors import SessionBusy
+
+_WAIT_S = 30.0  # for other processes that write
+_OPENING = (
+    # A write-ahead log needs one sync for a piece, a rollback journal three. Where the file system cannot have
+    # that log, as many network drives, SQLite keeps its journal, and EXTRA makes that last too.
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA synchronous = EXTRA",
+    "PRAGMA fullfsync = ON",  # through the drive's own memory, on macOS
+    "PRAGMA checkpoint_fullfsync = ON",
+    # The table of connectagent-dbos: in its database, the sessions of its workers are there too. The pieces of a
+    # session lie together, in the primary key's own tree.
+    "CREATE TABLE IF NOT EXISTS connectagent_records (name VARCHAR NOT NULL, position BIGINT NOT NULL, "
+    "data BLOB NOT NULL, PRIMARY KEY (name, position)) WITHOUT ROWID",
+)
+_END = "SELECT position + length(data) FROM connectagent_records WHERE name = ? ORDER BY position DESC LIMIT 1"
+_ALL = "SELECT data FROM connectagent_records WHERE name = ? ORDER BY position"
+_PIECE = "SELECT data FROM connectagent_records WHERE name = ? AND position = ?"
+_NEW = "INSERT INTO connectagent_records (name, position, data) VALUES (?, ?, ?)"
+_OTHERS = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_CLOSED = "it cannot be written: make it and its folder writable, or name another file"
+_THEN = {
+    **dict.fromkeys(_OTHERS, f"other processes have been writing for {_WAIT_S:g} s; the same call goes on later"),
+    **dict.fromkeys((sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM), _CLOSED),
+    sqlite3.SQLITE_FULL: "its disk is full; with more room the same call goes on",
+    sqlite3.SQLITE_IOERR: "its disk is full or fails; the same call goes on when it is well",
+    sqlite3.SQLITE_NOTADB: "it is no SQLite database; name one, or a file that is not there yet",
+}
+
+
+class SqliteStore:
+    """Sessions in an SQLite database, as a `Store`: `agent.for_session(key, store=SqliteStore("sessions.db"))`.
+
+    Threads and processes may share it, also after a fork. It travels to other processes as its path.
+
+    Args:
+        path: the file. Where it is missing it is made, for its owner only.
+
+    Attributes:
+        path: the file, absolute.
+
+    Raises:
+        OSError: its folder is missing, it is a link or no database, or it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path: Path = Path(path).absolute()  # the program may change its folder
+        self._lock = threading.Lock()  # of the connection
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and number of the file that is open
+        with _registry:
+            _stores.add(self)
+        with self._opened():
+            pass
+
+    def size(self, name: str) -> int:
+        """How many bytes a session has, or a long text; 0 for a name that it does not know.
+
+        Raises:
+            OSError: the database cannot be used; the message says what would be accepted.
+        """
+        with self._opened() as connection:
+            return _end(connection, name)
+
+    def read(self, name: str) -> bytes:
+        """All pieces of a session, or a long text.
+
+        Raises:
+            OSError: as for `size()`.
+        """
+        with self._opened() as connection:
+            return b"".join(data for (data,) in connection.execute(_ALL, (name,)))
+
+    def append(self, name: str, position: int, data: bytes) -> None:
+        """Keep a piece; it is on the disk when this returns. The same piece again changes nothing.
+
+        Raises:
+            SessionBusy: it does not follow what is there, as another writer was faster.
+            OSError: as for `size()`; nothing was kept.
+        """
+        with self._opened() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            if position != _end(connection, name):
+                if connection.execute(_PIECE, (name, position)).fetchall() != [(data,)]:
+                    raise SessionBusy(f"{name}: another machine or process has gone on with it")
+            elif data:
+                connection.execute(_NEW, (name, position, data))
+            connection.execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the connection of this process; the next call opens it again."""
+        with self._lock:
+            self._drop()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter ends
+            self._drop()
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.path,)
+
+    def __repr__(self) -> str:
+        return f"SqliteStore({str(self.path)!r})"
+
+    # -- the connection --------------------------------------------------------------------------
+
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for one thread at a time; what it has begun and not committed does not happen.
+
+        Raises:
+            OSError: the database cannot be used.
+        """
+        with self._lock:
+            try:
+                if self._connection is None or self._file != _identity(self.path):  # it was removed, or put back
+                    self._drop()
+                    self._connect()
+                assert self._connection is not None
+                yield self._connection
+            except sqlite3.Error as error:
+                then = _THEN.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
+                raise OSError(f"{self.path}: {error}" + (f": {then}" if then else "")) from error
+            finally:
+                if self._connection is not None and self._connection.in_transaction:
+                    self._connection.rollback()
+
+    def _connect(self) -> None:
+        with _creating:
+            _create(self.path)
+            self._file = _identity(self.path)
+            address = f"{self.path.as_uri()}?mode=rw"
+            connection = sqlite3.connect(
+                address, timeout=_WAIT_S, isolation_level=None, check_same_thread=False, uri=True
+            )
+        try:
+            _prepare(connection)
+            self._connection = connection
+        except BaseException:
+            connection.close()
+            raise
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+def _end(connection: sqlite3.Connection, name: str) -> int:
+    found = connection.execute(_END, (name,)).fetchone()
+    return int(found[0]) if found else 0
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """Set up a connection. SQLite itself does not wait where several processes make a database together."""
+    until = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            for statement in _OPENING:
+                connection.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _OTHERS or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
+
+
+def _create(path: Path) -> None:
+    """Create the file where it is missing. One that is there is not opened: closing it would end SQLite's locks on it.
+
+    Raises:
+        OSError: it is a link or no regular file, or cannot be created.
+    """
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
+        except FileExistsError:
+            return _create(path)
+        except FileNotFoundError:
+            raise OSError(f"{path}: there is no folder {path.parent}; make it, or name another file") from None
+        except OSError as error:
+            raise OSError(f"{path}: {error.strerror}: {_CLOSED}") from None
+        return None
+    if stat.S_ISLNK(mode):
+        raise OSError(f"{path}: it is a link, which is not followed; name the file itself")
+    if not stat.S_ISREG(mode):
+        raise OSError(f"{path}: it is no regular file; name one, or a file that is not there yet")
+    return None
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file is at a path; None for no file."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# -- forks -------------------------------------------------------------------------------------------
+
+# SQLite remembers by process which files it has locked. A child would take the locks of its parent for its own, even
+# with a connection of its own, so none is open while a process forks.
+_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_registry = threading.Lock()
+_creating = threading.Lock()  # within the lock of a store only
+_forking: list[SqliteStore] = []
+
+
+def _before_fork() -> None:
+    _registry.acquire()
+    _forking.extend(_stores)
+    for store in _forking:
+        store._lock.acquire()
+        store._drop()
+
+
+def _after_fork() -> None:
+    for store in _forking:
+        store._lock.release()
+    _forking.clear()
+    _registry.release()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
