@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from connectagent import Agent, SessionBusy
+from connectagent import Agent, Pause, Paused, SessionBusy, SqliteStore, before_each_tool
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.testing import ScriptedLLM, call
 
@@ -166,3 +167,110 @@ def test_an_error_of_the_store_is_raised_as_it_is(disk: Any) -> None:
 def test_what_is_no_store_is_refused_at_once() -> None:
     with pytest.raises(ConfigError, match=r"a store has the methods .* lacks size, read, append"):
         Agent("a", llm=ScriptedLLM("x"), quiet=True).for_session("k" * 300, store=object())  # type: ignore[arg-type]
+
+
+# -- what is read of a session that is elsewhere -------------------------------------------------------
+
+
+@before_each_tool
+def asks() -> None:
+    raise Pause("may it?")
+
+
+def careful(store: Any, *responses: Any) -> Any:
+    options: Any = {"tools": [work], "plugins": [asks], "llm": ScriptedLLM(*responses), "quiet": True}
+    return Agent("worker", **options).for_session("job", store=store)
+
+
+def test_an_empty_disk_knows_how_a_session_stands(tmp_path: Path, disk: Any) -> None:
+    store = SqliteStore(tmp_path / "sessions.db")
+    first = careful(store, "hello", call("work", what="x"))
+    assert not first.begun and first.turns == 0 and first.waiting == []
+    first.turn("hi")
+    with pytest.raises(Paused):
+        first.turn("go")
+    for number, ask in enumerate(
+        (
+            lambda one: one.begun is True and not one.record.exists(),
+            lambda one: one.turns == 1,
+            lambda one: one.sums()[0] == "paused",
+            lambda one: [wait.reason for wait in one.waiting] == ["may it?"],
+            lambda one: one.usage(2).output_tokens == 0,
+            lambda one: one.number_for("go") == 2,
+        )
+    ):
+        disk(f"empty-{number}")
+        assert ask(careful(store)), number
+    disk("last")
+    assert not careful(store)._definition.for_session("other", store=store).begun and not list(Path().iterdir())
+
+
+def test_a_session_that_is_in_a_turn_can_be_looked_at(tmp_path: Path, disk: Any) -> None:
+    store = SqliteStore(tmp_path / "sessions.db")
+    seen: list[Any] = []
+
+    def look(*_: Any, **__: Any) -> str:
+        other = session(store)
+        seen.append((other.begun, other.turns, other.sums()[0], other.waiting))
+        disk("two")
+        there = session(store)
+        seen.append((there.begun, there.turns, there.waiting))
+        disk("one")
+        return "2"
+
+    assert session(store, "1", look).turn("a", 1) == "1"
+    ours = session(store, look)
+    ours.turn("b", 2)
+    assert seen == [(True, 1, "running", []), (True, 1, [])] and ours.turns == 2
+
+
+# -- a file that was there before the store ------------------------------------------------------------
+
+
+def test_a_session_that_was_without_the_store_goes_into_it(table: Table, disk: Any) -> None:
+    kept: Any = None
+    first = session(kept, call("work", what="L"), "one")
+    assert first.turn("go", number=1) == "one"
+    again = session(table, "two")
+    assert again.turn("go", number=1) == "one" and ran == ["L"]
+    assert again.turn("more", number=2) == "two"
+    assert session(kept, "three").turn("and", number=3) == "three"  # once more without it
+    assert session(table).turn("and", number=3) == "three"
+    disk("two")
+    model = ScriptedLLM("four")
+    there = Agent("worker", tools=[work], llm=model, quiet=True).for_session("job", store=table)
+    assert there.turn("last", number=4) == "four" and ran == ["L"]
+    assert [one["content"] for one in model.requests[-1].messages if one["role"] == "user"] == [
+        *("go", "more", "and", "last"),
+    ]
+    assert "L" * 40_000 in [one["content"] for one in model.requests[-1].messages]
+    texts = list(Path(".co/blobs").iterdir())
+    assert [stat.S_IMODE(text.stat().st_mode) for text in texts] == [0o600]
+
+
+def test_a_file_and_a_store_that_went_on_apart_are_refused_and_nothing_of_them_is_lost(table: Table, disk: Any) -> None:
+    kept: Any = None
+    session(table, "one").turn("a", number=1)
+    session(kept, "ours").turn("b", number=2)
+    disk("two")
+    session(table, "theirs").turn("c", number=2)
+    disk("one")
+    before = session(table).record.read_bytes(), table.read("worker@job.yaml")
+    for ask in (lambda one: one.turn("b", number=2), lambda one: one.resume()):
+        with pytest.raises(ConfigError, match=r"each have lines that the other lacks: move that file away"):
+            ask(session(table))
+    assert (session(table).record.read_bytes(), table.read("worker@job.yaml")) == before
+    session(table).record.rename("away")
+    assert session(table).turn("c", number=2) == "theirs"
+
+
+def test_a_file_that_a_kill_has_left_half_fetched_is_completed(table: Table, disk: Any) -> None:
+    first = session(table, call("work", what="L"), "one", "two")
+    first.turn("go", number=1)
+    first.turn("more", number=2)
+    whole, record = first.record.read_bytes(), first.record
+    for length in range(0, len(whole), 97):
+        record.write_bytes(whole[:length])
+        assert session(table).turns == 2 and record.read_bytes() == whole
+    record.write_bytes(whole[:50])
+    assert session(table, "three").turn("and", number=3) == "three" and ran == ["L"]

@@ -303,7 +303,7 @@ class Batch:
 def _sums(session: KeyedSession) -> _Sums | None:
     """Status, cost and tokens of a session; None where its record has nothing."""
     with contextlib.suppress(OSError, ConfigError):  # it is not there, or a kill has torn its head
-        return session.sums() if session.record.stat().st_size else None
+        return session.sums() if session.begun else None
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -50,7 +50,7 @@ class KeyedSession:
     Args:
         agent: whose definition takes the turns.
         key: names the session among those of agents with this name.
-        store: keeps the session too, for other machines.
+        store: keeps the session too, for other machines: see `SqliteStore`.
 
     Attributes:
         key: the key.
@@ -179,9 +179,14 @@ class KeyedSession:
         return len(recorded.ended) + given_up + 1
 
     @property
+    def begun(self) -> bool:
+        """Whether a turn of it has begun, on any machine with its folder or its store."""
+        return _size(self.record) > 0 or (self._store is not None and self._store.size() > 0)
+
+    @property
     def waiting(self) -> list[Wait]:
         """What waits for a decision, read from the record: nothing goes on."""
-        opened = self._recorded().open
+        opened = self._latest().open
         return Journal(opened.lines).pending() if opened is not None and opened.last.get("status") == "paused" else []
 
     @property
@@ -191,6 +196,7 @@ class KeyedSession:
 
     def sums(self) -> tuple[str, float | None, int | None]:
         """Status, cost (USD) and tokens of the session, from its record."""
+        self._refresh()
         summary = summarise(self.record)
         totals = summary.totals or Totals(tokens=None, cost=None)
         return summary.status, totals.cost, totals.tokens
@@ -296,12 +302,29 @@ class KeyedSession:
             raise OSError(error.errno, why, error.filename) from None
 
     def _latest(self) -> _Recorded:
-        """What the record has; a store may have more of it than the file."""
-        with nullcontext() if self._store is None else self._held():
-            return self._recorded()
+        """What the record has; a store may be ahead of the file."""
+        self._refresh()
+        return self._recorded()
+
+    def _refresh(self) -> None:
+        """Bring the file up to date with the store. Who is in a turn here does so with each line.
+
+        Raises:
+            SessionBusy: whoever has the file has not done so yet.
+        """
+        if self._is_behind():
+            try:
+                with self._held():
+                    pass
+            except SessionBusy:
+                if self._is_behind():
+                    raise
+
+    def _is_behind(self) -> bool:
+        return self._store is not None and self._store.size() > _size(self.record)
 
     def _recorded(self) -> _Recorded:
-        if not self.record.exists() or not self.record.stat().st_size:
+        if not _size(self.record):
             return _Recorded([], None)
         with refuse_odd(self.record):
             record = read_record(self.record)
@@ -347,6 +370,14 @@ class KeyedSession:
         entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
         begun: str | None = restored(entry.get("prompt", part.items[0].get("input")), blob_folder(self.record))
         return None if without_halves(begun or "") == without_halves(current().text(text_of(content))) else begun
+
+
+def _size(record: Path) -> int:
+    """How many bytes a file has; 0 where it is missing."""
+    try:
+        return record.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _has_failed(part: Part) -> bool:
