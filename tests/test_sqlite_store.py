@@ -258,6 +258,8 @@ def test_a_database_that_another_process_keeps_locked_is_waited_for_and_named(
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(OSError, match=r"sessions.db: database is locked: other processes .* goes on later"):
             store.append("s", 0, b"x")
+        with store._writer.lock:  # as while a thread waits there
+            assert store.size("s") == 0 and store.read("s") == b""
         other.execute("COMMIT")
     store.append("s", 0, b"x")
     assert store.read("s") == b"x"
@@ -265,9 +267,9 @@ def test_a_database_that_another_process_keeps_locked_is_waited_for_and_named(
 
 def test_a_full_disk_is_named_and_nothing_is_half_kept(store: SqliteStore) -> None:
     store.append("s", 0, b"x")
-    assert store._connection is not None
-    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
-    store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
+    assert store._writer._open is not None
+    (pages,) = store._writer._open.execute("PRAGMA page_count").fetchone()
+    store._writer._open.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(OSError, match="disk is full; with more room the same call goes on"):
         store.append("s", 1, b"y" * 100_000)
     assert store.read("s") == b"x"
@@ -277,8 +279,8 @@ def test_a_full_disk_is_named_and_nothing_is_half_kept(store: SqliteStore) -> No
 
 
 def test_a_database_that_may_only_be_read_is_named(store: SqliteStore) -> None:
-    assert store._connection is not None
-    store._connection.execute("PRAGMA query_only = ON")
+    assert store._writer._open is not None
+    store._writer._open.execute("PRAGMA query_only = ON")
     with pytest.raises(OSError, match=r"readonly database: .* make it and its folder writable"):
         store.append("s", 0, b"x")
 

@@ -61,12 +61,9 @@ class SqliteStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = Path(path).absolute()  # the program may change its folder
-        self._lock = threading.Lock()  # of the connection
-        self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None  # device and number of the file that is open
-        with _registry:
-            _stores.add(self)
-        with self._opened():
+        # Who reads does not wait for the disk, as who writes does.
+        self._writer, self._reader = _Connection(self.path), _Connection(self.path)
+        with self._writer.opened():
             pass
 
     def size(self, name: str) -> int:
@@ -75,7 +72,7 @@ class SqliteStore:
         Raises:
             OSError: the database cannot be used; the message says what would be accepted.
         """
-        with self._opened() as connection:
+        with self._reader.opened() as connection:
             return _end(connection, name)
 
     def read(self, name: str) -> bytes:
@@ -84,7 +81,7 @@ class SqliteStore:
         Raises:
             OSError: as for `size()`.
         """
-        with self._opened() as connection:
+        with self._reader.opened() as connection:
             return b"".join(data for (data,) in connection.execute(_ALL, (name,)))
 
     def append(self, name: str, position: int, data: bytes) -> None:
@@ -94,7 +91,7 @@ class SqliteStore:
             SessionBusy: it does not follow what is there, as another writer was faster.
             OSError: as for `size()`; nothing was kept.
         """
-        with self._opened() as connection:
+        with self._writer.opened() as connection:
             connection.execute("BEGIN IMMEDIATE")
             if position != _end(connection, name):
                 if connection.execute(_PIECE, (name, position)).fetchall() != [(data,)]:
@@ -104,13 +101,9 @@ class SqliteStore:
             connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Close the connection of this process; the next call opens it again."""
-        with self._lock:
-            self._drop()
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # the interpreter ends
-            self._drop()
+        """Close the connections of this process; the next call opens them again."""
+        self._reader.close()
+        self._writer.close()
 
     def __reduce__(self) -> Any:
         return type(self), (self.path,)
@@ -118,48 +111,70 @@ class SqliteStore:
     def __repr__(self) -> str:
         return f"SqliteStore({str(self.path)!r})"
 
-    # -- the connection --------------------------------------------------------------------------
+
+class _Connection:
+    """A connection, for one thread at a time.
+
+    Args:
+        path: the database.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.lock = threading.Lock()
+        self._path = path
+        self._open: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None  # device and number of the file that is open
+        with _registry:
+            _connections.add(self)
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        """The connection, for one thread at a time; what it has begun and not committed does not happen.
+    def opened(self) -> Iterator[sqlite3.Connection]:
+        """The connection, for the `with`; what was begun in it and not committed does not happen.
 
         Raises:
             OSError: the database cannot be used.
         """
-        with self._lock:
+        with self.lock:
             try:
-                if self._connection is None or self._file != _identity(self.path):  # it was removed, or put back
-                    self._drop()
+                if self._open is None or self._file != _identity(self._path):  # it was removed, or put back
+                    self.drop()
                     self._connect()
-                assert self._connection is not None
-                yield self._connection
+                assert self._open is not None
+                yield self._open
             except sqlite3.Error as error:
                 then = _THEN.get(getattr(error, "sqlite_errorcode", 0) & 0xFF)
-                raise OSError(f"{self.path}: {error}" + (f": {then}" if then else "")) from error
+                raise OSError(f"{self._path}: {error}" + (f": {then}" if then else "")) from error
             finally:
-                if self._connection is not None and self._connection.in_transaction:
-                    self._connection.rollback()
+                if self._open is not None and self._open.in_transaction:
+                    self._open.rollback()
+
+    def close(self) -> None:
+        """Close it; it is opened again when it is needed."""
+        with self.lock:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close it, for who has its lock."""
+        connection, self._open = self._open, None
+        if connection is not None:
+            connection.close()
 
     def _connect(self) -> None:
+        options: dict[str, Any] = {"timeout": _WAIT_S, "isolation_level": None, "check_same_thread": False}
         with _creating:
-            _create(self.path)
-            self._file = _identity(self.path)
-            address = f"{self.path.as_uri()}?mode=rw"
-            connection = sqlite3.connect(
-                address, timeout=_WAIT_S, isolation_level=None, check_same_thread=False, uri=True
-            )
+            _create(self._path)
+            self._file = _identity(self._path)
+            connection = sqlite3.connect(f"{self._path.as_uri()}?mode=rw", uri=True, **options)
         try:
             _prepare(connection)
-            self._connection = connection
+            self._open = connection
         except BaseException:
             connection.close()
             raise
 
-    def _drop(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # the interpreter ends
+            self.drop()
 
 
 def _end(connection: sqlite3.Connection, name: str) -> int:
@@ -219,23 +234,23 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 # SQLite remembers by process which files it has locked. A child would take the locks of its parent for its own, even
 # with a connection of its own, so none is open while a process forks.
-_stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+_connections: weakref.WeakSet[_Connection] = weakref.WeakSet()
 _registry = threading.Lock()
-_creating = threading.Lock()  # within the lock of a store only
-_forking: list[SqliteStore] = []
+_creating = threading.Lock()  # taken within the lock of a connection only
+_forking: list[_Connection] = []
 
 
 def _before_fork() -> None:
     _registry.acquire()
-    _forking.extend(_stores)
-    for store in _forking:
-        store._lock.acquire()
-        store._drop()
+    _forking.extend(_connections)
+    for one in _forking:
+        one.lock.acquire()
+        one.drop()
 
 
 def _after_fork() -> None:
-    for store in _forking:
-        store._lock.release()
+    for one in _forking:
+        one.lock.release()
     _forking.clear()
     _registry.release()
 
