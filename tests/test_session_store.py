@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import stat
 from contextlib import closing
@@ -10,7 +11,17 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, Pause, Paused, SessionBusy, SqliteStore, before_each_tool
+from connectagent import (
+    Agent,
+    LLMResponse,
+    Pause,
+    Paused,
+    SessionBusy,
+    SqliteStore,
+    ToolCall,
+    after_tools,
+    before_each_tool,
+)
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.testing import ScriptedLLM, call
 
@@ -29,6 +40,7 @@ class Table:
         if self.broken:
             raise sqlite3.OperationalError("the database is away")
         with closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("PRAGMA synchronous = OFF")
             return list(connection.execute(statement, values))
 
     def size(self, name: str) -> int:
@@ -120,6 +132,88 @@ def test_what_the_database_has_not_kept_does_not_happen(table: Table, disk: Any)
     assert ran == []
     table.broken = False
     assert broken.turn("go", number=1) == "done" and ran == ["x"]
+
+
+class Refusing(Table):
+    """A store that refuses all pieces from one on."""
+
+    def __init__(self, path: Path, number: int, error: Exception) -> None:
+        super().__init__(path)
+        self.left, self.error = number, error
+
+    def append(self, name: str, position: int, data: bytes) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        super().append(name, position, data)
+
+
+class Answers:
+    """A model that answers by how often it has answered in the conversation."""
+
+    model = "m"
+
+    def __init__(self, *rounds: tuple[str, ...]) -> None:
+        self.rounds = rounds
+
+    def complete(self, messages: list[Any], tools: Any = None) -> LLMResponse:
+        number = sum(message["role"] == "assistant" for message in messages)
+        if number == len(self.rounds):
+            return LLMResponse("done")
+        calls = [asked.split(":") for asked in self.rounds[number]]
+        return LLMResponse(None, [ToolCall(f"{number}-{what}", name, {"what": what}) for name, what in calls])
+
+
+def swallow(agent: Any, what: str) -> str:
+    """Ask for a call of a tool, whatever comes of it."""
+    try:
+        agent.execute_tool("work", {"what": what})
+    except BaseException:
+        return "it failed"
+    return "asked"
+
+
+@after_tools
+def careless(agent: Any) -> None:
+    agent.execute_tool("work", {"what": f"h{agent.session['iteration']}"})
+
+
+WAYS: dict[str, tuple[Answers, dict[str, Any]]] = {
+    "one by one": (Answers(("work:a",), ("work:b",)), {}),
+    "at the same time": (Answers(("work:a", "work:b"), ("work:c",)), {"parallel_tools": 3}),
+    "swallowed by a tool": (Answers(("swallow:a", "work:b"), ("work:c",)), {"tools": [work, swallow]}),
+    "a failing plugin": (Answers(("work:a",), ("work:b",)), {"plugins": [careless], "plugin_errors": "warn"}),
+}
+
+
+@pytest.mark.parametrize("error", [SessionBusy("another was faster"), OSError("it is away")], ids=["busy", "away"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_piece_that_is_refused_ends_the_turn_wherever_it_was(
+    way: str, error: Exception, tmp_path: Path, disk: Any
+) -> None:
+    model, options = WAYS[way]
+
+    def take(store: Any) -> str:
+        agent = Agent("worker", **{"tools": [work], "quiet": True, "llm": model, **options})
+        return str(agent.for_session("job", store=store).turn("go", number=1))
+
+    for number in range(100):
+        ran.clear()
+        disk(f"{number}-one")
+        refusing = Refusing(tmp_path / f"{number}.db", number, error)
+        try:
+            assert take(refusing) == "done"
+            break
+        except type(error) as raised:
+            assert raised is error
+        said = refusing.read("worker@job.yaml").decode()
+        for what in ran:  # it was said before it was done
+            began = f'"began", .* "tool_name": "work", "arguments": {{"what": "{what}"}}'
+            assert re.search(began, said), (number, what)
+        disk(f"{number}-two")
+        assert take(Table(refusing.path)) == "done"
+        assert len(ran) == len(set(ran)), (number, ran)
+    assert 8 < number < 99 and len(ran) > 1
 
 
 def test_one_of_two_mounts_without_shared_locks_is_stopped(
