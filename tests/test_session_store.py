@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import random
 import re
 import sqlite3
 import stat
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -25,6 +30,7 @@ from connectagent import (
 from connectagent.errors import ConfigError, ProviderError
 from connectagent.testing import ScriptedLLM, call
 
+KILLS = int(os.environ.get("STORE_KILLS", "4"))
 ran: list[str] = []
 
 
@@ -368,3 +374,74 @@ def test_a_file_that_a_kill_has_left_half_fetched_is_completed(table: Table, dis
         assert session(table).turns == 2 and record.read_bytes() == whole
     record.write_bytes(whole[:50])
     assert session(table, "three").turn("and", number=3) == "three" and ran == ["L"]
+
+
+# -- processes ------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import random, sys, time
+from connectagent import Agent, LLMResponse, SessionBusy, SqliteStore, ToolCall
+
+
+class Model:
+    model = "counting"
+
+    def complete(self, messages, tools=None):
+        time.sleep(0.02)
+        told = messages[-1]["content"]
+        last = max(at for at, message in enumerate(messages) if message["role"] == "user")
+        done = len([message for message in messages[last:] if message["role"] == "tool"])
+        if done < 2:
+            return LLMResponse(None, [ToolCall(f"c{done}", "note", {"text": f"{messages[last]['content']}.{done}"})])
+        return LLMResponse(f"after {told}")
+
+
+def note(text: str) -> str:
+    "Write a line."
+    with open("../notes", "a") as file:
+        file.write(text + "\\n")
+    return "noted"
+
+
+agent, store = Agent("writer", tools=[note], llm=Model(), quiet=True), SqliteStore("../sessions.db")
+left = [(key, number) for key in "abcd" for number in (1, 2, 3)]
+while left:
+    key, number = random.choice([one for one in left if (one[0], one[1] - 1) not in left])
+    try:
+        with agent.for_session(key, store=store) as session:
+            result = session.turn(f"{key}{number}", number=number)
+    except SessionBusy:
+        time.sleep(0.05)
+        continue
+    print(key, number, result, flush=True)
+    left.remove((key, number))
+"""
+
+
+def test_of_two_processes_that_are_killed_and_begin_with_empty_folders_each_tool_runs_once(disk: Any) -> None:
+    Path("../script.py").write_text(SCRIPT, "utf-8")
+    chance, results = random.Random(11), dict[str, set[str]]()
+
+    def begin(name: str) -> subprocess.Popen[str]:
+        disk(name)
+        return subprocess.Popen([sys.executable, "../script.py"], stdout=subprocess.PIPE, text=True)
+
+    for number in range(KILLS):
+        running = [begin(f"{number}-{which}") for which in "xy"]
+        said = ""
+        for process in running:
+            assert process.stdout is not None
+            said += process.stdout.readline()  # it has taken a turn
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(chance.uniform(0.0, 0.1))
+            process.kill()
+        for process in running:
+            for line in (said + process.communicate()[0]).splitlines(keepends=True):
+                if line.endswith("\n"):
+                    results.setdefault(line[:3], set()).add(line[4:].strip())
+    last = begin("last").communicate(timeout=120)[0].splitlines()
+    assert len(last) == 12
+    for line in last:
+        assert results.setdefault(line[:3], {line[4:]}) == {line[4:]}  # as it was told before
+    notes = Path("../notes").read_text().split()
+    assert len(notes) == len(set(notes)) and len(notes) >= 24 - 2 * KILLS  # killed as it began

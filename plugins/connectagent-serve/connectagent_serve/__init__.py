@@ -12,6 +12,8 @@ from connectagent import ConfigError, register_commands
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from connectagent import Store
+
 # Clients keep a connection that nobody uses for a shorter time, so that they close it: what closes it here may close it
 # under a request. httpx keeps one for 5 s, which is just what uvicorn does.
 KEEP_ALIVE_S = 75
@@ -31,7 +33,13 @@ class Serve:
 
 
 def app_of(
-    agent: Any, token: str | None = None, *, host: str = "127.0.0.1", concurrency: int = 16, max_bytes: int = MAX_BYTES
+    agent: Any,
+    token: str | None = None,
+    *,
+    host: str = "127.0.0.1",
+    concurrency: int = 16,
+    max_bytes: int = MAX_BYTES,
+    store: Store | None = None,
 ) -> Starlette:
     """The application that serves an agent.
 
@@ -41,6 +49,7 @@ def app_of(
         host: the address at which the application is served.
         concurrency: how many turns run at a time; further ones get 429.
         max_bytes: the size of the largest body.
+        store: keeps the sessions too, so that a server with an empty folder goes on with them.
 
     Raises:
         ConfigError: the address is not loopback and there is no token, the agent is not recorded, or a limit is
@@ -48,7 +57,7 @@ def app_of(
     """
     from connectagent_serve.app import Service
 
-    return Service(agent, token, host, concurrency, max_bytes).app
+    return Service(agent, token, host, concurrency, max_bytes, store).app
 
 
 @click.command()
@@ -58,11 +67,15 @@ def app_of(
 @click.option("--token-env", metavar="NAME", help="The environment variable that has the bearer token.")
 @click.option("--concurrency", default=16, show_default=True, help="How many turns run at a time.")
 @click.option("--max-bytes", default=MAX_BYTES, show_default=True, help="The size of the largest body.")
-def serve(script: str, host: str, port: int, token_env: str | None, concurrency: int, max_bytes: int) -> None:
+@click.option("--store", metavar="FILE", help="An SQLite database that keeps the sessions too; made if it is missing.")
+def serve(
+    script: str, host: str, port: int, token_env: str | None, concurrency: int, max_bytes: int, store: str | None
+) -> None:
     """Serve the agent of SCRIPT over HTTP."""
     import os
     import sys
 
+    from connectagent import SqliteStore
     from connectagent.cli.script import agent_of, load
 
     agent = agent_of(load(script))
@@ -72,8 +85,9 @@ def serve(script: str, host: str, port: int, token_env: str | None, concurrency:
     if token == "":
         raise click.UsageError(f"the environment variable {token_env} has no token")
     try:
-        app = app_of(agent, token, host=host, concurrency=concurrency, max_bytes=max_bytes)
-    except ConfigError as error:
+        kept = None if store is None else SqliteStore(store)
+        app = app_of(agent, token, host=host, concurrency=concurrency, max_bytes=max_bytes, store=kept)
+    except (ConfigError, OSError) as error:
         raise click.UsageError(str(error)) from None
     sockets = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host

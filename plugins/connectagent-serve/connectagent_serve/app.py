@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ag_ui.core import RunAgentInput
-from anyio import CancelScope
+from anyio import CancelScope, to_thread
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
@@ -42,13 +42,15 @@ class Service:
     """Serves one agent.
 
     Args:
-        agent, token, host, concurrency, max_bytes: as for `app_of()`.
+        agent, token, host, concurrency, max_bytes, store: as for `app_of()`.
 
     Raises:
         ConfigError: as for `app_of()`.
     """
 
-    def __init__(self, agent: Any, token: str | None, host: str, concurrency: int, max_bytes: int) -> None:
+    def __init__(
+        self, agent: Any, token: str | None, host: str, concurrency: int, max_bytes: int, store: Any = None
+    ) -> None:
         if token is not None and not token.strip():
             raise ConfigError("the token is empty")
         if token is None and host not in LOOPBACK:
@@ -59,7 +61,7 @@ class Service:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False), and a session is its record")
         self.agent, self.token, self.max_bytes = agent, token, max_bytes
         self.loopback = host in LOOPBACK  # requests must then name this machine as their host
-        self.sessions = Sessions(agent, concurrency)
+        self.sessions = Sessions(agent, concurrency, store)
         self.app = Starlette(
             routes=[
                 Route("/healthz", self._checked(self.health, open_to_all=True)),
@@ -89,13 +91,7 @@ class Service:
     async def session(self, request: Request) -> Response:
         """How a session stands, and what waits in it."""
         with self.sessions.open(request.path_params["id"]) as session:
-            if not session.record.exists():
-                raise no_session()
-            status, cost, tokens = session.sums()
-            shown = {"id": session.key, "status": status, "turns": session.turns, "cost": cost, "tokens": tokens}
-            if status == "paused":
-                shown["waiting"] = _shown(session.waiting)
-            return JSONResponse(mask(shown))
+            return JSONResponse(mask(await to_thread.run_sync(_stands, session)))
 
     async def turn(self, request: Request) -> Response:
         """Take a turn of a session, once."""
@@ -111,7 +107,7 @@ class Service:
         """Decide what waits in a session, and finish its turn."""
         decision = decision_of(await self._body(request))
         with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
-            if not session.record.exists():
+            if not await to_thread.run_sync(lambda: session.begun):
                 raise no_session()
             return _answer(session.key, await _outcome(session, session.aresume, **decision))
 
@@ -135,7 +131,7 @@ class Service:
             outcome = await _outcome(session, session.aturn, prompt, taken, headers=headers)
             if outcome["status"] == "paused":
                 raise paused(outcome["waiting"], headers)
-            usage = usage_of(session.usage(taken or session.turns))
+            usage = usage_of(await to_thread.run_sync(lambda: session.usage(taken or session.turns)))
         made = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.agent.name}
         text = text_of(outcome["result"])
         if not body.get("stream"):
@@ -280,7 +276,7 @@ async def _taken(session: Any, prompts: list[Any]) -> AsyncIterator[dict[str, An
     One that has failed is given up, as the user has gone on.
     """
     number, is_behind, gives_up = len(prompts), False, False
-    if session.turns == number - 2 and session.record.exists():
+    if session.turns == number - 2 and session.begun:
         is_behind = session.sums()[0] in OPEN
         gives_up = session.number_for(prompts[-1]) == number
     for at in (number - 1, number) if is_behind else (number,):
@@ -299,6 +295,19 @@ async def _decided(session: Any, decisions: list[dict[str, Any]]) -> AsyncIterat
             except Paused:
                 if not left:
                     raise
+
+
+def _stands(session: Any) -> dict[str, Any]:
+    """How a session stands.
+
+    Raises:
+        Refused: there is no such session.
+    """
+    if not session.begun:
+        raise no_session()
+    status, cost, tokens = session.sums()
+    shown = {"id": session.key, "status": status, "turns": session.turns, "cost": cost, "tokens": tokens}
+    return {**shown, "waiting": _shown(session.waiting)} if status == "paused" else shown
 
 
 def _answer(key: str, outcome: dict[str, Any]) -> Response:

@@ -19,11 +19,12 @@ class Sessions:
     Args:
         agent: whose definition takes the turns.
         concurrency: how many turns run at a time.
+        store: keeps the sessions too, or None.
     """
 
-    def __init__(self, agent: Any, concurrency: int) -> None:
+    def __init__(self, agent: Any, concurrency: int, store: Any = None) -> None:
         self.agent = agent.again(quiet=True)  # lines of many sessions would stand between each other
-        self.concurrency, self.ending = concurrency, False
+        self.concurrency, self.ending, self._store = concurrency, False, store
         self._running: list[asyncio.Task[Any] | None] = []  # the task of each turn
 
     def open(self, key: str) -> Any:
@@ -33,7 +34,7 @@ class Sessions:
             Refused: it is none.
         """
         check_key(key)
-        return self.agent.for_session(key)
+        return self.agent.for_session(key, self._store)
 
     @contextmanager
     def slot(self) -> Iterator[None]:
