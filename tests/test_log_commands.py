@@ -15,7 +15,7 @@ import forked
 import pytest
 from record_agents import worker
 
-from connectagent import Agent, ToolRejected, before_each_tool
+from connectagent import Agent, Sequential, ToolRejected, before_each_tool
 from connectagent.cli.log.diff import differences
 from connectagent.cli.log.export import EXPORTERS
 from connectagent.errors import ConfigError
@@ -199,6 +199,20 @@ def test_show_tells_what_ran_in_agents_inside_when_the_process_ended_and_what_ha
     assert places == sorted(places) and shown.count("held") == 1
     said = log("summary").stdout
     assert "helper: the model call, iteration 2" in said and "crashed: it was running when the process ended" in said
+
+
+def test_show_tells_what_agents_and_handlers_said_and_set_in_words() -> None:
+    @before_each_tool
+    def note(agent: Agent) -> None:
+        agent.state["seen"] = [1]
+        agent.session["messages"].append({"role": "user", "content": "Be short."})
+
+    writer = Agent("writer", [noted], llm=ScriptedLLM(call("noted", key="a"), "Text."), output_key="draft", quiet=True)
+    Sequential("line", [writer], plugins=[note], quiet=True).input("Go")
+    shown = log("show", COLUMNS="300").stdout
+    assert "+ note changed the state: seen = [1]\n" in shown and "+ writer changed the state: draft = Text.\n" in shown
+    assert "+ note added a message: Be short.\n" in shown and "+ writer added a message: Text.\n" in shown
+    assert "by note (before_each_tool, " in shown and "by writer" not in shown and "{" not in shown
 
 
 # -- tail ------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from connectagent.cli.log.reading import (
 from connectagent.cli.log.tree import Node, show_tree
 from connectagent.errors import ConfigError
 from connectagent.output.rows import Row, call_text, duration, spent_texts
-from connectagent.output.text import actor_with_place
+from connectagent.output.text import actor, actor_with_place
 from connectagent.records.amended import with_retries
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
@@ -41,6 +41,9 @@ _MOST = 300  # characters of a text, without --full
 _LONG = 8_000_000  # bytes of a record that is shown without its middle
 _LONG_VALUE = 100_000  # characters of JSON
 _OWN = re.compile(r"(\d+)/(?:c\d+/tool\d+|model\d+)")  # a model call or a tool call of a turn, and its iteration
+_PLACES = ("type", "by", "timestamp", "at", "author", "branch")  # keys that the tree shows by where an entry stands
+_DONE = {"message": "added a message", "message_edited": "edited a message", "message_removed": "removed a message"}
+_DONE |= {"state_delta": "changed the state", "session_delta": "changed the session"}
 _BAD = ("error", "crashed", "interrupted", "cancelled")
 
 
@@ -222,8 +225,9 @@ def _details(entry: Any, full: bool) -> Iterator[Node]:
     """Who wrote an entry, and with `full` its keys."""
     if not isinstance(entry, dict):
         return
-    if isinstance(entry.get("by"), dict) and (entry.get("type") != "resumed" or entry.get("decided")):
-        yield Node(((f"by {actor_with_place(entry['by'])}", "dim"),))
+    by = entry.get("by")
+    if isinstance(by, dict) and actor_with_place(by) != actor(by):
+        yield Node(((f"by {actor_with_place(by)}", "dim"),))
     for key, value in entry.items() if full else ():
         if key not in ("type", "by") and value not in (None, "", [], {}):
             yield Node(((f"{key}: {_lines(value)}", "dim"),), is_whole=True)
@@ -246,11 +250,23 @@ def _rows(entry: Any, is_running: bool) -> list[Row]:
         return [Row(4, ((f"{entry.get('lines')} lines are left out: --full, or --turn N", "yellow"),))]
     if kind == "agent_turn":
         return [Row(4, ((f"agent {entry.get('agent')}", "cyan"),), _spent(entry))]
-    made = rows(entry) if kind is not None else []
-    if made:
+    if made := rows(entry) if kind is not None else []:
         return made
-    rest = {key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")} if kind else entry
+    if kind in _DONE:
+        return [_done(entry, str(kind))]
+    rest = {key: value for key, value in entry.items() if key not in _PLACES} if kind else entry
     return [Row(4, ((f"{kind or 'entry'}: ", ""), (data_text(rest), "dim")))]
+
+
+def _done(entry: dict[str, Any], kind: str) -> Row:
+    """What was said or set, which the console does not show."""
+    message, delta = entry.get("message"), entry.get("delta")
+    text = data_text(message.get("content")) if isinstance(message, dict) else ""
+    if isinstance(delta, dict):
+        gone = [str(key) for key in entry.get("removed") or ()]
+        given = [f"{key} = {data_text(value)}" for key, value in delta.items() if key not in gone]
+        text = ", ".join([*given, *(f"{key} was removed" for key in gone)])
+    return Row(4, ((f"+ {actor(entry.get('by'))} {_DONE[kind]}", ""), (f": {text}" if text else "", "dim")))
 
 
 def _spent(entry: dict[str, Any]) -> str:
