@@ -156,6 +156,12 @@ def test_show_tells_who_did_what_where() -> None:
     assert turn["status"] == "answered"
 
 
+def test_a_script_in_place_of_a_record_is_told(folder: Path) -> None:
+    (folder / "agent.py").write_text("agent = 1\n")
+    said = "agent.py is a script, not a record: connectagent log list shows those that it has left"
+    assert said in " ".join(log("show", "agent.py").stderr.split())
+
+
 def test_show_full_shortens_nothing() -> None:
     searcher(call("search", query="q" * 900), "r" * 900).input("p" * 900)
     full, short = (log("show", *more, COLUMNS="2000").stdout for more in (["--full"], []))
