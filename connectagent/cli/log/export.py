@@ -56,7 +56,7 @@ def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
         yield from ("", f"### {_one(entry.get('model'))}: {_one(entry.get('status'))}{by}")
         values = [entry.get("content") if entry.get("tool_calls") else None, entry.get("error")]
     elif kind == "tool_execution":
-        yield from ("", f"### {_one(entry.get('tool_name'))}: {_one(entry.get('status'))}{by}")
+        yield from ("", f"### {_one(entry.get('tool_name'))}: {_one(entry.get('held') or entry.get('status'))}{by}")
         values = [entry.get("arguments"), entry.get("result")]
     elif kind in ("user_input", "began"):
         return
