@@ -242,16 +242,15 @@ _forking: list[_Connection] = []
 
 def _before_fork() -> None:
     _registry.acquire()
-    _forking.extend(_connections)
-    for one in _forking:
+    for one in list(_connections):
         one.lock.acquire()
+        _forking.append(one)
         one.drop()
 
 
 def _after_fork() -> None:
-    for one in _forking:
-        one.lock.release()
-    _forking.clear()
+    while _forking:
+        _forking.pop().lock.release()
     _registry.release()
 
 
