@@ -15,7 +15,7 @@ import forked
 import pytest
 from record_agents import worker
 
-from connectagent import Agent, Sequential, ToolRejected, before_each_tool
+from connectagent import Agent, Pause, Paused, Sequential, ToolRejected, before_each_tool, xray
 from connectagent.cli.log.diff import differences
 from connectagent.cli.log.export import EXPORTERS
 from connectagent.errors import ConfigError
@@ -379,6 +379,25 @@ def test_the_stats_count_turns_calls_and_failures() -> None:
         ["work", "search"],
         ["search", "work"],
     )
+
+
+def test_the_stats_count_the_calls_of_agents_inside_once_where_they_waited_too() -> None:
+    def pay(eur: int) -> str:
+        """Pay."""
+        if not xray.approved:
+            raise Pause("sure?")
+        return "paid"
+
+    script = [[call("noted", key="a"), call("pay", eur=5)], call("noted", key="b"), "Paid."]
+    payer = Agent("payer", [noted, pay], llm=ScriptedLLM(*script), quiet=True, parallel_tools=2)
+    boss = Agent("boss", [payer], llm=ScriptedLLM(call("payer", prompt="Pay."), "Done."), quiet=True)
+    with pytest.raises(Paused):
+        boss.input("Go")
+    assert boss.resume(approve=True) == "Done."
+    tools = json.loads(log("stats", "--json").stdout)["tools"]
+    assert {name: (one["calls"], one["statuses"]) for name, one in tools.items()} == {
+        "payer": (1, {"success": 1}), "noted": (2, {"success": 2}), "pay": (1, {"success": 1})
+    }  # fmt: skip
 
 
 def test_an_odd_record_leaves_the_file_of_an_export_as_it_is(folder: Path) -> None:
