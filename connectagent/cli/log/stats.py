@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from connectagent.cli.log.inside import Inside
 from connectagent.cli.log.reading import (
     Column,
     agent_option,
@@ -27,7 +28,6 @@ from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.history import joined_turns
 from connectagent.records.read import read_record
 from connectagent.records.summary import summarise
-from connectagent.session.journal import place_of, turns_in
 from connectagent.session.usage import Spent, spent_in
 
 
@@ -120,16 +120,8 @@ def _count(
 
 def _tools_in(turn: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The tool calls of a turn and of the agents inside, each with what came of it in the end."""
-    inside: dict[str, list[dict[str, Any]]] = {}
-    for line in turn["lines"]:
-        if turns := turns_in(place_of(line)):
-            inside.setdefault(turns[-1], []).append(line)
-    for entries in (turn["trace"], *inside.values()):
-        last: dict[Any, dict[str, Any]] = {}  # a call that waited has another entry where its turn went on
-        for entry in with_retries(entries):
-            if entry.get("type") == "tool_execution":
-                last[entry.get("iteration"), entry.get("call_id") or id(entry)] = entry
-        yield from last.values()
+    for entries in (turn["trace"], *Inside(turn["lines"]).turns()):
+        yield from (entry for entry in with_retries(entries) if entry.get("type") == "tool_execution")
 
 
 def _count_entry(entry: dict[str, Any], models: dict[str, _Sums], tools: dict[str, _Sums]) -> _Sums:
