@@ -15,7 +15,7 @@ import forked
 import pytest
 from record_agents import worker
 
-from connectagent import Agent, Sequential, ToolRejected, before_each_tool
+from connectagent import Agent, Pause, Paused, Sequential, ToolRejected, before_each_tool, xray
 from connectagent.cli.log.diff import differences
 from connectagent.cli.log.export import EXPORTERS
 from connectagent.errors import ConfigError
@@ -379,6 +379,48 @@ def test_the_stats_count_turns_calls_and_failures() -> None:
         ["work", "search"],
         ["search", "work"],
     )
+
+
+def test_the_stats_count_the_calls_of_agents_inside_once_where_they_waited_too() -> None:
+    def pay(eur: int) -> str:
+        """Pay."""
+        if not xray.approved:
+            raise Pause("sure?")
+        return "paid"
+
+    script = [[call("noted", key="a"), call("pay", eur=5)], call("noted", key="b"), "Paid."]
+    payer = Agent("payer", [noted, pay], llm=ScriptedLLM(*script), quiet=True, parallel_tools=2)
+    boss = Agent("boss", [payer], llm=ScriptedLLM(call("payer", prompt="Pay."), "Done."), quiet=True)
+    with pytest.raises(Paused):
+        boss.input("Go")
+    assert boss.resume(approve=True) == "Done."
+    tools = json.loads(log("stats", "--json").stdout)["tools"]
+    assert {name: (one["calls"], one["statuses"]) for name, one in tools.items()} == {
+        "payer": (1, {"success": 1}), "noted": (2, {"success": 2}), "pay": (1, {"success": 1})
+    }  # fmt: skip
+
+
+def asking(key: str, name: str = "boss") -> Path:
+    """The record of an agent that asks another one, which notes a key."""
+    helper = Agent("helper", [noted], llm=ScriptedLLM(call("noted", key=key), "Helped."), quiet=True)
+    boss = Agent(name, [helper], llm=ScriptedLLM(call("helper", prompt="Help."), "Done."), quiet=True)
+    boss.input("Go")
+    assert boss.record is not None
+    return boss.record
+
+
+def test_agents_inside_are_searched_compared_exported_and_followed() -> None:
+    one, two = asking("first"), asking("second", "chief")
+    assert log("grep", "noted second").stdout == f"{two.name}:turn 1:helper:tool_execution: noted second\n"
+    shown = log("diff", one.name, two.name).stdout
+    assert "turn 1, iteration 1, agent helper, iteration 1, tool noted\n" in shown
+    assert '- {"key": "first"}\n' in shown and '+ {"key": "second"}\n' in shown
+    assert log("diff", one.name, asking("first").name).returncode == 0
+    document = log("export", two.name).stdout
+    assert document.index("### helper › noted: success") < document.index("### helper: success")
+    lines = [line.split("  ")[0] for line in map(str.strip, log("tail", "-n", "9", two.name).stdout.splitlines())]
+    assert lines[2:6] == ["helper 1 · Help.", "helper 1 scripted", 'helper ✓ noted(key="second")', "noted second"]
+    assert log("tail", "-n", "2", two.name).stdout.splitlines()[0].strip().startswith("2 scripted")
 
 
 def test_an_odd_record_leaves_the_file_of_an_export_as_it_is(folder: Path) -> None:

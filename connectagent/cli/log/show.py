@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.reading import (
     cost_text,
     data_text,
@@ -30,9 +30,8 @@ from connectagent.records.amended import with_retries
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import own_entries, read_ends, read_lazily, refuse_odd
+from connectagent.records.read import read_ends, read_lazily, refuse_odd
 from connectagent.records.summary import summarise
-from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.usage import Spent, usage_of
 
 Parts = tuple[tuple[str, str], ...]
@@ -40,8 +39,6 @@ Parts = tuple[tuple[str, str], ...]
 _MOST = 300  # characters of a text, without --full
 _LONG = 8_000_000  # bytes of a record that is shown without its middle
 _LONG_VALUE = 100_000  # characters of JSON
-_OWN = re.compile(r"(\d+)/(?:c\d+/tool\d+|model\d+)")  # a model call or a tool call of a turn, and its iteration
-_PLACES = ("type", "by", "timestamp", "at", "author", "branch")  # keys that the tree shows by where an entry stands
 _DONE = {"message": "added a message", "message_edited": "edited a message", "message_removed": "removed a message"}
 _DONE |= {"state_delta": "changed the state", "session_delta": "changed the session"}
 _BAD = ("error", "crashed", "interrupted", "cancelled")
@@ -131,62 +128,12 @@ def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
     return Node(label, chain(entries, [Node((("  ".join(parts), style),), ends)]))
 
 
-class Inside:
-    """What the lines of one turn say beside its entries: turns of agents inside, and calls without an entry.
-
-    Args:
-        lines: all lines of the turn.
-        is_running: whether the turn runs now.
-    """
-
-    def __init__(self, lines: list[dict[str, Any]], is_running: bool) -> None:
-        self._lines, self.is_running = lines, is_running
-        self._begun = {str(line.get("id")): line for line in lines if _kind(line) == "began"}
-        self._results = {line.get("id"): line.get("entry") for line in lines if _kind(line) == TOOL_ENDED}
-
-    def open_in(self, place: str, trace: list[Any]) -> Iterator[dict[str, Any]]:
-        """What an agent's turn has begun and not ended, each with its `iteration`.
-
-        A call that has its result, though the turn did not come to handle it, is the entry with this result.
-
-        Args:
-            place: the turn.
-            trace: its entries.
-        """
-        ended = {entry.get(key) for entry in trace if isinstance(entry, dict) for key in ("id", "call_id")}
-        for id, line in self._begun.items():
-            found = _OWN.fullmatch(id.removeprefix(f"{place}/"))
-            if found is None or id in ended or line.get("call_id", id) in ended:
-                continue
-            result = self._results.get(id)
-            held = {**result, "held": result.get("status")} if isinstance(result, dict) else line
-            yield {**held, "iteration": int(found[1])}
-
-    def begun_by(self, call: dict[str, Any]) -> list[dict[str, Any]]:
-        """The turns of agents inside that a call has begun and not ended."""
-        place = f"{call.get('id')}/turn:"
-        begun = [(id, line) for id, line in self._begun.items() if "agent" in line and id.startswith(place)]
-        return [line for id, line in begun if "/" not in id.removeprefix(place)]
-
-    def of(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
-        """The entries of the agent's turn that an entry or the line of its beginning is about."""
-        place = str(asked.get("id"))
-        below = [line for line in self._lines if _is_below(line, place)]
-        return own_entries(below, asked.get("agent"), asked.get("branch"))
-
-
-def _is_below(line: dict[str, Any], place: str) -> bool:
-    """Whether a line is of the turn at a place; the turn's own `agent_turn` is not."""
-    own = str(line.get("id") or line.get("at") or "")
-    return own.startswith(f"{place}/") or (own == place and _kind(line) != "agent_turn")
-
-
 def _entries(trace: list[Any], full: bool, inside: Inside, place: str) -> Iterator[Node]:
     """The entries below their iterations; the first ones belong to the turn itself."""
     iteration, below = None, list[Any]()
-    own = [entry for entry in trace if _kind(entry) not in ("user_input", "began")]
+    own = [entry for entry in trace if kind_of(entry) not in ("user_input", "began")]
     for entry in chain(own, inside.open_in(place, own)):
-        if _kind(entry) in ("llm_call", "began") and entry.get("iteration") != iteration:
+        if kind_of(entry) in ("llm_call", "began") and entry.get("iteration") != iteration:
             yield from _iteration(iteration, below, full, inside)
             iteration, below = entry.get("iteration"), []
         below.append(entry)
@@ -201,16 +148,12 @@ def _iteration(iteration: Any, entries: list[Any], full: bool, inside: Inside) -
         yield Node(((f"iteration {iteration}", "dim"),), nodes)
 
 
-def _kind(entry: Any) -> Any:
-    return entry.get("type") if isinstance(entry, dict) else None
-
-
 def _entry(entry: Any, full: bool, inside: Inside) -> Node:
     first, *more = _rows(entry, inside.is_running)
     below = chain((Node(_row(row, full)) for row in more), _details(entry, full))
-    if _kind(entry) == "agent_turn":
+    if kind_of(entry) == "agent_turn":
         below = chain(below, _of_agent(entry, full, inside))
-    elif _kind(entry) == "began":
+    elif kind_of(entry) == "began":
         agents = ((((f"agent {one.get('agent')}", "cyan"),), one) for one in inside.begun_by(entry))
         below = chain(below, (Node(label, _of_agent(one, full, inside)) for label, one in agents))
     return Node(_row(first, full), below)
@@ -240,7 +183,7 @@ def _lines(value: Any) -> str:
 
 
 def _rows(entry: Any, is_running: bool) -> list[Row]:
-    kind, glyphs = _kind(entry), terminal().glyphs
+    kind, glyphs = kind_of(entry), terminal().glyphs
     if kind == "began":
         call = call_text(entry["tool_name"], entry.get("arguments")) if "tool_name" in entry else "the model call"
         if is_running:
@@ -254,7 +197,7 @@ def _rows(entry: Any, is_running: bool) -> list[Row]:
         return made
     if kind in _DONE:
         return [_done(entry, str(kind))]
-    rest = {key: value for key, value in entry.items() if key not in _PLACES} if kind else entry
+    rest = {key: value for key, value in entry.items() if key not in PLACES} if kind else entry
     return [Row(4, ((f"{kind or 'entry'}: ", ""), (data_text(rest), "dim")))]
 
 

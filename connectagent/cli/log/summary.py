@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from connectagent.cli.log.inside import agent_of
 from connectagent.cli.log.reading import record_argument, terminal
 from connectagent.cli.summary import Summary
 from connectagent.cli.usage import WholeNumber
@@ -51,10 +52,10 @@ def _summary(path: Path, most: int) -> Summary:
         else:
             running.pop(line.get("id"), None)
         if line.get("type") is not None:
-            summary.add(*_who(line, str(record.get("agent"))), line)
+            summary.add(*agent_of(line, str(record.get("agent"))), line)
     if running and summarise(path).status in CRASHED:
         for id, line in running.items():
-            who, name = _who(line, str(record.get("agent")))
+            who, name = agent_of(line, str(record.get("agent")))
             summary.calls[who, id] = name, _crashed(line)
     return summary
 
@@ -66,10 +67,3 @@ def _crashed(line: dict[str, Any]) -> dict[str, Any]:
         return {**line, **call, "type": "tool_execution"}
     found = _MODEL.search(str(line["id"]))
     return {**call, "type": "llm_call", "model": "the model call", "iteration": found and found[1]}
-
-
-def _who(line: dict[str, Any], root: str) -> tuple[str, str]:
-    """The branch and the name of the agent that a line is of."""
-    place = str(line.get("id") or line.get("at") or "").rpartition("/turn:")[2]
-    name = line.get("author") or (place.partition("~")[0] if "~" in place else root)
-    return str(line.get("branch") or name), str(name)
