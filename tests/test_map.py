@@ -29,6 +29,7 @@ from connectagent import (
 from connectagent.agents import keyed
 from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
 from connectagent.errors import ConfigError, ProviderError
+from connectagent.loop import threads
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -573,6 +574,18 @@ def test_a_store_that_fails_is_an_error_of_the_items_that_it_lost(folder: Path) 
         assert [type(item.error) for item in mapped(Model(), store, {"b": "note b"}).values()] == [ConnectionError]
     again = mapped(Model(), SqliteStore("sessions.db"), {"a": "note a", "b": "note b"})
     assert [again[id].status for id in "ab"] == ["answered"] * 2 and notes() == ["a", "b"]  # once
+
+
+def test_other_turns_compute_while_one_waits_for_its_store(folder: Path) -> None:
+    had: list[bool] = []
+
+    class Slow(SqliteStore):
+        def append(self, name: str, position: int, data: bytes) -> None:
+            had.append(threads.slot._holder == threading.get_ident())
+            super().append(name, position, data)
+
+    assert mapped(Model(), Slow("sessions.db"), {"a": "note a"})["a"].status == "answered"
+    assert len(had) > 5 and not any(had)
 
 
 def test_the_command_takes_a_database(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

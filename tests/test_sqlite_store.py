@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from itertools import chain
@@ -118,6 +119,49 @@ def test_of_many_threads_that_append_at_one_place_one_is_right(store: SqliteStor
     assert all(store.read(f"own-{number}").count(b";") == 40 for number in range(8))
 
 
+class Asked:
+    """Threads that wait together to append one piece each."""
+
+    def __init__(self, store: SqliteStore, *pieces: tuple[str, int, bytes]) -> None:
+        self.outcomes: dict[str, str] = {}
+
+        def work(name: str, position: int, data: bytes) -> None:
+            try:
+                self.outcomes[name] = outcome(store, name, position, data)
+            except OSError as error:
+                self.outcomes[name] = str(error)
+
+        threads = [threading.Thread(target=work, args=piece) for piece in pieces]
+        with store._writer.lock:  # as while another thread waits for the disk
+            for number, thread in enumerate(threads, 1):
+                thread.start()
+                while len(store._writer.asked) < number:
+                    time.sleep(0.001)
+        for thread in threads:
+            thread.join()
+
+
+def test_pieces_for_which_threads_wait_are_kept_with_one_sync(store: SqliteStore) -> None:
+    store.append("s", 0, b"x")
+    statements: list[str] = []
+    assert store._writer._open is not None
+    store._writer._open.set_trace_callback(statements.append)
+    asked = Asked(store, *[(f"s{number}", 0, b"%d" % number) for number in range(20)], ("s", 0, b"other"))
+    assert asked.outcomes == {**{f"s{number}": "kept" for number in range(20)}, "s": "busy"}
+    assert statements.count("COMMIT") == 1 and store._writer.asked == []
+    assert [store.read(f"s{number}") for number in range(20)] == [b"%d" % number for number in range(20)]
+
+
+def test_a_piece_that_cannot_be_kept_is_the_error_of_its_own_thread(store: SqliteStore) -> None:
+    store.append("s", 0, b"x")
+    assert store._writer._open is not None
+    (pages,) = store._writer._open.execute("PRAGMA page_count").fetchone()
+    store._writer._open.execute(f"PRAGMA max_page_count = {pages + 1}")
+    asked = Asked(store, ("a", 0, b"a"), ("big", 0, b"b" * 100_000), ("c", 0, b"c"))
+    assert "disk is full" in asked.outcomes.pop("big") and asked.outcomes == {"a": "kept", "c": "kept"}
+    assert store.read("a") + store.read("big") + store.read("c") == b"ac"
+
+
 def test_processes_that_make_it_together_and_are_killed_lose_nothing_that_was_kept(tmp_path: Path) -> None:
     path, chance, told = tmp_path / "sessions.db", random.Random(3), []
     for _ in range(4):
@@ -204,6 +248,19 @@ def test_what_a_child_keeps_is_there_though_its_parent_closes_the_database_first
     os.write(begin[1], b"2")
     os.waitpid(child, 0)
     assert store.read("s") == b"parent;child 1;child 2;"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks here")
+def test_a_child_keeps_no_pieces_for_which_threads_of_its_parent_wait(store: SqliteStore) -> None:
+    store._writer.asked.append(sqlite._Piece("s", 0, b"of the parent"))
+    child = os.fork()
+    if not child:
+        try:
+            store.append("t", 0, b"of the child")
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert store.read("s") == b"" and store.read("t") == b"of the child"
 
 
 def test_it_travels_as_its_path(store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,14 +91,16 @@ class SqliteStore:
             SessionBusy: it does not follow what is there, as another writer was faster.
             OSError: as for `size()`; nothing was kept.
         """
-        with self._writer.opened() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            if position != _end(connection, name):
-                if connection.execute(_PIECE, (name, position)).fetchall() != [(data,)]:
-                    raise SessionBusy(f"{name}: another machine or process has gone on with it")
-            elif data:
-                connection.execute(_NEW, (name, position, data))
-            connection.execute("COMMIT")
+        piece = _Piece(name, position, data)
+        self._writer.asked.append(piece)
+        try:
+            with self._writer.opened() as connection:
+                if not piece.known:  # else another thread kept it with its own
+                    _keep(connection, piece, list(self._writer.asked))
+        finally:
+            self._writer.asked.remove(piece)
+        if piece.error is not None:
+            raise piece.error
 
     def close(self) -> None:
         """Close the connections of this process; the next call opens them again."""
@@ -121,6 +123,7 @@ class _Connection:
 
     def __init__(self, path: Path) -> None:
         self.lock = threading.Lock()
+        self.asked: list[_Piece] = []  # what threads wait to see kept
         self._path = path
         self._open: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None  # device and number of the file that is open
@@ -175,6 +178,47 @@ class _Connection:
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # the interpreter ends
             self.drop()
+
+
+class _Piece:
+    """A piece that is to be kept, and what became of it."""
+
+    def __init__(self, name: str, position: int, data: bytes) -> None:
+        self.name, self.position, self.data = name, position, data
+        self.known = False  # whether it is kept, or refused
+        self.error: SessionBusy | None = None
+
+
+def _keep(connection: sqlite3.Connection, piece: _Piece, asked: list[_Piece]) -> None:
+    """Keep all pieces that threads wait for, with one sync; where they cannot all be kept, one alone."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        _write(connection, asked)
+    except sqlite3.Error:
+        if len(asked) == 1:
+            raise
+        if connection.in_transaction:
+            connection.rollback()
+        connection.execute("BEGIN IMMEDIATE")
+        _write(connection, [piece])
+
+
+def _write(connection: sqlite3.Connection, pieces: list[_Piece]) -> None:
+    refused = [_inserted(connection, piece) for piece in pieces]
+    connection.execute("COMMIT")
+    for piece, error in zip(pieces, refused, strict=True):
+        piece.error, piece.known = error, True
+
+
+def _inserted(connection: sqlite3.Connection, piece: _Piece) -> SessionBusy | None:
+    """Write a piece, unless it is there; the error of one that does not follow what is there."""
+    name, position, data = piece.name, piece.position, piece.data
+    if position == _end(connection, name):
+        if data:
+            connection.execute(_NEW, (name, position, data))
+    elif connection.execute(_PIECE, (name, position)).fetchall() != [(data,)]:
+        return SessionBusy(f"{name}: another machine or process has gone on with it")
+    return None
 
 
 def _end(connection: sqlite3.Connection, name: str) -> int:
@@ -254,5 +298,11 @@ def _after_fork() -> None:
     _registry.release()
 
 
+def _in_child() -> None:
+    for one in _forking:
+        one.asked.clear()  # the threads that wait are the parent's
+    _after_fork()
+
+
 if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

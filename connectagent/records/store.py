@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -9,6 +10,7 @@ from connectagent.errors import ConfigError
 from connectagent.records.blobs import REFERENCE, blob_folder, store_blob
 from connectagent.records.paths import refuse_link
 from connectagent.settings import enabled
+from connectagent.tools.awaiting import CALLER
 
 
 class Store(Protocol):
@@ -95,9 +97,17 @@ class Kept:
         folder = blob_folder(self._path)
         for digest in _texts_in(data) - self._known:
             if (folder / digest).exists():
-                self._store.append(f"blobs/{digest}", 0, (folder / digest).read_bytes())
+                self._append(f"blobs/{digest}", 0, (folder / digest).read_bytes())
                 self._known.add(digest)
-        self._store.append(self._path.name, position, data)
+        self._append(self._path.name, position, data)
+
+    def _append(self, name: str, position: int, data: bytes) -> None:
+        """Append to the store; other turns compute while this one waits for its disk."""
+        keep, caller = partial(self._store.append, name, position, data), CALLER.get()
+        if caller is None:
+            keep()
+        else:
+            caller.idle(keep)
 
 
 def _texts_in(data: bytes) -> set[str]:
