@@ -20,7 +20,7 @@ from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import INCOMPLETE, Held, hold
 from connectagent.records.history import Part, parts_of
-from connectagent.records.paths import create_empty, keyed_record
+from connectagent.records.paths import create_empty, keyed_record, size_of
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.sent import without_halves
 from connectagent.records.store import Kept, Store
@@ -181,7 +181,7 @@ class KeyedSession:
     @property
     def begun(self) -> bool:
         """Whether a turn of it has begun, on any machine with its folder or its store."""
-        return _size(self.record) > 0 or (self._store is not None and self._store.size() > 0)
+        return size_of(self.record) > 0 or (self._store is not None and self._store.size() > 0)
 
     @property
     def waiting(self) -> list[Wait]:
@@ -312,19 +312,16 @@ class KeyedSession:
         Raises:
             SessionBusy: whoever has the file has not done so yet.
         """
-        if self._is_behind():
+        if self._store is not None and self._store.is_ahead():
             try:
                 with self._held():
                     pass
             except SessionBusy:
-                if self._is_behind():
+                if self._store.is_ahead():
                     raise
 
-    def _is_behind(self) -> bool:
-        return self._store is not None and self._store.size() > _size(self.record)
-
     def _recorded(self) -> _Recorded:
-        if not _size(self.record):
+        if not size_of(self.record):
             return _Recorded([], None)
         with refuse_odd(self.record):
             record = read_record(self.record)
@@ -370,14 +367,6 @@ class KeyedSession:
         entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
         begun: str | None = restored(entry.get("prompt", part.items[0].get("input")), blob_folder(self.record))
         return None if without_halves(begun or "") == without_halves(current().text(text_of(content))) else begun
-
-
-def _size(record: Path) -> int:
-    """How many bytes a file has; 0 where it is missing."""
-    try:
-        return record.stat().st_size
-    except FileNotFoundError:
-        return 0
 
 
 def _has_failed(part: Part) -> bool:

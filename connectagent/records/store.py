@@ -8,7 +8,7 @@ from typing import Protocol
 
 from connectagent.errors import ConfigError
 from connectagent.records.blobs import REFERENCE, blob_folder, store_blob
-from connectagent.records.paths import refuse_link
+from connectagent.records.paths import refuse_link, size_of
 from connectagent.settings import enabled
 from connectagent.tools.awaiting import CALLER
 
@@ -87,6 +87,10 @@ class Kept:
     def size(self) -> int:
         """How many bytes the store has."""
         return self._store.size(self._path.name)
+
+    def is_ahead(self) -> bool:
+        """Whether the store has more than the file."""
+        return self.size() > size_of(self._path)  # in this order: the file may get it just now
 
     def append(self, position: int, data: bytes) -> None:
         """Keep what is about to be written to the file, after the long texts that it needs.
