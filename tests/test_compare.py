@@ -12,7 +12,8 @@ import pytest
 
 from connectagent.cli import main
 from connectagent.testing import ScriptedLLM
-from connectagent.testing.bisection.comparison import Comparison, Pair, bootstrap, sign_test
+from connectagent.testing.bisection.comparison import Comparison, Pair, bootstrap
+from connectagent.testing.signs import sign_test
 
 CASES = int(os.environ.get("CONNECTAGENT_BISECT", "2"))  # of A against A
 SCRIPT = """

@@ -17,10 +17,10 @@ from connectagent.output.rows import many
 from connectagent.output.text import visible
 from connectagent.session.messages import text_of
 from connectagent.testing.bisection.case import BudgetSpent, Case, NoModel
-from connectagent.testing.bisection.chance import shown_p
 from connectagent.testing.bisection.trial import Arm, Outcome, Verdict, outcome_of
 from connectagent.testing.evals.checks import JUDGE
 from connectagent.testing.evals.checks import Verdict as Says
+from connectagent.testing.signs import LEVEL, shown_p, sign_test
 
 _RESAMPLED = 2_000
 
@@ -78,6 +78,11 @@ class Comparison:
         return sign_test(worse, better)
 
     @property
+    def is_worse(self) -> bool:
+        """Whether the second side is worse, and that is hardly chance."""
+        return self.p < LEVEL and sum(self.differences) > 0
+
+    @property
     def interval(self) -> tuple[float, float]:
         """Between what the mean difference is, in 95 of 100 samples of these sessions (bootstrap)."""
         return bootstrap(self.differences)
@@ -113,7 +118,7 @@ class Comparison:
         return "\n".join([*lines, *self._verdict(), *self._end()])
 
     def _verdict(self) -> list[str]:
-        if self.p < 0.05:
+        if self.p < LEVEL:
             return ["the difference is no chance" if sum(self.differences) else "the sides differ"]
         if self.needed is None:
             return ["no difference was seen"]
@@ -128,13 +133,6 @@ class Comparison:
         if self.stopped:
             lines.append("the budget is spent; this is known so far" if self.stopped == "budget" else "interrupted")
         return lines
-
-
-def sign_test(worse: int, better: int) -> float:
-    """The two-sided sign test."""
-    count, most = worse + better, max(worse, better)
-    ways = sum(math.comb(count, one) for one in range(most, count + 1))
-    return min(1.0, 2 * ways / 2**count) if count else 1.0
 
 
 def bootstrap(differences: Sequence[float]) -> tuple[float, float]:
