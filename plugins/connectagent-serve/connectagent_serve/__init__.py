@@ -61,7 +61,6 @@ def app_of(
 def serve(script: str, host: str, port: int, token_env: str | None, concurrency: int, max_bytes: int) -> None:
     """Serve the agent of SCRIPT over HTTP."""
     import os
-    import sys
 
     from connectagent.cli.script import agent_of, load
 
@@ -78,9 +77,7 @@ def serve(script: str, host: str, port: int, token_env: str | None, concurrency:
     sockets = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"{agent.name} is served at http://{shown}:{sockets[0].getsockname()[1]}; Ctrl-C ends it", err=True)
-    with open(os.devnull, encoding="utf-8") as nothing:
-        sys.stdin = nothing  # a question at this terminal would let a client wait who sees nothing of it
-        _run(app, sockets)
+    _run(app, sockets)
 
 
 def _listen(host: str, port: int) -> list[Any]:

@@ -21,11 +21,13 @@ from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from connectagent import ConfigError, Paused, mask
+from connectagent.output.typed import unattended
 from connectagent_serve.decisions import decision_of, decision_of_agui
 from connectagent_serve.events import chunks, completion, failed, run_events, text_of, usage_of
 from connectagent_serve.prompts import prompt_of, prompt_of_openai, prompts_of_agui
@@ -36,6 +38,17 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("chat.html").read_text("utf-8")
 OPEN = ("crashed", "paused", "running")  # how a session stands whose last turn goes on before another one begins
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _Unattended:
+    """Takes turns for clients, who do not see the terminal of the server: nobody is asked there."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with unattended():
+            await self._app(scope, receive, send)
 
 
 class Service:
@@ -73,6 +86,7 @@ class Service:
                 *(self._a2a() if find_spec("a2a") and find_spec("sse_starlette") else []),
             ],
             exception_handlers={HTTPException: refused},
+            middleware=[Middleware(_Unattended)],
         )
         self.app.state.end = self.sessions.end
 
