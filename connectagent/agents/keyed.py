@@ -19,7 +19,7 @@ from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import INCOMPLETE, Held, hold
-from connectagent.records.history import Part, parts_of
+from connectagent.records.history import Part, parts_of, read_session
 from connectagent.records.paths import create_empty, keyed_record
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.sent import without_halves
@@ -27,6 +27,7 @@ from connectagent.records.store import Kept, Store
 from connectagent.records.summary import summarise
 from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
+from connectagent.session.snapshot import copy_of
 from connectagent.session.usage import Totals, spent_in
 from connectagent.settings.tracebacks import with_short_tracebacks
 
@@ -184,6 +185,19 @@ class KeyedSession:
         """What waits for a decision, read from the record: nothing goes on."""
         opened = self._recorded().open
         return Journal(opened.lines).pending() if opened is not None and opened.last.get("status") == "paused" else []
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A copy of the session's state, read from the record: of an open turn as far as it came; nothing goes on.
+
+        Raises:
+            ConfigError: the record cannot be used.
+        """
+        with nullcontext() if self._store is None else self._held():
+            if not self.record.exists() or not self.record.stat().st_size:
+                return {**copy_of(self._definition._state or {})}
+            with refuse_odd(self.record):
+                return read_session(self.record, goes_on=False).own.history.state
 
     @property
     def taken_by(self) -> Any:

@@ -9,7 +9,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from connectagent_serve.prompts import prompt_of, prompt_of_openai, prompts_of_a
 from connectagent_serve.refusals import JSONResponse, Refused, paused, refusal_of, refused
 from connectagent_serve.runs import decided, taken
 from connectagent_serve.sessions import Sessions, check_key
+from connectagent_serve.state import Share, SharedState, check_state
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("chat.html").read_text("utf-8")
@@ -41,13 +42,15 @@ class Service:
     """Serves one agent.
 
     Args:
-        agent, token, host, concurrency, max_bytes: as for `app_of()`.
+        agent, token, host, concurrency, max_bytes, shared_state: as for `app_of()`.
 
     Raises:
         ConfigError: as for `app_of()`.
     """
 
-    def __init__(self, agent: Any, token: str | None, host: str, concurrency: int, max_bytes: int) -> None:
+    def __init__(
+        self, agent: Any, token: str | None, host: str, concurrency: int, max_bytes: int, shared_state: Iterable[str]
+    ) -> None:
         if token is not None and not token.strip():
             raise ConfigError("the token is empty")
         if token is None and host not in LOOPBACK:
@@ -58,7 +61,8 @@ class Service:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False), and a session is its record")
         self.agent, self.token, self.max_bytes = agent, token, max_bytes
         self.loopback = host in LOOPBACK  # requests must then name this machine as their host
-        self.sessions = Sessions(agent, concurrency)
+        self.shared = SharedState(shared_state)
+        self.sessions = Sessions(agent, concurrency, self.shared)
         self.app = Starlette(
             routes=[
                 Route("/healthz", self._checked(self.health, open_to_all=True)),
@@ -158,6 +162,7 @@ class Service:
             raise Refused(400, "a run has a user's message, or answers interrupts")
         decisions = [decision_of_agui(one) for one in run.resume or ()]
         front = front_end_of(run, self.agent)
+        check_state(self.shared, run.state)
         check_key(run.thread_id)
         with self.sessions.slot():  # the stream takes one of its own: it may never begin
             events = self._run(run, prompts, decisions, front)
@@ -203,8 +208,9 @@ class Service:
                 if decisions:  # whoever answers interrupts was told of what waits
                     told = {str((one.call or {}).get("id")) for one in session.waiting}
                     front = front._replace(told=front.told | told)
-                entries = decided(session, decisions, front) if decisions else taken(session, prompts, front)
-                async for text in run_events(run, entries, front):
+                share = Share(self.shared, session, run.state)
+                what = decided(session, decisions, front, share) if decisions else taken(session, prompts, front, share)
+                async for text in run_events(run, what, front, share):
                     yield text
         except Exception as error:  # another turn has begun meanwhile, or the server ends
             yield failed(error, run.thread_id)

@@ -31,6 +31,7 @@ from pydantic_core import to_jsonable_python
 from connectagent import Paused, mask
 from connectagent_serve.frontend import FrontEnd
 from connectagent_serve.refusals import refusal_of
+from connectagent_serve.state import Share
 
 _ANSWER = {
     "type": "object",
@@ -82,23 +83,25 @@ async def chunks(made: dict[str, Any], text: str, usage: dict[str, Any] | None) 
     yield "data: [DONE]\n\n"
 
 
-async def run_events(run: RunAgentInput, entries: Any, front: FrontEnd) -> AsyncIterator[str]:
+async def run_events(run: RunAgentInput, entries: Any, front: FrontEnd, share: Share) -> AsyncIterator[str]:
     """The events of a run, from the entries of its turn.
 
     Args:
         run: the run.
         entries: what happens in it.
         front: what its front end brings; calls that it was told are not told again.
+        share: the state that the two have in common.
     """
     encode = EventEncoder().encode
     yield encode(RunStartedEvent(thread_id=run.thread_id, run_id=run.run_id))
     try:
         async with aclosing(entries):
             async for entry in entries:
-                for event in _events(entry, front):
+                state = [] if entry["type"] == "resumed" else share.events()  # then it is as before the turn
+                for event in [*state, *_events(entry, front)]:
                     yield encode(event)
     except Paused as paused:
-        for event in _paused(run, paused.waiting, front):
+        for event in [*share.events(), *_paused(run, paused.waiting, front)]:
             yield encode(event)
         return
     except Exception as error:

@@ -90,7 +90,7 @@ def _tools_of(given: list[Any], own: dict[str, Tool]) -> list[Tool]:
 
 def _tool(given: Any) -> Tool:
     why = None
-    if not _is_flat(given.parameters, MAX_DEPTH):
+    if not is_flat(given.parameters, MAX_DEPTH):
         why = f"the parameters of {given.name!r} are nested too deep: at most {MAX_DEPTH} objects and lists"
     elif len(json.dumps(given.parameters)) > MAX_SCHEMA:
         why = f"the parameters of {given.name!r} have more than {MAX_SCHEMA} characters of JSON"
@@ -104,10 +104,10 @@ def _tool(given: Any) -> Tool:
     raise Refused(400, f"tools: {why}")
 
 
-def _is_flat(value: Any, depth: int) -> bool:
+def is_flat(value: Any, depth: int) -> bool:
     """Whether objects and lists stand in each other at most so deep."""
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return depth >= 0 and all(_is_flat(one, depth - isinstance(one, dict | list)) for one in inside)
+    return depth >= 0 and all(is_flat(one, depth - isinstance(one, dict | list)) for one in inside)
 
 
 def _result(message: Any) -> Any:

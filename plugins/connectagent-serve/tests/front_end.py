@@ -125,6 +125,12 @@ class FrontEnd:
                 self.messages[-1]["content"] += event["delta"]
             case "STATE_SNAPSHOT":
                 self.state = event["snapshot"]
+            case "STATE_DELTA":
+                for one in event["delta"]:
+                    key = one["path"][1:].replace("~1", "/").replace("~0", "~")
+                    self.state = {name: value for name, value in self.state.items() if name != key}
+                    if one["op"] == "add":
+                        self.state[key] = one["value"]
 
 
 JSON = {"Content-Type": "application/json"}
