@@ -97,8 +97,7 @@ async def run_events(run: RunAgentInput, entries: Any, front: FrontEnd, share: S
     try:
         async with aclosing(entries):
             async for entry in entries:
-                state = [] if entry["type"] == "resumed" else share.events()  # then it is as before the turn
-                for event in [*state, *_events(entry, front)]:
+                for event in [*share.events(entry["type"]), *_events(entry, front)]:
                     yield encode(event)
     except Paused as paused:
         for event in [*share.events(), *_paused(run, paused.waiting, front)]:

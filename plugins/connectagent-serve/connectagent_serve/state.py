@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 from ag_ui.core import BaseEvent, StateDeltaEvent, StateSnapshotEvent
 from pydantic_core import to_jsonable_python
 
-from connectagent import Agent, ConfigError, TraceEntry, mask, on_session, on_trace
+from connectagent import Agent, ConfigError, TraceEntry, mask, on_trace
 from connectagent_serve.frontend import MAX_DEPTH, is_flat
 from connectagent_serve.refusals import Refused
 
@@ -41,13 +41,6 @@ class SharedState:
         """Let values be written where that turn of an agent begins, or for None where one goes on; once."""
         self._given[agent] = (values, turn)
 
-    @on_session(tryfirst=True)
-    def begin(self, agent: Agent, reason: str) -> None:
-        """Write before a turn of a session: its system prompt has the values then."""
-        _, turn = self._given.get(agent, ({}, None))
-        if turn is not None and agent.session["turn"] == turn - (reason != "begun"):
-            self._write(agent)
-
     @on_trace(tryfirst=True)
     def make_way(self, agent: Agent, entry: TraceEntry) -> None:
         """Remove values that are as they were before the turn: where it goes on they may be others."""
@@ -58,17 +51,15 @@ class SharedState:
                     del agent.state[key]
 
     @on_trace
-    def go_on(self, agent: Agent, entry: TraceEntry) -> None:
-        """Write where a turn begins whose session was here already, or goes on: there, and not at its beginning."""
-        _, turn = self._given.get(agent, ({}, None))
-        begun = entry["type"] == "user_input" and entry.get("at") == f"T{turn}"
-        if begun or (turn is None and entry["type"] == "resumed"):
-            self._write(agent)
-
-    def _write(self, agent: Agent) -> None:
-        values, _ = self._given.pop(agent, ({}, None))
-        agent.state.update(values)
-        values.clear()
+    def write(self, agent: Agent, entry: TraceEntry) -> None:
+        """Write before a turn, as its system prompt has values, at the latest where it begins; or where it goes on."""
+        values, turn = self._given.get(agent, ({}, None))
+        kind, before = entry["type"], turn is not None and agent.session["turn"] == turn - 1
+        begins = (before and entry.get("turn") != turn) or (kind == "user_input" and entry.get("at") == f"T{turn}")
+        if values and (begins or (turn is None and kind == "resumed")):
+            del self._given[agent]
+            agent.state.update(values)
+            values.clear()
 
 
 class Share:
@@ -82,20 +73,22 @@ class Share:
 
     def __init__(self, shared: SharedState, session: Any, given: Any) -> None:
         self._shared, self._session = shared, session
-        self._own = given if isinstance(given, dict) else {}
+        self._own = _clean(given) if isinstance(given, dict) else {}
         brought = {key: value for key, value in self._own.items() if key in shared.keys}
         self._values = {key: value for key, value in brought.items() if MASK not in str(value)}
-        self._coming: dict[str, Any] = {}  # what is written once the turn has come to where it had stopped
+        self._coming: dict[str, Any] = {}  # what is written when the turn has begun, or come to where it had stopped
+        self._begins = False
         self._sent: dict[str, Any] | None = None
 
     def begins(self, turn: int) -> None:
         """Let the front end's values be written where a turn begins; not where it goes on, or is only read."""
         self._give(turn)
+        self._begins = True
 
     def goes_on(self) -> None:
         """Let the front end's values be written where a turn goes on, once in the run."""
         self._give(None)
-        self._coming = {**self._values}
+        self._begins = False
 
     def _give(self, turn: int | None) -> None:
         """Let what the front end has changed be written, unless it was already."""
@@ -103,25 +96,28 @@ class Share:
             now = self._session.state
             for key in [key for key in self._values if key in now and shown(now[key]) == self._values[key]]:
                 del self._values[key]
+            self._coming = {**self._values}
             self._shared.give(self._session.agent, self._values, turn)
 
-    def events(self) -> list[BaseEvent]:
+    def events(self, kind: str = "") -> list[BaseEvent]:
         """The state, the first time, and then what has changed in it, as events; none for no change.
 
         The front end's own keys stay as it has them.
+
+        Args:
+            kind: the type of the entry that has come; "" at the end.
         """
-        if not self._shared.keys:
-            return []
+        if not self._shared.keys or kind == "resumed" or (self._sent is None and kind == "state_delta"):
+            return []  # it is as it was before the turn, or not yet what the front end has written
         before, self._sent = self._sent, self._seen()
-        now = self._sent
         if before is None:
-            now |= self._coming
-            others = {key: value for key, value in self._own.items() if key not in self._shared.keys}
-            return [StateSnapshotEvent(snapshot={**others, **now})] if now or len(others) < len(self._own) else []
-        new = [key for key in now if key not in before or now[key] != before[key]]
-        delta: list[Any] = [{"op": "add", "path": _path(key), "value": now[key]} for key in new]
-        delta += [{"op": "remove", "path": _path(key)} for key in before if key not in now]
-        return [StateDeltaEvent.model_validate({"delta": delta})] if delta else []
+            self._sent |= self._coming if kind == "user_input" or not self._begins else {}
+            return self._snapshot(self._sent)
+        return _delta(before, self._sent)
+
+    def _snapshot(self, now: dict[str, Any]) -> list[BaseEvent]:
+        others = {key: value for key, value in self._own.items() if key not in self._shared.keys}
+        return [StateSnapshotEvent(snapshot={**others, **now})] if now or len(others) < len(self._own) else []
 
     def _seen(self) -> dict[str, Any]:
         """What front ends may see of the state now: the agent's, or the record's where no turn was taken."""
@@ -135,17 +131,27 @@ def check_state(shared: SharedState, given: Any) -> None:
     """Refuse a state that no session takes.
 
     Raises:
-        Refused: a shared value is nested too deep.
+        Refused: it is nested too deep.
     """
-    for key in shared.keys if isinstance(given, dict) else ():
-        if not is_flat(given.get(key), MAX_DEPTH):
-            raise Refused(400, f"state: {key!r} is nested too deep: at most {MAX_DEPTH} objects and lists")
+    if shared.keys and not is_flat(given, MAX_DEPTH):
+        raise Refused(400, f"state is nested too deep: at most {MAX_DEPTH} objects and lists")
 
 
 def shown(value: Any) -> Any:
     """A value of the state as a front end may see it: as JSON, without secrets."""
-    plain = json.dumps(mask(to_jsonable_python(value, fallback=str)), ensure_ascii=False)
-    return json.loads(plain.encode("utf-8", "replace"))
+    return _clean(mask(to_jsonable_python(value, fallback=str)))
+
+
+def _clean(value: Any) -> Any:
+    """A value of JSON without halves of surrogate pairs."""
+    return json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _delta(before: dict[str, Any], now: dict[str, Any]) -> list[BaseEvent]:
+    new = [key for key in now if key not in before or now[key] != before[key]]
+    delta: list[Any] = [{"op": "add", "path": _path(key), "value": now[key]} for key in new]
+    delta += [{"op": "remove", "path": _path(key)} for key in before if key not in now]
+    return [StateDeltaEvent.model_validate({"delta": delta})] if delta else []
 
 
 def _path(key: str) -> str:

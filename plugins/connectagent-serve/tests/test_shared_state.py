@@ -110,8 +110,8 @@ def test_values_that_go_no_further(co_dir: Path) -> None:
         front = FrontEnd(base)
         front.messages = [{"id": "1", "role": "user", "content": "Hi"}]
         assert "nested too deep" in front.refused(state={"draft": deep})
-        assert told(front.run(state={"other": deep, "draft": "half \ud800"})) == "Done."
-        assert front.state["draft"] == "half ?"
+        assert told(front.run(state={"own": "half \ud800", "draft": "half \ud800"})) == "Done."
+        assert front.state == {"own": "half ?", "draft": "half ?"}
     for wrong in ("draft", ["temp:draft"], [""], [5]):
         with pytest.raises(ConfigError, match="shared_state"):
             app_of(writer(), shared_state=wrong)  # type: ignore[arg-type]
@@ -179,13 +179,30 @@ def test_agents_below_have_it_and_what_they_write_is_told(co_dir: Path) -> None:
 
 
 def test_system_prompts_have_it(co_dir: Path) -> None:
-    agent = writer("One.", "Two.", system_prompt="Draft: {draft?}.", state={"draft": "none"})
+    agent = writer("One.", "Two.", "Three.", system_prompt="Draft: {draft?}.", state={"draft": "none"})
     with serving(agent, shared_state=["draft"]) as base:
         front = FrontEnd(base)
-        assert front.says("Hi")[1]["snapshot"] == {"draft": "none"}
+        front.state["draft"] = "first"
+        assert kinds(front.says("Hi")) == ["STATE_SNAPSHOT", *TEXT]
         front.state["draft"] = "new"
         front.says("And now?")
-        assert [one.messages[0]["content"] for one in agent.llm.requests] == ["Draft: none.", "Draft: new."]
+        assert [one.messages[0]["content"] for one in agent.llm.requests] == ["Draft: first.", "Draft: new."]
+        other = FrontEnd(base, thread="other")
+        assert other.says("Hi")[1]["snapshot"] == {"draft": "none"}
+
+
+def test_a_turn_that_has_failed_goes_on_with_what_it_had_written(co_dir: Path) -> None:
+    steps = [call("write", text="agent's"), RuntimeError("no"), "Done.", RuntimeError("no"), "Two."]
+    with serving(writer(*steps, state={"draft": "none"}), shared_state=["draft"]) as base:
+        front = FrontEnd(base)
+        front.state = {"draft": "user's"}
+        assert front.says("Write")[-1]["type"] == "RUN_ERROR" and front.state == {"draft": "agent's"}
+        assert told(front.sent(front.body)) == "Done."  # the same run, with the state of then
+        assert [by for by, _ in written(co_dir) if by != "(program)"] == ["front_end", "write"]
+        front.messages.append({"id": "a", "role": "assistant", "content": "Done."})
+        front.state = {"draft": "user's again"}
+        front.says("Two")
+        assert told(front.says("Three")) == "Two." and front.state == {"draft": "user's again"}
 
 
 @dataclasses.dataclass
