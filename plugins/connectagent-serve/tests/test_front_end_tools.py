@@ -408,6 +408,20 @@ def test_an_id_that_a_provider_uses_twice_is_no_answer_to_the_second_call(co_dir
         assert told(front.run()) == "Done." and results(agent.llm.requests) == ["shown Rome", "shown Oslo"]
 
 
+def test_an_id_that_a_provider_uses_twice_is_told_twice(co_dir: Path) -> None:
+    def paying(amount: int) -> Any:
+        one = call("pay", amount=amount)
+        one.id = "call_0"
+        return one
+
+    with serving(agent_with([paying(1), call("show", place="Rome")], paying(2), "Done.")) as base:
+        front = FrontEnd(base, SHOW)
+        front.says("Go")
+        front.bring(front.open[-1]["id"], "shown Rome")
+        told_first = [one["type"] for one in front.run() if one.get("toolCallId") == "call_0"]
+        assert told_first == [*CALL, "TOOL_CALL_RESULT"] * 2 and PAID == [1, 2]
+
+
 SCRIPT = (
     "import os\nfrom connectagent import Agent\nfrom connectagent.testing import ScriptedLLM, call\n"
     "def note() -> str:\n    'Note it.'\n    open('noted', 'a').write('x')\n    return 'noted'\n"

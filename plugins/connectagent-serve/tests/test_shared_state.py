@@ -127,7 +127,9 @@ def test_the_same_run_again_writes_nothing_twice(co_dir: Path) -> None:
         again = front.sent(front.body)
         assert [one["snapshot"] for one in again if one["type"] == "STATE_SNAPSHOT"] == [{"draft": "agent's"}]
         front.carry_out()
-        assert told(front.run()) == "Done."
+        found = front.run()
+        assert told(found) == "Done." and kinds(found) == ["STATE_SNAPSHOT", *TEXT]
+        assert found[1]["snapshot"] == {"draft": "agent's"}
         stale = {**front.body, "state": {"draft": "user's"}}
         found = front.sent(stale)  # the turn has ended, and is read
         assert told(found) == "Done." and found[1]["snapshot"] == {"draft": "agent's"}
@@ -149,6 +151,37 @@ def test_what_changes_while_a_call_waits_is_there_when_the_turn_goes_on(co_dir: 
         assert told(found) == "Done." and "was 'two and a half'" in str(found) and front.state["draft"] == "three"
     changes = [(by, delta["draft"]) for by, delta in written(co_dir)]
     assert changes == [("write", "one"), ("front_end", "two"), ("front_end", "two and a half"), ("write", "three")]
+
+
+def test_a_run_with_several_answers_writes_once_and_sent_again_it_writes_nothing(co_dir: Path) -> None:
+    first, second = call("pay", amount=1), call("pay", amount=2)
+    steps = [first, call("write", text="one"), second, call("write", text="two"), RuntimeError("no"), "Done."]
+    with serving(writer(*steps, tools=[pay], plugins=[ask_first]), shared_state=["draft"]) as base:
+        front = FrontEnd(base)
+        front.state = {"draft": "zero"}
+        (asked,) = front.says("Pay")[-1]["outcome"]["interrupts"]
+        (wait,) = front.run(resume=[answer(asked["id"])])[-1]["outcome"]["interrupts"]
+        front.state = {"draft": "edited"}
+        found = front.run(resume=[answer(wait["id"])])
+        assert found[-1]["type"] == "RUN_ERROR" and "was 'edited'" in str(found) and front.state == {"draft": "two"}
+        assert told(front.sent(front.body)) == "Done."
+    changes = [delta["draft"] for _, delta in written(co_dir)]
+    assert changes == ["zero", "one", "edited", "two"]
+
+
+def test_results_that_let_a_turn_go_on_twice_in_a_run_bring_the_state_once(co_dir: Path) -> None:
+    calls = [call("show", place="Rome"), call("show", place="Oslo")]
+    with serving(writer(calls, call("write", text="one"), "Done."), shared_state=["draft"]) as base:
+        front = FrontEnd(base, SHOW)
+        front.says("Go")
+        front.carry_out()
+        front.state = {"draft": "edited"}
+        assert told(front.run()) == "Done." and front.state == {"draft": "one"}
+    assert [delta["draft"] for _, delta in written(co_dir)] == ["edited", "one"]
+
+
+def answer(id: str) -> dict[str, Any]:
+    return {"interruptId": id, "status": "resolved", "payload": True}
 
 
 def test_a_value_may_be_taken_back_to_what_it_was_before_the_turn(co_dir: Path) -> None:
@@ -197,7 +230,9 @@ def test_a_turn_that_has_failed_goes_on_with_what_it_had_written(co_dir: Path) -
         front = FrontEnd(base)
         front.state = {"draft": "user's"}
         assert front.says("Write")[-1]["type"] == "RUN_ERROR" and front.state == {"draft": "agent's"}
-        assert told(front.sent(front.body)) == "Done."  # the same run, with the state of then
+        again = front.sent({**front.body, "state": {"draft": "user's later"}})  # nothing begins, nothing was decided
+        assert told(again) == "Done." and kinds(again) == ["STATE_SNAPSHOT", *TEXT]
+        assert again[1]["snapshot"] == {"draft": "agent's"}
         assert [by for by, _ in written(co_dir) if by != "(program)"] == ["front_end", "write"]
         front.messages.append({"id": "a", "role": "assistant", "content": "Done."})
         front.state = {"draft": "user's again"}
