@@ -17,7 +17,7 @@ from front_end import SHOW, FrontEnd, kinds, serving, told  # noqa: E402
 from test_front_end_tools import CALL, TEXT, ask_first  # noqa: E402
 from test_serve import free_port, pay, served  # noqa: E402
 
-from connectagent import Agent, ConfigError  # noqa: E402
+from connectagent import Agent, ConfigError, Pause, before_each_tool  # noqa: E402
 from connectagent.records.read import read_record  # noqa: E402
 from connectagent.testing import ScriptedLLM, call  # noqa: E402
 
@@ -180,6 +180,21 @@ def test_results_that_let_a_turn_go_on_twice_in_a_run_bring_the_state_once(co_di
     assert [delta["draft"] for _, delta in written(co_dir)] == ["edited", "one"]
 
 
+def test_what_the_agent_writes_between_two_answers_of_a_run_stays(co_dir: Path) -> None:
+    @before_each_tool
+    def ask(tool_call: Any) -> None:
+        raise Pause("may I?")
+
+    calls = [call("write", text="one"), call("write", text="two")]
+    with serving(writer(calls, "Done.", plugins=[ask], parallel_tools=2), shared_state=["draft"]) as base:
+        front = FrontEnd(base)
+        waits = front.says("Go")[-1]["outcome"]["interrupts"]
+        front.state = {"draft": "edited"}
+        found = front.run(resume=[answer(wait["id"]) for wait in waits])
+        assert told(found) == "Done." and front.state == {"draft": "two"}
+    assert [delta["draft"] for by, delta in written(co_dir) if by == "front_end"] == ["edited"]
+
+
 def answer(id: str) -> dict[str, Any]:
     return {"interruptId": id, "status": "resolved", "payload": True}
 
@@ -279,7 +294,8 @@ def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
     front = FrontEnd(f"http://127.0.0.1:{port}", SHOW)
     try:
         front.state = {"a/b": "zero"}
-        front.says("Write")
+        found = front.says("Write")
+        assert [one["delta"][0]["path"] for one in found if one["type"] == "STATE_DELTA"] == ["/a~1b"]
         assert front.state == {"a/b": "one"}
     finally:
         process.kill()
