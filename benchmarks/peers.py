@@ -5,13 +5,15 @@
     SVG=docs/images/sessions.svg python benchmarks/peers.py     draws the plot too
 
 All three take the same turns against a local server that thinks for 100 ms: three model calls and two rounds of one
-tool. connectagent takes them by `agent.map()`, with the record of each session on disk. Each measurement is a process
-of its own, and the frameworks take turns, so that a busy machine is busy for all of them.
+tool. connectagent takes them by `agent.map()`, with the record of each session on disk. The others are measured twice:
+as they come, without a trace and with nothing on disk, and keeping what they can. Each measurement is a process of its
+own, and the frameworks take turns, so that a busy machine is busy for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import resource
 import statistics
@@ -19,13 +21,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from async_turns import SERVER
 from plot import Series, write_svg
 
-FRAMEWORKS = ("connectagent", "pydantic-ai", "openai-agents")
 ROUNDS = 3
 PROMPT = "Look both items up."
 
@@ -53,31 +56,51 @@ async def _at_once(turns: int, sessions: int, take: Any) -> int:
     return sum(await asyncio.gather(*(one() for _ in range(turns))))
 
 
-def with_pydantic_ai(turns: int, sessions: int, url: str) -> int:
+def with_pydantic_ai(turns: int, sessions: int, url: str, kept: bool = False) -> int:
+    """Take the turns; `kept`: write the messages of each to a file, as its documentation shows."""
     from pydantic_ai import Agent
     from pydantic_ai.models.openai import OpenAIChatModel
     from pydantic_ai.providers.openai import OpenAIProvider
 
     agent = Agent(OpenAIChatModel("gpt-4o-mini", provider=OpenAIProvider(base_url=url, api_key="key")), tools=[lookup])
 
+    numbers = itertools.count()
+
     async def take() -> str:
-        return str((await agent.run(PROMPT)).output)
+        result = await agent.run(PROMPT)
+        if kept:
+            Path(f"{next(numbers)}.json").write_bytes(result.all_messages_json())
+        return str(result.output)
 
     return asyncio.run(_at_once(turns, sessions, take))
 
 
-def with_openai_agents(turns: int, sessions: int, url: str) -> int:
-    from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+def with_openai_agents(turns: int, sessions: int, url: str, kept: bool = False) -> int:
+    """Take the turns; `kept`: each in a session of its SQLite file, and traced, as it does by default."""
+    from agents import Agent, OpenAIChatCompletionsModel, Runner, SQLiteSession, function_tool, set_tracing_disabled
     from openai import AsyncOpenAI
 
-    set_tracing_disabled(True)
+    set_tracing_disabled(not kept)
     model = OpenAIChatCompletionsModel("gpt-4o-mini", AsyncOpenAI(base_url=url, api_key="key"))
     agent = Agent(name="a", model=model, tools=[function_tool(lookup)])
 
+    numbers = itertools.count()
+
     async def take() -> str:
-        return str((await Runner.run(agent, PROMPT)).final_output)
+        session = SQLiteSession(f"{turns}-{next(numbers)}", "sessions.db") if kept else None
+        return str((await Runner.run(agent, PROMPT, session=session)).final_output)
 
     return asyncio.run(_at_once(turns, sessions, take))
+
+
+FRAMEWORKS: dict[str, Callable[[int, int, str], int]] = {
+    "connectagent": with_connectagent,
+    "pydantic-ai": with_pydantic_ai,
+    "openai-agents": with_openai_agents,
+    "pydantic-ai, kept": partial(with_pydantic_ai, kept=True),
+    "openai-agents, kept": partial(with_openai_agents, kept=True),
+}
+DRAWN = ("connectagent", "pydantic-ai", "openai-agents")
 
 
 def cpu_s() -> float:
@@ -91,9 +114,7 @@ def memory_mb() -> float:
 
 def measure(framework: str, turns: int, sessions: int, url: str) -> None:
     """Take the turns and print turns per second, ms of CPU a turn, and the MB that they added."""
-    take = {
-        "connectagent": with_connectagent, "pydantic-ai": with_pydantic_ai, "openai-agents": with_openai_agents
-    }[framework]  # fmt: skip
+    take = FRAMEWORKS[framework]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         take(2, 2, url)  # imports, connections and caches
@@ -110,21 +131,22 @@ def main(turns: int, counts: list[int]) -> None:
         assert server.stdout is not None
         try:
             url = f"http://127.0.0.1:{server.stdout.readline().strip()}/v1"
-            print("sessions  framework        turns/s  CPU ms/turn   MB more")
-            rates: Series = {framework: [] for framework in FRAMEWORKS}
-            cpus: Series = {framework: [] for framework in FRAMEWORKS}
+            print("sessions  framework              turns/s  CPU ms/turn   MB more")
+            rates: Series = {framework: [] for framework in DRAWN}
+            cpus: Series = {framework: [] for framework in DRAWN}
             for sessions in counts:
                 found: dict[str, list[list[float]]] = {framework: [] for framework in FRAMEWORKS}
-                for framework in FRAMEWORKS * ROUNDS:
+                for framework in list(FRAMEWORKS) * ROUNDS:
                     number = max(sessions, min(turns, 10 * sessions))
                     command = [sys.executable, __file__, "measure", framework, str(number), str(sessions), url]
                     told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
                     found[framework].append([float(word) for word in told.stdout.split()])
                 for framework, rounds in found.items():
                     rate, cpu, memory = (statistics.median(one) for one in zip(*rounds, strict=True))
-                    print(f"{sessions:8}  {framework:14} {rate:9.1f} {cpu:12.2f} {memory:9.1f}", flush=True)
-                    rates[framework].append((sessions, rate))
-                    cpus[framework].append((sessions, cpu))
+                    print(f"{sessions:8}  {framework:20} {rate:9.1f} {cpu:12.2f} {memory:9.1f}", flush=True)
+                    if framework in DRAWN:
+                        rates[framework].append((sessions, rate))
+                        cpus[framework].append((sessions, cpu))
             if path := os.environ.get("SVG"):
                 titles = ("turns a second, by sessions at once", "ms of CPU a turn, by sessions at once")
                 write_svg(Path(path), list(zip(titles, (rates, cpus), strict=True)))

@@ -79,7 +79,7 @@ def new_client(make: Callable[..., Any], http: Callable[..., Any], **options: An
         http: the SDK's `DefaultHttpxClient`.
         options: of the client: key and address.
     """
-    connections = http(verify=_tls(http), event_hooks=attempt_hooks())
+    connections = _connections(http)(verify=_tls(http), event_hooks=attempt_hooks())
     client = make(http_client=connections, default_headers=left_out(make), **options)
     weakref.finalize(client, connections.close)
     return client
@@ -96,7 +96,23 @@ def left_out(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 @functools.cache
+def _connections(http: Any) -> Any:
+    """The class of an SDK's connections; each address is parsed once, not for each request."""
+    parsed = functools.lru_cache(maxsize=_MAX_KEYS)(_library(http).URL)
+
+    class Connections(http):  # type: ignore[misc]
+        def build_request(self, method: str, url: Any, **more: Any) -> Any:
+            return super().build_request(method, parsed(url), **more)
+
+    return Connections
+
+
+@functools.cache
 def _tls(http: Any) -> Any:
     """The TLS context of all clients of an SDK, which takes 20 ms; True where its library makes it by itself."""
-    library = sys.modules.get(http.__base__.__module__.partition(".")[0])
-    return getattr(library, "create_ssl_context", lambda: True)()
+    return getattr(_library(http), "create_ssl_context", lambda: True)()
+
+
+def _library(http: Any) -> Any:
+    """The HTTP library of an SDK."""
+    return sys.modules[http.__base__.__module__.partition(".")[0]]

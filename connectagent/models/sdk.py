@@ -257,10 +257,10 @@ class WireLLM(ABC):
 
     def _post(self, client: Any, body: dict[str, Any], **how: Any) -> tuple[Any, list[dict[str, Any]]]:
         """Send one request by the SDK; returns what it answers and the attempts that failed before."""
-        content = encoded(body)
+        content, url = encoded(body), f"{client.base_url}".rstrip("/") + self.path
         try:
             with Attempts(self.model, self.options.get("max_retries")) as attempts:
-                answer = client.post(self.path, content=content, cast_to=object, options=self._request_options(), **how)
+                answer = client.post(url, content=content, cast_to=object, options=self._request_options(), **how)
         except Raised as raised:
             raise raised.error from None
         except Exception as error:
