@@ -9,11 +9,11 @@ from typing import Any
 import click
 
 from connectagent.cli.failure import usage_error
-from connectagent.cli.log.inside import agent_of, kind_of
+from connectagent.cli.log.inside import agent_of, kind_of, turns_of
 from connectagent.cli.log.reading import agent_option, each
 from connectagent.output.text import visible
 from connectagent.records.read import read_record
-from connectagent.session.journal import LINES, place_of, turns_in
+from connectagent.session.journal import LINES
 
 _AROUND = 100  # characters that are shown on both sides of a match in a long line
 
@@ -52,7 +52,7 @@ def _matches(record: dict[str, Any], sought: re.Pattern[str]) -> Iterator[tuple[
     root = str(record.get("agent"))
     for turn in record["turns"]:
         entries: list[tuple[str, Any]] = [("input", turn.get("input"))]
-        entries += [(_place(line, root), line) for line in turn["lines"] if kind_of(line) not in LINES]
+        entries += [(_place(line, root), line) for line in turn["lines"] if str(kind_of(line)) not in LINES]
         entries += [(key, turn.get(key)) for key in ("result", "error")]
         groups.append((f"turn {visible(turn.get('turn'), 20)}", entries))
     for name, entries in groups:
@@ -68,7 +68,7 @@ def _matches(record: dict[str, Any], sought: re.Pattern[str]) -> Iterator[tuple[
 def _place(line: dict[str, Any], root: str) -> str:
     """The type of an entry, after the agent's name where it is inside another one."""
     kind, name = visible(line.get("type"), 40), agent_of(line, root)[1]
-    return f"{visible(name, 60)}:{kind}" if turns_in(place_of(line)) else kind
+    return f"{visible(name, 60)}:{kind}" if turns_of(line) else kind
 
 
 def _lines(value: Any, key: str = "") -> Iterator[str]:

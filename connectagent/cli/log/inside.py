@@ -26,6 +26,11 @@ def agent_of(line: dict[str, Any], root: str) -> tuple[str, str]:
     return str(line.get("branch") or name), str(name)
 
 
+def turns_of(line: dict[str, Any]) -> list[str]:
+    """The turns of agents inside that a line is in, the outermost first; that of `agent_turn` is one of them."""
+    return turns_in(place_of({**line, "type": str(line.get("type"))}))
+
+
 def settled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Entries of one agent's turn, without those that another took the place of: of calls that waited, and of agents
     that were asked and had paused."""
@@ -36,8 +41,8 @@ def settled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _key(entry: dict[str, Any]) -> tuple[Any, ...] | None:
     if entry.get("type") == "tool_execution" and entry.get("call_id"):
-        return entry.get("iteration"), entry["call_id"]
-    return (entry.get("id"),) if entry.get("type") == "agent_turn" else None
+        return str(entry.get("iteration")), str(entry["call_id"])
+    return (str(entry.get("id")),) if entry.get("type") == "agent_turn" else None
 
 
 class Inside:
@@ -49,23 +54,33 @@ class Inside:
     """
 
     def __init__(self, lines: list[dict[str, Any]], is_running: bool = False) -> None:
-        self._lines, self.is_running = lines, is_running
-        self._begun = {str(line.get("id")): line for line in lines if kind_of(line) == "began"}
-        self._results = {line.get("id"): line.get("entry") for line in lines if kind_of(line) == TOOL_ENDED}
+        self.is_running = is_running
+        self._turns: dict[str, list[dict[str, Any]]] = {}
+        self._begun: dict[str, dict[str, dict[str, Any]]] = {}  # by turn, and by place
+        self._asked: dict[str, dict[str, dict[str, Any]]] = {}  # the same of agents' turns, by the call that asks
+        self._results: dict[str, Any] = {}
+        for line in lines:
+            self._add(line)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        kind, id = kind_of(line), str(line.get("id"))
+        turns = turns_of(line)[: -1 if kind == "agent_turn" else None]
+        self._turns.setdefault(turns[-1] if turns else "", []).append(line)
+        if kind == TOOL_ENDED:
+            self._results[id] = line.get("entry")
+        elif kind == "began" and "agent" in line:
+            self._asked.setdefault(id.rpartition("/turn:")[0], {})[id] = line
+        elif kind == "began":
+            self._begun.setdefault(turns[-1] if turns else "", {})[id] = line
 
     def of(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
         """The entries of the agent's turn that an entry or the line of its beginning is about."""
-        place = str(asked.get("id"))
-        below = [line for line in self._lines if _is_below(line, place)]
-        return settled(own_entries(below, asked.get("agent"), asked.get("branch")))
+        lines = self._turns.get(str(asked.get("id")), [])
+        return settled(own_entries(lines, asked.get("agent"), asked.get("branch")))
 
     def turns(self) -> Iterator[list[dict[str, Any]]]:
         """The lines of each agent's turn inside, one turn after the other."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for line in self._lines:
-            if turns := turns_in(place_of(line)):
-                found.setdefault(turns[-1], []).append(line)
-        yield from map(settled, found.values())
+        yield from (settled(lines) for turn, lines in self._turns.items() if turn)
 
     def open_in(self, place: str, trace: list[Any]) -> Iterator[dict[str, Any]]:
         """What an agent's turn has begun and not ended, each with its `iteration`.
@@ -76,10 +91,10 @@ class Inside:
             place: the turn.
             trace: its entries.
         """
-        ended = {entry.get(key) for entry in trace if isinstance(entry, dict) for key in ("id", "call_id")}
-        for id, line in self._begun.items():
+        ended = {str(entry.get(key)) for entry in trace if isinstance(entry, dict) for key in ("id", "call_id")}
+        for id, line in self._begun.get(place if "/turn:" in place else "", {}).items():
             found = _OWN.fullmatch(id.removeprefix(f"{place}/"))
-            if found is None or id in ended or line.get("call_id", id) in ended:
+            if found is None or id in ended or str(line.get("call_id", id)) in ended:
                 continue
             result = self._results.get(id)
             held = {**result, "held": result.get("status")} if isinstance(result, dict) else line
@@ -87,12 +102,4 @@ class Inside:
 
     def begun_by(self, call: dict[str, Any]) -> list[dict[str, Any]]:
         """The turns of agents inside that a call has begun and not ended."""
-        place = f"{call.get('id')}/turn:"
-        begun = [(id, line) for id, line in self._begun.items() if "agent" in line and id.startswith(place)]
-        return [line for id, line in begun if "/" not in id.removeprefix(place)]
-
-
-def _is_below(line: dict[str, Any], place: str) -> bool:
-    """Whether a line is of the turn at a place; the turn's own `agent_turn` is not."""
-    own = str(line.get("id") or line.get("at") or "")
-    return own.startswith(f"{place}/") or (own == place and kind_of(line) != "agent_turn")
+        return list(self._asked.get(str(call.get("id")), {}).values())

@@ -12,13 +12,13 @@ from typing import Any
 import click
 
 from connectagent.cli.group import stdout_is_gone
-from connectagent.cli.log.inside import agent_of
+from connectagent.cli.log.inside import agent_of, turns_of
 from connectagent.cli.log.reading import cost_text, number_of, record_argument, rows, sum_text, terminal
 from connectagent.output.rows import Row, duration
 from connectagent.output.text import visible
 from connectagent.records.find import all_records, find_record
 from connectagent.records.follow import Follower, follow
-from connectagent.session.journal import LINES, TURN_ENDED, place_of, turns_in
+from connectagent.session.journal import LINES, TURN_ENDED
 
 _INDENT, _DEEPEST = 2, 6  # cells for each agent around, of so many
 
@@ -95,7 +95,7 @@ def _is_end(entry: dict[str, Any]) -> bool:
 
 
 def _show(entry: dict[str, Any]) -> None:
-    made, depth, out = _ended(entry) if _is_end(entry) else rows(entry), len(turns_in(place_of(entry))), terminal()
+    made, depth, out = _ended(entry) if _is_end(entry) else rows(entry), len(turns_of(entry)), terminal()
     for row in made if depth else ():
         row.indent += _INDENT * min(depth, _DEEPEST)
     if made and depth:
