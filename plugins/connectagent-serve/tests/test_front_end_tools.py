@@ -377,6 +377,17 @@ def test_an_agent_may_name_the_tools_that_it_leaves_to_the_front_end(co_dir: Pat
         assert told(front.run()) == "Done."
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_careful_agents_call_what_they_name_themselves(named: bool, co_dir: Path) -> None:
+    own = [Tool("show", "Show a place.", PLACE, read_only=True)] if named else []
+    llm = ScriptedLLM(call("show", place="Rome"), "Done.")
+    with serving(Agent("shop", tools=own, llm=llm, quiet=True, trust="careful")) as base:
+        front = FrontEnd(base, SHOW)
+        found = front.says("Go")
+        assert kinds(found) == (CALL if named else [*CALL, "TOOL_CALL_RESULT", *TEXT]), found
+        assert named or results(llm.requests)[0].startswith("rejected")
+
+
 def test_agents_below_that_answer_the_user_have_the_tools_and_those_that_are_tools_have_not(co_dir: Path) -> None:
     asked = Agent("asked", llm=(helper := ScriptedLLM("42")))
     steps = [call("asked", prompt="?"), call("show", place="Rome"), "One."]
