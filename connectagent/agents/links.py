@@ -265,7 +265,7 @@ class Links(Node):
     @property
     def body_parameters(self) -> list[str]:
         """Which of `agent` and `prompt` the function takes that runs in place of a model."""
-        return parameters_of(self.body.function) if self.body is not None else []
+        return parameters_of(self.body.function) if self.body is not None and self.body.function is not None else []
 
     # -- what the conversation asks of it ------------------------------------------------------
 
