@@ -343,6 +343,7 @@ def test_a_session_that_is_in_a_turn_can_be_looked_at(tmp_path: Path, disk: Any)
 
     def look(*_: Any, **__: Any) -> str:
         other = session(store)
+        assert other.state == {}
         seen.append((other.begun, other.turns, other.sums()[0], other.waiting))
         disk("two")
         there = session(store)
