@@ -217,6 +217,16 @@ def test_a_typed_result_gets_its_values_back() -> None:
     assert agent.input(f"I am {MAIL}", output=Person) == Person("Ada", MAIL)
 
 
+def test_a_session_gets_no_value_of_another_one_for_its_placeholder(co_dir: Path) -> None:
+    def repeats(messages: Any, tools: Any) -> str:
+        return f"I wrote to {messages[0]['content']}"
+
+    agent = agent_with(Redact(restore=["send"]), *[sends_what_it_reads, repeats] * 2, log=None)
+    assert MAIL in agent.for_session("ada").turn(f'"{MAIL}"') and sent == [MAIL]
+    assert MAIL not in agent.for_session("eve").turn(f'"{placeholder(Redact())}"') and sent == [MAIL]
+    assert "is not known any more" in requests(agent)
+
+
 # -- resumes and replays ---------------------------------------------------------------------------
 
 
