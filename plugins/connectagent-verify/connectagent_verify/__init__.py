@@ -82,11 +82,13 @@ class Verify:
             return None
         entry = agent.execute_tool(self.name, {"answer": result} if callable(self.check) else {})
         found = str(entry.get("result"))
-        notes = agent.state.get(self.name) or {}
+        # Agents below share the state, and what they set at once is merged by key.
+        key = self.name if agent.parent is None else f"{self.name}:{agent.name}"
+        notes = agent.state.get(key) or {}
         failures = notes.get("failures", 0) if notes.get("turn") == agent.session["turn"] else 0
         passed = entry.get("status") == "success" and found.startswith(_PASSED)
         failed = entry.get("status") == "success" and found.startswith(_FAILED)
-        agent.state[self.name] = {"turn": agent.session["turn"], "failures": failures + failed, "passed": passed}
+        agent.state[key] = {"turn": agent.session["turn"], "failures": failures + failed, "passed": passed}
         if failed and failures < self.attempts:
             return Continue(f"You are not done: the check {found}")
         if passed or not self.note:

@@ -167,6 +167,15 @@ def test_an_inherited_plugin_checks_the_result_of_the_agent_above_only() -> None
     assert child.list_tools() == []
 
 
+def test_an_agent_below_with_a_check_of_its_own_counts_its_own_failures() -> None:
+    own = Agent("own", llm=ScriptedLLM("a", "b"), plugins=[Verify(Check(), attempts=0)], quiet=True, log=False)
+    asks = call("own", prompt="x")
+    agent = agent_with(Verify(Check(9), attempts=1), asks, "One.", asks, "Two.", "Never.", tools=[own])
+    assert agent.input("Work").startswith("Two.\n\n(not verified")
+    assert agent.state["verify"] == {"turn": 1, "failures": 2, "passed": False}
+    assert agent.state["verify:own"] == {"turn": 2, "failures": 0, "passed": True}
+
+
 def test_a_finished_check_is_not_repeated_by_a_resume_nor_run_in_a_replay(co_dir: Path) -> None:
     check = Check(1)
     first = agent_with(Verify(check), "One.", KeyboardInterrupt(), log=None)
