@@ -15,6 +15,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import ModuleType
 from typing import IO, Any
 
 from connectagent import ConnectAgentError, File, Image
@@ -58,12 +59,10 @@ class Confined:
         self.function, self.name, self.limits = function, name, limits
 
     def __call__(self, /, **arguments: Any) -> Any:
-        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-
         if problem := missing(self.limits):
             raise SandboxError(f"{self.name} was not run: {problem}")
         try:
-            call = cloudpickle.dumps((self.function, arguments))
+            call = _pickled((self.function, arguments))
         except Exception as error:
             raise SandboxError(f"{self.name} cannot be given to another process: {error}") from error
         mega = 1_000_000
@@ -140,6 +139,19 @@ class Confined:
         """Where it runs: the current folder, if it is seen there."""
         folder = os.getcwd()
         return folder if any(_holds(one, folder) for one in (*seen, *self.limits.write)) else "/tmp"
+
+
+def _pickled(call: tuple[Callable[..., Any], dict[str, Any]]) -> bytes:
+    """A call for another process. Modules that it cannot import go along, such as the script of `connectagent run`."""
+    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType) or module.__spec__ is not None or name in ("__main__", "builtins"):
+            continue  # the first of these names goes along anyway
+        if module.__name__ == name and getattr(module, "__file__", None):
+            cloudpickle.register_pickle_by_value(module)
+    dumped: bytes = cloudpickle.dumps(call)
+    return dumped
 
 
 _SPECIAL = {"ExceptionGroup", "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError"}

@@ -242,6 +242,28 @@ def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert read("result = 1", unconfined=True) == "1"
 
 
+def test_one_text_is_one_folder_and_not_its_letters(tmp_path: Path) -> None:
+    limits = Sandbox("run_*", read=str(tmp_path), write=f"{tmp_path}/out", env="PAGER").limits
+    assert (limits.read, limits.write, limits.env) == ((str(tmp_path),), (f"{tmp_path}/out",), ("PAGER",))
+    for wrong in ({"read": 3}, {"write": [tmp_path]}, {"env": [""]}, {"tools": ""}, {"tools": []}):
+        with pytest.raises(ConfigError, match=f"sandbox: {next(iter(wrong))} is a "):
+            Sandbox(**{"tools": ["run_*"], **wrong})
+
+
+def test_the_script_of_a_command_goes_along(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "from connectagent import Agent, use\n"
+        "from connectagent_sandbox import Sandbox\n"
+        f"use(Sandbox('go', unconfined={why_not() is not None}))\n"
+        "def twice(number: int) -> int:\n    return 2 * number\n"
+        "def go(number: int) -> int:\n    'Go.'\n    return twice(number)\n"
+        "agent = Agent('a', [go], model='offline')\n"
+    )
+    command = [sys.executable, "-m", "connectagent", "run", "agent.py", "go 21", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert "go(number=21): 42" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_tool_that_is_added_later_is_refused() -> None:
     llm = ScriptedLLM(("run_python", {"code": ""}), "x")
     agent = Agent("a", llm=llm, plugins=[Sandbox(["run_*"])], quiet=True, log=False)
@@ -257,7 +279,7 @@ def test_a_tool_that_takes_the_agent_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match="takes the agent"):
         Agent("a", [run_it], llm=ScriptedLLM("x"), plugins=[Sandbox(["run_*"])], quiet=True, log=False)
     with pytest.raises(ConfigError, match="list of names"):
-        Sandbox("run_*")
+        Sandbox([])
 
 
 def test_every_path_of_a_turn_holds(agenttester: AgentTester) -> None:
