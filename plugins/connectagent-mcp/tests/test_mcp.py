@@ -124,10 +124,19 @@ def test_a_server_that_does_not_start_is_a_warning_that_quotes_it() -> None:
         assert results([("b_x", {})], Mcp(broken))[0].startswith("Error: there is no tool 'b_x'")
 
 
-@pytest.mark.parametrize("server", [{}, {"command": "x", "url": "http://y"}, {"comand": "x"}, {"command": "${NO}"}])
-def test_a_mistake_in_a_description_is_an_error(server: dict[str, str]) -> None:
+WRONG = [{}, {"command": "x", "url": "http://y"}, {"comand": "x"}, {"command": "${NO}"}, {"command": "x", "only": 1}]
+
+
+@pytest.mark.parametrize("server", [*WRONG, {"command": "x", "trusted": "${NO:-false}"}])
+def test_a_mistake_in_a_description_is_an_error(server: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="mcp: "):
         Mcp({"p": server})
+
+
+def test_one_name_in_only_is_that_tool_and_none_whose_name_is_a_part_of_it() -> None:
+    agent = Agent("a", model="offline", plugins=[Mcp({"p": {**STDIO["p"], "only": "process_id"}})], quiet=True)
+    assert "p_process" not in agent.tools
+    assert Mcp({"p": {"command": "x", "only": "add"}}).servers[0]["only"] == ["add"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])

@@ -67,22 +67,21 @@ class Redact:
 
     def __init__(
         self,
-        kinds: Sequence[str] = KINDS,
-        restore: bool | Sequence[str] = (),
+        kinds: str | Sequence[str] = KINDS,
+        restore: bool | str | Sequence[str] = (),
         result: bool = True,
         region: str | None = None,
-        presidio: bool | Sequence[str] = (),
-        allow: Sequence[str] = (),
+        presidio: bool | str | Sequence[str] = (),
+        allow: str | Sequence[str] = (),
     ) -> None:
-        wanted = [kinds] if isinstance(kinds, str) else list(kinds)
+        wanted = _texts(kinds)
         if unknown := [kind for kind in wanted if kind not in KINDS]:
             raise ConfigError(f"redact: kinds are {', '.join(KINDS)}, not {unknown[0]!r}")
-        named = ("PERSON", "LOCATION") if presidio is True else tuple(presidio or ())
+        named = ("PERSON", "LOCATION") if presidio is True else tuple(_texts(presidio or ()))
         if named and find_spec("presidio_analyzer") is None:
             raise ConfigError("redact: presidio is not installed: pip install 'connectagent-redact[presidio]'")
-        self.result, self.allow = result, frozenset(allow)
-        tools = [restore] if isinstance(restore, str) else restore
-        self.restore = tools if isinstance(tools, bool) else frozenset(tools)
+        self.result, self.allow = result, frozenset(_texts(allow))
+        self.restore = restore if isinstance(restore, bool) else frozenset(_texts(restore))
         self._find = partial(find, kinds=frozenset(wanted), region=region, presidio=named)
         self._values: dict[tuple[str, str], str] = {}  # by session and placeholder, without secrets
         self._clean: dict[int, None] = {}  # hashes of texts in which there is nothing to redact
@@ -202,6 +201,11 @@ class Redact:
         if kind != "SECRET":
             _remember(self._values, (session, placeholder), value)
         return placeholder
+
+
+def _texts(value: str | Sequence[str]) -> list[str]:
+    """The texts of an option; one text is one of them, and not its letters."""
+    return [value] if isinstance(value, str) else list(value)
 
 
 def _session(agent: Agent) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -275,6 +276,7 @@ def test_nothing_is_changed_in_a_dry_run() -> None:
 def test_what_is_allowed_or_not_asked_for_stays() -> None:
     mail = "bob.k@example.org"
     assert Redact(allow=[mail]).text(f"{mail} {PHONE}").startswith(f"{mail} <PHONE_")
+    assert Redact(allow=mail).text(f"{mail} {PHONE}").startswith(f"{mail} <PHONE_")
     assert Redact(kinds=["PHONE"]).text(f"{mail} {PHONE}").startswith(f"{mail} <PHONE_")
     assert Redact(region="DE").text("Call 0171 1234567").startswith("Call <PHONE_")
 
@@ -295,6 +297,15 @@ def test_without_presidio_its_option_says_how_to_get_it(monkeypatch: pytest.Monk
     monkeypatch.setattr("connectagent_redact.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'connectagent-redact\[presidio\]'"):
         Redact(presidio=True)
+
+
+def test_one_kind_for_presidio_is_that_kind_and_not_its_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    analyzer = SimpleNamespace(analyze=lambda text, **options: asked.append(options["entities"]) or [])
+    monkeypatch.setattr("connectagent_redact.find_spec", lambda name: True)
+    monkeypatch.setattr("connectagent_redact.finding._analyzer", lambda: analyzer)
+    Redact(presidio="PERSON").text("Ada")
+    assert asked == [["PERSON"]]
 
 
 def test_a_handler_behind_it_sees_placeholders() -> None:
