@@ -74,6 +74,8 @@ class Artifacts:
     def __post_init__(self) -> None:
         if not isinstance(self.user, str) or not self.user:
             raise ConfigError(f"artifacts: user is a str that is not empty, not {self.user!r}")
+        if self.store is not None and not callable(getattr(self.store, "save", None)):
+            raise ConfigError(f"artifacts: store is an ArtifactStore, such as FileStore('folder'), not {self.store!r}")
         self._kept = FileStore() if self.store is None else self.store
         self._early = WeakKeyDictionary()
 

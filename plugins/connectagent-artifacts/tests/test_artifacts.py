@@ -213,6 +213,11 @@ def test_a_state_that_is_not_the_plugins_is_told_and_leaves_no_folder(co: Path) 
         artifacts.list(agent)
 
 
+def test_a_store_is_no_text() -> None:
+    with pytest.raises(ConfigError, match="store is an ArtifactStore"):
+        Artifacts(store="folder")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("user", ["", None, 3])
 def test_a_user_is_a_name(user: Any) -> None:
     with pytest.raises(ConfigError, match="user"):
