@@ -143,6 +143,20 @@ def test_children_share_the_budget_and_all_of_them_end() -> None:
     assert (outcome(agent), outcome(child), asked(agent), asked(child)) == ("budget", "budget", 1, 2)
 
 
+def test_an_agent_outside_of_the_tree_with_the_same_budget_shares_it() -> None:
+    budget = Budget(model_calls=3)
+    other = Agent("other", llm=ScriptedLLM(*["Hello."] * 4), plugins=[budget], log=False, quiet=True)
+
+    def search(query: str) -> str:
+        """Ask the other agent."""
+        return str(other.input(query))
+
+    agent = agent_with(budget, SEARCH, SEARCH, "never", tools=[search])
+    assert "3 of 3 model calls" in agent.input("Search")
+    assert (outcome(agent), asked(agent), asked(other)) == ("budget", 2, 1)
+    assert other.input("Hi") == "Hello."
+
+
 def test_the_budget_of_a_child_ends_the_child_only() -> None:
     plugin = Budget(model_calls=1)
     child = Agent("child", [search], llm=ScriptedLLM(SEARCH, "x"), plugins=[plugin], quiet=True, log=False)
