@@ -280,7 +280,8 @@ sys.stdout.write(answer)
 @pytest.mark.parametrize("per", ["turn", "session"])
 def test_a_full_disk_costs_no_turn(per: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", FULL_DISK, per]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=60)
     assert done.stdout == "Done.", done.stderr
 
 

@@ -77,8 +77,10 @@ class Confined:
             given.write(json.dumps(first).encode() + b"\n" + call)
             given.seek(0)
             code = self._run(given, out, errors)
+            if out.seek(0, os.SEEK_END) >= int(self.limits.output_mb * mega):
+                raise SandboxError(f"{self.name} returned more than {self.limits.output_mb:g} MB, its limit")
             out.seek(0)
-            return self._outcome(out.read(int(self.limits.output_mb * mega)), code, errors)
+            return self._outcome(out.read(), code, errors)
 
     def _run(self, given: IO[bytes], out: IO[bytes], errors: IO[bytes]) -> int:
         name, limits = f"connectagent-{uuid.uuid4().hex}", self.limits

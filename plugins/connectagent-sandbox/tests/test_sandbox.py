@@ -82,6 +82,7 @@ print("noise")
         ("import os; os._exit(7)", inside.SandboxError, "ended without a result, with 7"),
         ("import os; os.kill(os.getpid(), 9)", inside.SandboxError, "ended without a result"),
         ("result = 'x' * 2_000_000_000", inside.SandboxError, "more than 1000 MB"),
+        ("result = 'x' * 30_000_000", inside.SandboxError, "run_python returned more than 20 MB, its limit"),
         ("while True: pass", inside.SandboxError, "longer than 1 s"),
         ("import os; os.write(1, b'{}')\nos._exit(0)", inside.SandboxError, "ended without a result"),
     ],
@@ -260,7 +261,8 @@ def test_the_script_of_a_command_goes_along(tmp_path: Path) -> None:
         "agent = Agent('a', [go], model='offline')\n"
     )
     command = [sys.executable, "-m", "connectagent", "run", "agent.py", "go 21", "--quiet"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=60)
     assert "go(number=21): 42" in done.stdout, done.stdout + done.stderr
 
 
