@@ -291,6 +291,14 @@ def test_what_cannot_be_run_is_a_usage_error(text, words, tmp_path):
     assert_told(co(tmp_path, "run", "agent.py", "hello"), 2, *words)
 
 
+def test_the_agent_around_all_others_is_the_one_to_run(tmp_path):
+    inner, outer = "helper = Agent('inner', llm=Echo())\n", "boss = Agent('outer', [helper], llm=Echo())\n"
+    script(tmp_path, AGENT[: AGENT.index("agent =")] + inner + outer)
+    done = co(tmp_path, "run", "agent.py", "hello")
+    assert done.returncode == 0, done.stderr
+    assert "outer" in done.stderr and "inner" not in done.stderr
+
+
 def test_a_folder_and_a_picture_are_no_scripts(tmp_path):
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\xff\xfe")
     assert_told(co(tmp_path, "run", "."), 2, "Is a directory")

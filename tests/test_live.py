@@ -5,7 +5,9 @@ from __future__ import annotations
 import builtins
 import contextlib
 import io
+import os
 import re
+import signal
 import sys
 import threading
 import time
@@ -172,6 +174,26 @@ def test_an_error_or_ctrl_c_leaves_nothing_behind(tty: Tty, error: type[BaseExce
     with at(tty), pytest.raises(error):
         agent.input("Go")
     assert tty.screen()[-2].startswith("  failed: V" if error is ValueError else "  interrupted: K")
+
+
+def test_what_ctrl_c_waits_for_says_that_another_one_leaves_it(tty: Tty) -> None:
+    def build() -> str:
+        """Build; Ctrl-C cannot stop it."""
+        until(tty, "worker · build()")
+        os.kill(os.getpid(), signal.SIGINT)
+        seen.append(next(line for line in until(tty, "leaves it") if "leaves it" in line))
+        return "built"
+
+    def look() -> str:
+        """Look."""
+        return "seen"
+
+    seen: list[str] = []
+    worker = Agent("worker", [build], llm=ScriptedLLM(call("build"), "Done."), log=False)
+    asked = [call("worker", prompt="Build."), call("look")]
+    with at(tty), pytest.raises(KeyboardInterrupt):
+        made(worker, look, responses=[asked, "Done."], parallel_tools=2).input("Go")
+    assert re.fullmatch(r" +. worker · build\(\) +Ctrl-C again leaves it  \d+(ms|\.\d+s)", seen[0])
 
 
 def test_where_nobody_watches_a_long_call_is_one_line_and_nothing_moves(

@@ -15,7 +15,7 @@ import forked
 import pytest
 from record_agents import worker
 
-from connectagent import Agent, ToolRejected, before_each_tool
+from connectagent import Agent, Pause, Paused, Sequential, ToolRejected, before_each_tool, xray
 from connectagent.cli.log.diff import differences
 from connectagent.cli.log.export import EXPORTERS
 from connectagent.errors import ConfigError
@@ -59,6 +59,11 @@ def searcher(*script: Any, name: str = "seeker", **more: Any) -> Agent:
     return Agent(name, [search], "Search well.", llm=ScriptedLLM(*script, model="test/scripted"), quiet=True, **more)
 
 
+def noted(key: str) -> str:
+    """Note a key."""
+    return f"noted {key}"
+
+
 def crashed(agent: Agent) -> Path:
     """The agent's record, as a kill inside of a tool leaves it."""
     agent.input("One")
@@ -68,7 +73,7 @@ def crashed(agent: Agent) -> Path:
         file.write('- turn: 2\n  input: Two\n  trace:\n  - {"type": "user_input", "turn": 2}\n')
         file.write('  - {"type": "llm_call", "iteration": 1, "model": "m", "duration_ms": 5}\n')
         file.write(
-            '  - {"type": "began", "id": "T1/1/c9/tool1", "call_id": "c9", "tool_name": "pay", "arguments": {"eur": 5}}\n  - {"ty'  # noqa: E501
+            '  - {"type": "began", "id": "T2/1/c9/tool1", "call_id": "c9", "tool_name": "pay", "arguments": {"eur": 5}}\n  - {"ty'  # noqa: E501
         )
     return path
 
@@ -151,6 +156,12 @@ def test_show_tells_who_did_what_where() -> None:
     assert turn["status"] == "answered"
 
 
+def test_a_script_in_place_of_a_record_is_told(folder: Path) -> None:
+    (folder / "agent.py").write_text("agent = 1\n")
+    said = "agent.py is a script, not a record: connectagent log list shows those that it has left"
+    assert said in " ".join(log("show", "agent.py").stderr.split())
+
+
 def test_show_full_shortens_nothing() -> None:
     searcher(call("search", query="q" * 900), "r" * 900).input("p" * 900)
     full, short = (log("show", *more, COLUMNS="2000").stdout for more in (["--full"], []))
@@ -169,11 +180,45 @@ def test_show_names_a_person_only_where_one_decided() -> None:
     assert "goes on from" in shown and "person" not in shown
 
 
-def test_show_tells_a_tool_that_was_started_and_never_ended() -> None:
+def test_show_tells_a_tool_that_was_running_when_the_turn_stopped() -> None:
     crashed(searcher("Fine."))
     shown = log("show").stdout
-    assert 'pay({"eur": 5}) was started and never ended' in shown
+    assert "pay(eur=5) was running when the turn stopped" in shown
     assert shown.splitlines()[-1].endswith("crashed")
+
+
+def test_show_tells_what_ran_in_agents_inside_when_the_process_ended_and_what_had_its_result() -> None:
+    helper = Agent("helper", [noted], llm=ScriptedLLM(call("noted", key="b"), "Helped."), quiet=True)
+    calls = [call("noted", key="a"), call("helper", prompt="Help.")]
+    boss = Agent("boss", [noted, helper], llm=ScriptedLLM(calls, "Done."), quiet=True, parallel_tools=2)
+    boss.input("Go")
+    path = boss.record
+    assert path is not None
+    lines = path.read_text("utf-8").splitlines(keepends=True)
+    last = next(at for at, line in enumerate(lines) if '"began"' in line and "/turn:" in line and '/2/model1"' in line)
+    own = next(line for line in lines if '"tool_ended"' in line and '"T1/1/c1/tool1"' in line)
+    path.write_text("".join([*(line for line in lines[: last + 1] if line != own), own]))
+    shown = re.sub(r" +\d+(\.\d+)?(ms|s)\b", "", log("show").stdout)
+    told = ["noted(key='a')  held", "helper(prompt='Help.') was running when the turn stopped", "agent helper"]
+    told += ["noted(key='b')", "iteration 2", "the model call was running when the turn stopped", "crashed"]
+    places = [shown.index(text.replace("'", '"')) for text in told]
+    assert places == sorted(places) and shown.count("held") == 1
+    said = log("summary").stdout
+    assert "helper: the model call, iteration 2" in said and "crashed: it was running when the process ended" in said
+
+
+def test_show_tells_what_agents_and_handlers_said_and_set_in_words() -> None:
+    @before_each_tool
+    def note(agent: Agent) -> None:
+        agent.state["seen"] = [1]
+        agent.session["messages"].append({"role": "user", "content": "Be short."})
+
+    writer = Agent("writer", [noted], llm=ScriptedLLM(call("noted", key="a"), "Text."), output_key="draft", quiet=True)
+    Sequential("line", [writer], plugins=[note], quiet=True).input("Go")
+    shown = log("show", COLUMNS="300").stdout
+    assert "+ note changed the state: seen = [1]\n" in shown and "+ writer changed the state: draft = Text.\n" in shown
+    assert "+ note added a message: Be short.\n" in shown and "+ writer added a message: Text.\n" in shown
+    assert "by note (before_each_tool, " in shown and "by writer" not in shown and "{" not in shown
 
 
 # -- tail ------------------------------------------------------------------------------------------
@@ -334,6 +379,48 @@ def test_the_stats_count_turns_calls_and_failures() -> None:
         ["work", "search"],
         ["search", "work"],
     )
+
+
+def test_the_stats_count_the_calls_of_agents_inside_once_where_they_waited_too() -> None:
+    def pay(eur: int) -> str:
+        """Pay."""
+        if not xray.approved:
+            raise Pause("sure?")
+        return "paid"
+
+    script = [[call("noted", key="a"), call("pay", eur=5)], call("noted", key="b"), "Paid."]
+    payer = Agent("payer", [noted, pay], llm=ScriptedLLM(*script), quiet=True, parallel_tools=2)
+    boss = Agent("boss", [payer], llm=ScriptedLLM(call("payer", prompt="Pay."), "Done."), quiet=True)
+    with pytest.raises(Paused):
+        boss.input("Go")
+    assert boss.resume(approve=True) == "Done."
+    tools = json.loads(log("stats", "--json").stdout)["tools"]
+    assert {name: (one["calls"], one["statuses"]) for name, one in tools.items()} == {
+        "payer": (1, {"success": 1}), "noted": (2, {"success": 2}), "pay": (1, {"success": 1})
+    }  # fmt: skip
+
+
+def asking(key: str, name: str = "boss") -> Path:
+    """The record of an agent that asks another one, which notes a key."""
+    helper = Agent("helper", [noted], llm=ScriptedLLM(call("noted", key=key), "Helped."), quiet=True)
+    boss = Agent(name, [helper], llm=ScriptedLLM(call("helper", prompt="Help."), "Done."), quiet=True)
+    boss.input("Go")
+    assert boss.record is not None
+    return boss.record
+
+
+def test_agents_inside_are_searched_compared_exported_and_followed() -> None:
+    one, two = asking("first"), asking("second", "chief")
+    assert log("grep", "noted second").stdout == f"{two.name}:turn 1:helper:tool_execution: noted second\n"
+    shown = log("diff", one.name, two.name).stdout
+    assert "turn 1, iteration 1, agent helper, iteration 1, tool noted\n" in shown
+    assert '- {"key": "first"}\n' in shown and '+ {"key": "second"}\n' in shown
+    assert log("diff", one.name, asking("first").name).returncode == 0
+    document = log("export", two.name).stdout
+    assert document.index("### helper › noted: success") < document.index("### helper: success")
+    lines = [line.split("  ")[0] for line in map(str.strip, log("tail", "-n", "9", two.name).stdout.splitlines())]
+    assert lines[2:6] == ["helper 1 · Help.", "helper 1 scripted", 'helper ✓ noted(key="second")', "noted second"]
+    assert log("tail", "-n", "2", two.name).stdout.splitlines()[0].strip().startswith("2 scripted")
 
 
 def test_an_odd_record_leaves_the_file_of_an_export_as_it_is(folder: Path) -> None:

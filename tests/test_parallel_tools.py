@@ -7,6 +7,7 @@ import contextvars
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -39,6 +40,8 @@ from connectagent import (
     tool,
     xray,
 )
+from connectagent.output.rows import UNICODE, rows_of
+from connectagent.records.history import history_of
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 ROUNDS = int(os.environ.get("CONNECTAGENT_ROUNDS", "60"))
@@ -988,3 +991,40 @@ def test_handlers_see_what_a_parallel_body_has_changed_before_it_runs_a_tool() -
     agent.input("Go")
     assert len(seen) == 2 and all(seen) and {key for keys in seen for key in keys} == {"begun 1", "begun 2"}
     assert session(agent)["state"] == {f"{what} {n}": n for n in (1, 2) for what in ("begun", "done")}
+
+
+def test_a_call_that_was_made_is_not_shown_as_skipped_while_its_round_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    def fail() -> str:
+        """Fail."""
+        raise ValueError("no money")
+
+    def waits() -> str:
+        """Wait."""
+        raise Pause("a manager decides")
+
+    agent = made([pay, fail, waits], [("pay", {"amount": 5}), ("fail", {}), ("waits", {}), ("waits", {})], log=None)
+    with pytest.raises(Paused) as caught:
+        agent.input("Go.")
+    paid, failed, waiting, _ = entries(agent)
+    assert (paid["status"], paid["held"], paid["result"]) == ("skipped", "success", "paid 5")
+    assert (failed["held"], failed["error"]) == ("error", "no money") and "held" not in waiting
+    rows = [row for entry in (paid, failed) for row in rows_of(entry, UNICODE)]
+    shown = ["".join(text for text, _ in row.parts) + f"  {row.right}" for row in rows]
+    assert [re.sub(r"\d+ms", "1ms", line.strip()) for line in shown] == [
+        "✓ pay(amount=5)  held  1ms", "paid 5", "✗ fail()  held  error  1ms", "ValueError: no money"
+    ]  # fmt: skip
+    (entry,) = entries(agent, "paused")
+    assert [row.parts[0][0] for row in rows_of(entry, UNICODE)][1] == "waits() waits, and 1 other"
+    text = (tmp_path / ".co/logs/root.log").read_text("utf-8")
+    assert "tool pay(amount=5): held, success, " in text and "tool waits(): skipped, " in text
+    made_by = {line.message.get("content"): line.changes[0].by for line in history_of(caught.value.record).lines}
+    assert made_by["paid 5"] == {"tool": "pay"}
+    assert made_by["not run: the turn was paused"] == {"plugin": "connectagent"}

@@ -358,7 +358,9 @@ def pauses_of_other_kinds() -> None:
             agent.end_turn("Enough.")
 
         handlers = {"llm": [end, before_llm(ask)], "tools": [before_tools(ask)], "tool": []}[place]
-        one = agent(f"pauses_{place}", [ask], ("ask", {}), "Done.", on_events=[value, *handlers])
+        before = [call("work", x=1)] if place == "tool" else []  # it has its result while the other call waits
+        calls, handlers = [*before, call("ask")], [value, *handlers]
+        one = agent(f"pauses_{place}", [work, ask], calls, "Done.", on_events=handlers, parallel_tools=2)
         with pytest.raises(Paused):
             one.input("Go")
         one.resume(one.record, **decision)

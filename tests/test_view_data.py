@@ -8,6 +8,7 @@ import re
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,33 @@ def test_numbers_of_entries_are_the_same_while_a_record_grows_and_when_it_is_rea
     assert [(row["n"], row["type"]) for row in whole.rows] == [(row["n"], row["type"]) for row in news["rows"]]
     for change in page.json("changes", record=name_of(agent))["changes"]:
         assert news["rows"][change["n"]]["plugin"] == change["plugin"]
+
+
+def test_a_call_shows_its_result_while_others_of_its_round_run(page: Page) -> None:
+    seen: list[Any] = []
+
+    def quick() -> str:
+        """Quick."""
+        return "quick result"
+
+    def slow(agent: Any) -> str:
+        """Slow."""
+        seen.append(page.json("news", record=name_of(agent)))
+        for _ in range(500):
+            if "'held'" in str(page.json("news", record=name_of(agent))):
+                break
+            time.sleep(0.01)
+        seen.append(page.json("news", record=name_of(agent), row=len(seen[0]["rows"])))
+        return "slow result"
+
+    agent = Agent("a", [quick, slow], llm=ScriptedLLM([call("slow"), call("quick")], "Done."), parallel_tools=2)
+    agent.input("Go")
+    told = [*seen[1]["rows"], *seen[1].get("changed", ())]
+    (held,) = [row for row in told if row.get("status") == "held"]
+    assert (held["kind"], held["name"], held["text"], held["bad"]) == ("started", "quick", "quick result", 0)
+    rows = page.json("news", record=name_of(agent))["rows"]
+    (ended,) = [row for row in rows if row["kind"] == "tool" and row["name"] == "quick"]
+    assert ended["started"] == held["n"] and ended["status"] == "success"
 
 
 def test_a_row_that_changes_later_is_told_again(page: Page) -> None:

@@ -110,10 +110,12 @@ class Console:
         turn = self._turns.setdefault(agent, _Turn())
 
         def row(mark: str, seconds: float) -> Row:
-            spent = spent_texts(agent.turn.spent) if agent.turn is not None and turn.root is None else []
+            of = agent.turn
+            spent = spent_texts(of.spent) if of is not None and turn.root is None else []
+            waits = ["Ctrl-C again leaves it"] if of is not None and of.stopped else []
             dot = f" {self._terminal.glyphs.dot} "
             parts = ((mark, "cyan"), (agent.name + dot, "dim"), what())
-            return Row(turn.indent + 2, parts, "  ".join([duration(seconds * 1000), *spent]))
+            return Row(turn.indent + 2, parts, "  ".join([*waits, duration(seconds * 1000), *spent]))
 
         with running(row):
             yield

@@ -133,7 +133,8 @@ def _tool_execution(entry: TraceEntry) -> str:
     # Masked before they are shortened: what is left of a secret would not be found.
     call = call_text(current().text(entry["tool_name"]), current().value(entry["arguments"]))
     result = shortened(entry.get("result"), SHORT)
-    return f"tool {shortened(call, 2 * SHORT)}: {entry['status']}, {duration(entry['timing'])}: {result}"
+    status = f"held, {entry['held']}" if "held" in entry else entry["status"]
+    return f"tool {shortened(call, 2 * SHORT)}: {status}, {duration(entry['timing'])}: {result}"
 
 
 def _error(entry: TraceEntry) -> str:

@@ -90,7 +90,7 @@ class Xray:
         return [
             str(entry.get("tool_name"))
             for entry in _this_turn(self._session.get("trace", []))
-            if entry.get("type") == "tool_execution" and entry.get("status") not in _NOT_RUN
+            if entry.get("type") == "tool_execution" and entry.get("held", entry.get("status")) not in _NOT_RUN
         ]
 
     @property

@@ -201,10 +201,10 @@ def agents_in(module: ModuleType) -> list[Any]:
 
 
 def agent_of(module: ModuleType) -> Any | None:
-    """The agent of a script: its `agent`, else its only agent; None where there is none.
+    """The agent of a script: its `agent`, else the only one that is inside no other; None where there is none.
 
     Raises:
-        click.UsageError: there are several and none is called `agent`, or `agent` is no agent.
+        click.UsageError: there are several such and none is called `agent`, or `agent` is no agent.
     """
     from connectagent.agents.agent import Agent
 
@@ -214,9 +214,10 @@ def agent_of(module: ModuleType) -> Any | None:
     named = vars(module).get("agent")
     if named is not None and not inspect.ismodule(named):
         raise _usage(f"{shown(module)}: 'agent' is not an Agent but {type(named).__name__} {named!r:.60}")
-    if len({id(agent) for agent in agents.values()}) > 1:
-        raise _usage(f"{shown(module)} has several agents: {', '.join(agents)}; call the one to run 'agent'")
-    return next(iter(agents.values()), None)
+    outer = {name: one for name, one in agents.items() if all(one.parent is not other for other in agents.values())}
+    if len({id(agent) for agent in outer.values()}) > 1:
+        raise _usage(f"{shown(module)} has several agents: {', '.join(outer)}; call the one to run 'agent'")
+    return next(iter(outer.values()), None)
 
 
 def shown(module: ModuleType) -> str:

@@ -21,6 +21,8 @@ OF_ATTEMPT = (
 """The keys of the entry that a later attempt replaces."""
 BEGUN = ("type", "tool_name", "arguments", "call_id", "iteration", "timestamp")
 """The keys that the entry of a call has before anything became of it, besides `timing`."""
+HELD = ("timing", "by", "error", "error_type")
+"""What the entry of a call whose round waits for another one says of its end, besides its result and `held`."""
 FAILED = ("error", "not_found", "recovered")
 DATA = (dict, list, int, float, bool, type(None))  # types of values that can be restored from a result, which is text
 

@@ -10,7 +10,7 @@ from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.beside import Body
-from connectagent.loop.call_entry import BEGUN, DATA, ENDED
+from connectagent.loop.call_entry import BEGUN, DATA, ENDED, HELD
 from connectagent.loop.deciding import Decisions, refused
 from connectagent.loop.divergence import finish
 from connectagent.loop.tool_outcome import ToolOutcome
@@ -82,12 +82,13 @@ class ToolRun(ToolOutcome):
             result = self.entry["result"]
             self.turn.conversation.answer(self.call, result)
             if "id" not in self.entry:  # else it is in the trace
-                self.skip(result)
+                known = {key: self.entry[key] for key in HELD if key in self.entry}
+                self.skip(result, held=self.entry["status"], **known)
 
-    def skip(self, result: Any) -> None:
-        """Trace that the tool was not run."""
+    def skip(self, result: Any, **held: Any) -> None:
+        """Trace that the tool was not run, or that its result is held back."""
         entry = {key: self.entry[key] for key in BEGUN} | {"timing": 0.0, "status": "skipped", "result": result}
-        self.turn.conversation.trace_quietly(entry)
+        self.turn.conversation.trace_quietly({**entry, **held})
 
     def stopped(self, error: BaseException) -> None:
         """Answer an interrupted call; note a waiting call in its `Waiting`."""

@@ -6,7 +6,7 @@ import json
 import os
 import reprlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from connectagent.data import TraceEntry
@@ -222,6 +222,9 @@ def _error(entry: TraceEntry) -> str:
 
 
 def _tool(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
+    if held := entry.get("held"):  # it has its result, and its round waits for another call
+        first, *rest = _tool({**entry, "status": held, "held": None}, glyphs)
+        return [replace(first, right=f"held  {first.right}"), *rest]
     status = str(entry.get("status"))
     call = call_text(entry.get("tool_name"), entry.get("arguments"))
     took = duration(entry.get("timing") or 0)
@@ -331,7 +334,9 @@ def _paused(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:
     who = actor(entry.get("by") or entry.get("inner"))
     head = Row(4, ((f"{glyphs.warn} {who} paused the turn: {reason}", "yellow"),), wrap=True)
     waits = call_text(call.get("name"), call.get("arguments")) if isinstance(call, dict) else str(entry.get("hook"))
-    return [head, Row(6, ((f"{waits} waits", "dim"),))]
+    more = len(entry.get("waits") or ()) - 1
+    others = f", and {more} other{'s' if more > 1 else ''}" if more > 0 else ""
+    return [head, Row(6, ((f"{waits} waits{others}", "dim"),))]
 
 
 def _resumed(entry: TraceEntry, glyphs: Glyphs) -> list[Row]:

@@ -8,7 +8,7 @@ from typing import Any
 from connectagent.errors import short_path
 from connectagent.output.masking import current
 
-_OF_NOBODY = {"(outside)": "outside of any handler", "(resume)": "the person who decided"}
+_OF_NOBODY = {"(outside)": "outside of any handler", "(resume)": "whoever resumed the turn"}
 _JOINERS = "\u200c\u200d"  # not printable, yet part of Persian words and of emoji
 
 

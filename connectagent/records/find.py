@@ -88,6 +88,8 @@ def find_record(text: str | None = None) -> Path:
     """
     known = all_records()
     if text and text != "last" and os.path.isfile(text):
+        if text.endswith(".py"):
+            raise ConfigError(f"{text} is a script, not a record: connectagent log list shows those that it has left")
         return Path(text)
     if not known:
         what = f"there is no record {text!r}: " if text else ""

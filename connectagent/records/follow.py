@@ -89,7 +89,11 @@ class Follower:
 
 
 def follow(
-    newest: Callable[[], Path | None], every_s: float = 0.15, wait: Callable[[float], Any] = time.sleep
+    newest: Callable[[], Path | None],
+    every_s: float = 0.15,
+    wait: Callable[[float], Any] = time.sleep,
+    *,
+    whole: bool = False,
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield entries as any process writes them, each with its record; it never ends.
 
@@ -97,6 +101,7 @@ def follow(
         newest: returns the record to follow; called again when its folder has changed.
         every_s: seconds between two looks.
         wait: sleeps that long.
+        whole: as for `Follower`.
     """
     follower: Follower | None = None
     seen: Any = None
@@ -108,7 +113,7 @@ def follow(
             if path is not None and (follower is None or path != follower.path):
                 if follower is not None:  # what came between the last look and the next record
                     yield from ((follower.path, entry) for entry in _left(follower))
-                follower = Follower(path)
+                follower = Follower(path, whole)
         if follower is not None:
             yield from ((follower.path, entry) for entry in _left(follower))
         wait(every_s)

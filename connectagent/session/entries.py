@@ -143,6 +143,7 @@ class ToolExecution(Entry, StateChange, _From, total=False):
     raised_at: str
     left_behind: bool
     unsettled: bool
+    held: str
     attempt: int
     attempts: list[dict[str, Any]]
     original: dict[str, Any]

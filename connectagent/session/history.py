@@ -258,7 +258,7 @@ class History:
     def _on_tool_execution(self, entry: TraceEntry) -> None:
         by = entry.get("by")
         if by is None:
-            not_run = entry.get("status") in ("skipped", "not_found", "rejected")
+            not_run = entry.get("held", entry.get("status")) in ("skipped", "not_found", "rejected")
             by = {"plugin": "connectagent"} if not_run else {"tool": entry.get("tool_name")}
         self._result(entry["call_id"], entry.get("result"), by)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.reading import data_text
 from connectagent.output.text import actor, clean
 from connectagent.records.file import BETWEEN_TURNS
@@ -21,7 +22,8 @@ from connectagent.records.read import read_record, refuse_odd
 
 _MOST_PAIRED = 2_000  # steps, or lines of a text, between equal ones; more are compared place by place
 _as_text = json.JSONEncoder(sort_keys=True, default=str).encode  # made once: `json.dumps` makes one each time
-_OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "duration_ms", "timing", "index", "usage", "retries"}
+_OTHER_EACH_TIME = {"id", "call_id", "tool_call_id", "timestamp", "started", "duration_ms", "timing", "index", "usage"}
+_OTHER_EACH_TIME |= {"retries"}
 
 
 @dataclass(slots=True)
@@ -93,17 +95,25 @@ def _by_place(turns: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def _steps(place: str, turn: dict[str, Any] | None) -> list[_Step]:
     if turn is None:
         return []
-    steps = [_Step(place, "prompt", {"prompt": turn.get("input")})]
+    prompt = _Step(place, "prompt", {"prompt": turn.get("input")})
+    end = {"status": turn.get("status"), "error": turn.get("error"), "result": turn.get("result")}
+    steps = _steps_in(place, turn["trace"], Inside(turn["lines"]))
+    return [prompt, *steps, _Step(f"{place}, end", "end", end)]
+
+
+def _steps_in(place: str, trace: list[Any], inside: Inside) -> Iterator[_Step]:
+    """The steps of a turn, with those of the agents inside."""
     here, iteration = place, None
-    for entry in turn["trace"]:
-        if not isinstance(entry, dict) or entry.get("type") in ("user_input", "began"):
+    for entry in trace:
+        if kind_of(entry) in (None, "user_input", "began"):
             continue
-        if entry.get("type") == "llm_call" and entry.get("iteration") != iteration:
+        if entry["type"] == "llm_call" and entry.get("iteration") != iteration:
             iteration = entry.get("iteration")
             here = f"{place}, iteration {iteration}"
-        steps.append(_step(here, entry))
-    end = {"status": turn.get("status"), "error": turn.get("error"), "result": turn.get("result")}
-    return [*steps, _Step(f"{place}, end", "end", end)]
+        if entry["type"] == "agent_turn":
+            yield from _steps_in(f"{here}, agent {entry.get('agent')}", inside.of(entry), inside)
+        else:
+            yield _step(here, entry)
 
 
 def _step(place: str, entry: dict[str, Any]) -> _Step:
@@ -119,7 +129,7 @@ def _step(place: str, entry: dict[str, Any]) -> _Step:
         name = str(entry.get("tool_name"))
         values |= {"arguments": entry.get("arguments"), "status": entry.get("status"), "result": entry.get("result")}
         return _Step(f"{place}, tool {name}", f"tool {name}", values)
-    rest = {key: value for key, value in entry.items() if key not in ("type", "by")}
+    rest = {key: value for key, value in entry.items() if key not in PLACES}
     return _Step(f"{place}, {kind}", kind, values | _same_each_time(rest))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.reading import cost_text, data_text, local_time, number_of, plain_value
 from connectagent.cli.view.page import page_parts
 from connectagent.output.text import actor_with_place, clean
@@ -39,8 +40,7 @@ def _markdown_lines(record: dict[str, Any], findings: Sequence[dict[str, Any]]) 
         yield from ("", "## Between turns" if between else f"## Turn {_one(turn.get('turn'))}")
         if not between:
             yield from ("", _fenced(turn.get("input")))
-        for entry in turn["trace"]:
-            yield from _entry_lines(entry) if isinstance(entry, dict) else ()
+        yield from _entries(turn["trace"], Inside(turn["lines"]), "")
         if not between:
             cost = cost_text(number_of(turn.get("cost")))
             yield from ("", f"**{_one(turn.get('status') or 'never ended')}**, cost {cost}")
@@ -49,20 +49,29 @@ def _markdown_lines(record: dict[str, Any], findings: Sequence[dict[str, Any]]) 
         yield from ("", f"## bisect: {_one(one['symptom'])}", "", _fenced("\n".join(one["said"])))
 
 
-def _entry_lines(entry: dict[str, Any]) -> Iterator[str]:
-    kind = entry.get("type")
+def _entries(trace: list[Any], inside: Inside, agent: str) -> Iterator[str]:
+    """The entries of a turn, with those of the agents inside; `agent`: the name in front of theirs."""
+    for entry in trace:
+        if kind_of(entry) == "agent_turn":
+            yield from _entries(inside.of(entry), inside, f"{agent}{_one(entry.get('agent'))} › ")
+        elif isinstance(entry, dict):
+            yield from _entry_lines(entry, agent)
+
+
+def _entry_lines(entry: dict[str, Any], agent: str) -> Iterator[str]:
+    kind, head = entry.get("type"), f"### {agent}"
     by = f" by {_one(actor_with_place(entry['by']))}" if isinstance(entry.get("by"), dict) else ""
     if kind == "llm_call":
-        yield from ("", f"### {_one(entry.get('model'))}: {_one(entry.get('status'))}{by}")
+        yield from ("", f"{head}{_one(entry.get('model'))}: {_one(entry.get('status'))}{by}")
         values = [entry.get("content") if entry.get("tool_calls") else None, entry.get("error")]
     elif kind == "tool_execution":
-        yield from ("", f"### {_one(entry.get('tool_name'))}: {_one(entry.get('status'))}{by}")
+        yield from ("", f"{head}{_one(entry.get('tool_name'))}: {_one(entry.get('held') or entry.get('status'))}{by}")
         values = [entry.get("arguments"), entry.get("result")]
     elif kind in ("user_input", "began"):
         return
     else:
-        yield from ("", f"### {_one(kind)}{by}")
-        values = [{key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")}]
+        yield from ("", f"{head}{_one(kind)}{by}")
+        values = [{key: value for key, value in entry.items() if key not in PLACES}]
     for value in values:
         if value:
             yield from ("", _fenced(value))

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from connectagent.cli.failure import usage_error
+from connectagent.cli.log.inside import agent_of, kind_of, turns_of
 from connectagent.cli.log.reading import agent_option, each
 from connectagent.output.text import visible
 from connectagent.records.read import read_record
+from connectagent.session.journal import LINES
 
 _AROUND = 100  # characters that are shown on both sides of a match in a long line
 
@@ -23,7 +25,8 @@ _AROUND = 100  # characters that are shown on both sides of a match in a long li
 def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
     """Print each line of prompts, answers, arguments, results and errors that matches PATTERN, a regular expression.
 
-    It is preceded by the record, the turn and the type of the trace entry. The exit code is 1 where nothing matches.
+    It is preceded by the record, the turn, the name of an agent inside, and the type of the trace entry. The exit code
+    is 1 where nothing matches.
     """
     try:
         sought = re.compile(pattern, re.IGNORECASE if ignore_case else 0)
@@ -46,9 +49,10 @@ def command(pattern: str, ignore_case: bool, agent: str | None) -> None:
 def _matches(record: dict[str, Any], sought: re.Pattern[str]) -> Iterator[tuple[str, str, re.Match[str]]]:
     """Each line with its place and the match in it; a line that repeats within a turn comes once."""
     groups: list[tuple[str, list[tuple[str, Any]]]] = [("head", [("system_prompt", record.get("system_prompt"))])]
+    root = str(record.get("agent"))
     for turn in record["turns"]:
         entries: list[tuple[str, Any]] = [("input", turn.get("input"))]
-        entries += [(visible(entry.get("type"), 40), entry) for entry in turn["trace"] if isinstance(entry, dict)]
+        entries += [(_place(line, root), line) for line in turn["lines"] if str(kind_of(line)) not in LINES]
         entries += [(key, turn.get(key)) for key in ("result", "error")]
         groups.append((f"turn {visible(turn.get('turn'), 20)}", entries))
     for name, entries in groups:
@@ -59,6 +63,12 @@ def _matches(record: dict[str, Any], sought: re.Pattern[str]) -> Iterator[tuple[
                 if match:
                     seen.add(line)
                     yield f"{name}:{kind}", line, match
+
+
+def _place(line: dict[str, Any], root: str) -> str:
+    """The type of an entry, after the agent's name where it is inside another one."""
+    kind, name = visible(line.get("type"), 40), agent_of(line, root)[1]
+    return f"{visible(name, 60)}:{kind}" if turns_of(line) else kind
 
 
 def _lines(value: Any, key: str = "") -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from connectagent.cli.log.inside import PLACES, Inside, kind_of
 from connectagent.cli.log.reading import (
     cost_text,
     data_text,
@@ -23,13 +24,13 @@ from connectagent.cli.log.reading import (
 )
 from connectagent.cli.log.tree import Node, show_tree
 from connectagent.errors import ConfigError
-from connectagent.output.rows import Row, duration, spent_texts
-from connectagent.output.text import actor_with_place
+from connectagent.output.rows import Row, call_text, duration, spent_texts
+from connectagent.output.text import actor, actor_with_place
 from connectagent.records.amended import with_retries
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.find import find_record
 from connectagent.records.history import joined_turns
-from connectagent.records.read import own_entries, read_ends, read_lazily, refuse_odd
+from connectagent.records.read import read_ends, read_lazily, refuse_odd
 from connectagent.records.summary import summarise
 from connectagent.session.usage import Spent, usage_of
 
@@ -38,6 +39,8 @@ Parts = tuple[tuple[str, str], ...]
 _MOST = 300  # characters of a text, without --full
 _LONG = 8_000_000  # bytes of a record that is shown without its middle
 _LONG_VALUE = 100_000  # characters of JSON
+_DONE = {"message": "added a message", "message_edited": "edited a message", "message_removed": "removed a message"}
+_DONE |= {"state_delta": "changed the state", "session_delta": "changed the session"}
 _BAD = ("error", "crashed", "interrupted", "cancelled")
 
 
@@ -105,8 +108,8 @@ def _turns(turns: list[dict[str, Any]], last: str, full: bool) -> Iterator[Node]
 
 def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
     status = str(turn.get("status") or unended)
-    inside = Inside(turn.get("lines") or [])
-    entries = _entries(with_retries(turn["trace"]), full, inside)
+    inside = Inside(turn.get("lines") or [], is_running=status == "running")
+    entries = _entries(with_retries(turn["trace"]), full, inside, f"T{turn.get('turn')}")
     if status == BETWEEN_TURNS:
         return Node((("between turns", "bold"),), entries)
     parts = [status]
@@ -125,38 +128,12 @@ def _turn(turn: dict[str, Any], unended: str, full: bool) -> Node:
     return Node(label, chain(entries, [Node((("  ".join(parts), style),), ends)]))
 
 
-class Inside:
-    """The turns of agents inside one turn.
-
-    Args:
-        lines: all lines of the turn.
-    """
-
-    def __init__(self, lines: list[dict[str, Any]]) -> None:
-        self._lines = lines
-
-    def of(self, asked: dict[str, Any]) -> list[dict[str, Any]]:
-        """The entries of the agent's turn that an `agent_turn` entry is about."""
-        place = str(asked.get("id"))
-        below = [line for line in self._lines if _is_below(line, place)]
-        return own_entries(below, asked.get("agent"), asked.get("branch"))
-
-
-def _is_below(line: dict[str, Any], place: str) -> bool:
-    """Whether a line is of the turn at a place; the turn's own `agent_turn` is not."""
-    own = str(line.get("id") or line.get("at") or "")
-    return own.startswith(f"{place}/") or (own == place and _kind(line) != "agent_turn")
-
-
-def _entries(trace: list[Any], full: bool, inside: Inside) -> Iterator[Node]:
+def _entries(trace: list[Any], full: bool, inside: Inside, place: str) -> Iterator[Node]:
     """The entries below their iterations; the first ones belong to the turn itself."""
-    ended = {entry.get("call_id") for entry in trace if _kind(entry) == "tool_execution"}
     iteration, below = None, list[Any]()
-    for entry in trace:
-        kind = _kind(entry)
-        if kind == "user_input" or (kind == "began" and entry.get("call_id") in ended):
-            continue
-        if kind == "llm_call" and entry.get("iteration") != iteration:
+    own = [entry for entry in trace if kind_of(entry) not in ("user_input", "began")]
+    for entry in chain(own, inside.open_in(place, own)):
+        if kind_of(entry) in ("llm_call", "began") and entry.get("iteration") != iteration:
             yield from _iteration(iteration, below, full, inside)
             iteration, below = entry.get("iteration"), []
         below.append(entry)
@@ -171,24 +148,29 @@ def _iteration(iteration: Any, entries: list[Any], full: bool, inside: Inside) -
         yield Node(((f"iteration {iteration}", "dim"),), nodes)
 
 
-def _kind(entry: Any) -> Any:
-    return entry.get("type") if isinstance(entry, dict) else None
-
-
 def _entry(entry: Any, full: bool, inside: Inside) -> Node:
-    first, *more = _rows(entry)
+    first, *more = _rows(entry, inside.is_running)
     below = chain((Node(_row(row, full)) for row in more), _details(entry, full))
-    if _kind(entry) == "agent_turn":
-        below = chain(below, _entries(with_retries(inside.of(entry)), full, inside))
+    if kind_of(entry) == "agent_turn":
+        below = chain(below, _of_agent(entry, full, inside))
+    elif kind_of(entry) == "began":
+        agents = ((((f"agent {one.get('agent')}", "cyan"),), one) for one in inside.begun_by(entry))
+        below = chain(below, (Node(label, _of_agent(one, full, inside)) for label, one in agents))
     return Node(_row(first, full), below)
+
+
+def _of_agent(asked: dict[str, Any], full: bool, inside: Inside) -> Iterator[Node]:
+    """What happened in the turn of an agent inside."""
+    return _entries(with_retries(inside.of(asked)), full, inside, str(asked.get("id")))
 
 
 def _details(entry: Any, full: bool) -> Iterator[Node]:
     """Who wrote an entry, and with `full` its keys."""
     if not isinstance(entry, dict):
         return
-    if isinstance(entry.get("by"), dict) and (entry.get("type") != "resumed" or entry.get("decided")):
-        yield Node(((f"by {actor_with_place(entry['by'])}", "dim"),))
+    by = entry.get("by")
+    if isinstance(by, dict) and actor_with_place(by) != actor(by):
+        yield Node(((f"by {actor_with_place(by)}", "dim"),))
     for key, value in entry.items() if full else ():
         if key not in ("type", "by") and value not in (None, "", [], {}):
             yield Node(((f"{key}: {_lines(value)}", "dim"),), is_whole=True)
@@ -200,20 +182,34 @@ def _lines(value: Any) -> str:
     return text if isinstance(value, str) or len(text) > _LONG_VALUE else data_text(value, 2)
 
 
-def _rows(entry: Any) -> list[Row]:
-    kind = _kind(entry)
+def _rows(entry: Any, is_running: bool) -> list[Row]:
+    kind, glyphs = kind_of(entry), terminal().glyphs
     if kind == "began":
-        call = f"{entry.get('tool_name')}({data_text(entry.get('arguments'))})"
-        return [Row(4, ((f"{terminal().glyphs.bad} {call} was started and never ended", "red"),))]
+        call = call_text(entry["tool_name"], entry.get("arguments")) if "tool_name" in entry else "the model call"
+        if is_running:
+            return [Row(4, ((f"{glyphs.other} {call} is running", "yellow"),))]
+        return [Row(4, ((f"{glyphs.bad} {call} was running when the turn stopped", "red"),))]
     if kind == "left_out":
         return [Row(4, ((f"{entry.get('lines')} lines are left out: --full, or --turn N", "yellow"),))]
     if kind == "agent_turn":
         return [Row(4, ((f"agent {entry.get('agent')}", "cyan"),), _spent(entry))]
-    made = rows(entry) if kind is not None else []
-    if made:
+    if made := rows(entry) if kind is not None else []:
         return made
-    rest = {key: value for key, value in entry.items() if key not in ("type", "by", "timestamp")} if kind else entry
+    if kind in _DONE:
+        return [_done(entry, str(kind))]
+    rest = {key: value for key, value in entry.items() if key not in PLACES} if kind else entry
     return [Row(4, ((f"{kind or 'entry'}: ", ""), (data_text(rest), "dim")))]
+
+
+def _done(entry: dict[str, Any], kind: str) -> Row:
+    """What was said or set, which the console does not show."""
+    message, delta = entry.get("message"), entry.get("delta")
+    text = data_text(message.get("content")) if isinstance(message, dict) else ""
+    if isinstance(delta, dict):
+        gone = [str(key) for key in entry.get("removed") or ()]
+        given = [f"{key} = {data_text(value)}" for key, value in delta.items() if key not in gone]
+        text = ", ".join([*given, *(f"{key} was removed" for key in gone)])
+    return Row(4, ((f"+ {actor(entry.get('by'))} {_DONE[kind]}", ""), (f": {text}" if text else "", "dim")))
 
 
 def _spent(entry: dict[str, Any]) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
+from connectagent.cli.log.inside import Inside
 from connectagent.cli.log.reading import (
     Column,
     agent_option,
@@ -60,7 +62,7 @@ class _Sums:
 @agent_option
 @json_option
 def command(agent: str | None, as_json: bool) -> None:
-    """Print sums of all sessions: turns of each agent, calls of each model and of each tool.
+    """Print sums of all sessions: turns of each agent, and calls of each model and tool, by agents inside too.
 
     Times are the median and the 95th percentile: of a turn for agents, of a call for models and tools. ? is unknown.
     """
@@ -109,12 +111,17 @@ def _count(
             own.failed += status in ("error", "unfinished")
             own.took(turn.get("duration_ms"))
         calls = [line for line in turn["lines"] if line.get("type") == "llm_call"]  # of inner agents too
-        ran = [entry for entry in with_retries(turn["trace"]) if entry.get("type") == "tool_execution"]
-        for entry in [*calls, *ran]:
+        for entry in [*calls, *_tools_in(turn)]:
             sums = _count_entry(entry, models, tools)
             met[id(sums)] = sums
     for sums in met.values():
         sums.sessions += 1
+
+
+def _tools_in(turn: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The tool calls of a turn and of the agents inside, each with what came of it in the end."""
+    for entries in (turn["trace"], *Inside(turn["lines"]).turns()):
+        yield from (entry for entry in with_retries(entries) if entry.get("type") == "tool_execution")
 
 
 def _count_entry(entry: dict[str, Any], models: dict[str, _Sums], tools: dict[str, _Sums]) -> _Sums:

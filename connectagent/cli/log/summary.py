@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import click
 
+from connectagent.cli.log.inside import agent_of
 from connectagent.cli.log.reading import record_argument, terminal
 from connectagent.cli.summary import Summary
 from connectagent.cli.usage import WholeNumber
@@ -18,6 +20,7 @@ from connectagent.records.read import each_line, refuse_odd
 from connectagent.records.summary import summarise
 
 CRASHED = "unfinished", "crashed"
+_MODEL = re.compile(r"/(\d+)/model\d+\Z")  # how the place of a model call ends, with its iteration
 
 
 @click.command("summary", short_help="What failed and why, what took long, and what it cost.")
@@ -38,27 +41,29 @@ def command(record: str | None, most: int) -> None:
 def _summary(path: Path, most: int) -> Summary:
     summary, turns = Summary(most), 0
     record: dict[str, Any] = {}
-    running: dict[Any, dict[str, Any]] = {}  # the tools that have begun in the newest turn, and have not ended
+    running: dict[Any, dict[str, Any]] = {}  # what has begun in the newest turn, and has not ended
     for record, line in each_line(path):
         if len(record["turns"]) > turns:
             turns = len(record["turns"])
             running.clear()
         if line.get("type") == "began":
-            if "tool_name" in line:
+            if "tool_name" in line or _MODEL.search(str(line["id"])):
                 running[line["id"]] = line
         else:
             running.pop(line.get("id"), None)
         if line.get("type") is not None:
-            summary.add(*_who(line, str(record.get("agent"))), line)
+            summary.add(*agent_of(line, str(record.get("agent"))), line)
     if running and summarise(path).status in CRASHED:
-        for line in running.values():
-            error = {"status": "error", "error_type": "crashed", "error": "it was running when the process ended"}
-            summary.add(*_who(line, str(record.get("agent"))), {**line, **error, "type": "tool_execution"})
+        for id, line in running.items():
+            who, name = agent_of(line, str(record.get("agent")))
+            summary.calls[who, id] = name, _crashed(line)
     return summary
 
 
-def _who(line: dict[str, Any], root: str) -> tuple[str, str]:
-    """The branch and the name of the agent that a line is of."""
-    place = str(line.get("id") or line.get("at") or "").rpartition("/turn:")[2]
-    name = line.get("author") or (place.partition("~")[0] if "~" in place else root)
-    return str(line.get("branch") or name), str(name)
+def _crashed(line: dict[str, Any]) -> dict[str, Any]:
+    """A call that was running when the process ended, as the summary has its calls."""
+    call = {"status": "error", "error_type": "crashed", "error": "it was running when the process ended"}
+    if "tool_name" in line:
+        return {**line, **call, "type": "tool_execution"}
+    found = _MODEL.search(str(line["id"]))
+    return {**call, "type": "llm_call", "model": "the model call", "iteration": found and found[1]}

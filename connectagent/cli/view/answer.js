@@ -63,10 +63,10 @@ function endNode(session, item) {
   const {rows, summary} = session;
   if (!["crashed", "unfinished", "interrupted"].includes(summary.status)) return null;
   const ended = new Set(rows.map((/** @type {any} */ row) => row.started));
-  const open = rows.filter((/** @type {any} */ row) => row.n >= item.first && row.kind === "started" && !ended.has(row.n));
+  const open = rows.filter((/** @type {any} */ row) => row.n >= item.first && row.kind === "started" && row.status !== "held" && !ended.has(row.n));
   const last = open.findLast((/** @type {any} */ row) => row.of !== "agent") ?? open.at(-1) ?? rows.at(-1);
   if (!last) return null;
-  const what = open.length ? `${last.of} ${last.name}` : "nothing was running";
+  const what = !open.length ? "nothing was running" : last.of === "model" ? "a model call" : `${last.of} ${last.name}`;
   const inside = open.filter((/** @type {any} */ row) => row.of === "agent").map((/** @type {any} */ row) => row.name);
   const word = summary.status === "interrupted" ? "It was interrupted" : "The process ended";
   const link = {href: address({record: session.name, entry: last.n}), "data-n": last.n};

@@ -36,7 +36,7 @@ function stepsOf(rows) {
   const agents = new Map(steps.filter((row) => row.id).map((row) => [row.id, row]));
   /** @param {any} row @returns {number} */
   const depth = (row) => (agents.has(row.in) && row.in !== row.id ? 1 + depth(agents.get(row.in)) : 0);
-  return steps.map((row) => stepNode(row.kind === "started" ? {...row, kind: row.of, status: "no end"} : row, depth(row)));
+  return steps.map((row) => stepNode(row.kind === "started" ? {...row, kind: row.of, status: row.status ?? "no end"} : row, depth(row)));
 }
 
 /** @param {any} news @param {number} index */

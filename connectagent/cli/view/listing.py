@@ -10,10 +10,11 @@ from connectagent.cli.view.rows import excerpt, inner_turn, row_of
 from connectagent.records.amended import retried
 from connectagent.records.file import BETWEEN_TURNS
 from connectagent.records.findings import IDENTITY
-from connectagent.session.journal import LINES
+from connectagent.session.journal import LINES, TOOL_ENDED
 from connectagent.session.usage import spent_inside
 
 _FOUND = "bisect", "bisect not confirmed"  # the badges
+_OF_A_RESULT = ("status", "bad", "text", "ms", "error", "badges")  # keys of a row
 _OF_AN_END = ("status", "duration_ms", "tokens", "cost", "result", "error")
 
 
@@ -65,6 +66,7 @@ class Listing:
         """Add a line to the newest turn."""
         self.lines.append(line)
         self._note_wait(line)
+        self._hold(line)
         if not is_on_page(line):
             return
         row = {**row_of(line, len(self.entries)), "item": len(self.items) - 1}
@@ -77,6 +79,15 @@ class Listing:
             self._end_row(row, str(line.get("id")))
         self.entries.append(line)
         self.rows.append(row)
+
+    def _hold(self, line: dict[str, Any]) -> None:
+        """Show the result of a call that others of its round hold back in the row of its beginning."""
+        number, entry = self._started.get(str(line.get("id"))), line.get("entry")
+        if line.get("type") != TOOL_ENDED or number is None or not isinstance(entry, dict):
+            return
+        row = row_of({**entry, "held": entry.get("status")}, number)
+        self.rows[number] |= {key: row[key] for key in _OF_A_RESULT if key in row}
+        self.changed.append((len(self.rows), number))
 
     def _end_row(self, row: dict[str, Any], id: str) -> None:
         """Join a row with the row of its beginning."""

@@ -50,8 +50,8 @@ export function rowNode(row, turn, open) {
     bar.firstChild.style.setProperty("--from", since.toFixed(6));
     bar.firstChild.style.setProperty("--long", ((row.ms ?? 0) / 1000).toFixed(6));
   } else bar.firstChild.hidden = true;
-  const running = row.kind === "started";
-  const kind = running ? row.of : row.kind;
+  const running = row.kind === "started" && row.status !== "held";
+  const kind = row.kind === "started" ? row.of : row.kind;
   const node = el(
     "details",
     {class: `row ${kind} ${running ? "running" : ""} bad${row.bad ?? 0}`, id: `e${row.n}`},

@@ -35,8 +35,9 @@ def row_of(entry: dict[str, Any], number: int) -> dict[str, Any]:
     row |= {"in": _short(inside, 400)} if (inside := inner_turn(entry)) else {}
     row |= {"start": start} if start is not None else {}
     if isinstance(status, str):
-        row["status"] = _short(status, 40)
-        row["bad"] = 2 if status in FAILED else 1 if status in _WEAK else 0
+        ended = entry.get("held") or status
+        row["status"] = _short("held" if "held" in entry else status, 40)
+        row["bad"] = 2 if ended in FAILED else 1 if ended in _WEAK else 0
     try:
         row |= _by(entry.get("by")) | _ROWS.get(str(entry.get("type")), _other)(entry)
     except Exception:

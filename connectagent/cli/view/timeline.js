@@ -159,7 +159,7 @@ export class Timeline {
   change(rows) {
     for (const row of rows) {
       const old = this.nodes[row.n];
-      if (!old || old.tagName !== "DETAILS") continue;
+      if (!old || old.tagName !== "DETAILS" || this.ended.has(row.n)) continue;
       const node = this.make(this.turns[row.item], row);
       this.swap(old, node);
       this.nodes[row.n] = node;
