@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, ConfigError, File, Image
+from connectagent import Agent, ConfigError, File, Image, tool
 from connectagent.testing import AgentTester, ScriptedLLM
 
 pytest.importorskip("cloudpickle")
@@ -47,7 +48,7 @@ def run_python(code: str) -> Any:
 def outcome(code: str, **options: Any) -> Any:
     limits: dict[str, Any] = {"timeout_s": 20, "unconfined": why_not() is not None, **options}
     sandbox = Sandbox(["run_*"], **limits)
-    return inside.Confined(run_python, "run_python", sandbox.limits)(code=code)
+    return asyncio.run(inside.Confined(run_python, "run_python", sandbox.limits)(code=code))
 
 
 def read(code: str, **options: Any) -> str:
@@ -176,6 +177,37 @@ outcome("import subprocess, time; subprocess.Popen(['sh', '-c', 'while :; do ech
     size = mark.stat().st_size
     time.sleep(0.3)
     assert mark.stat().st_size == size
+
+
+def tick(path: str) -> None:
+    """Write to a file until somebody ends it."""
+    while True:
+        with open(path, "a") as file:
+            file.write("x")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "timeout"])
+def test_a_call_that_nobody_waits_for_any_more_is_killed(how: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    plugin = Sandbox("tick", write=str(tmp_path), unconfined=why_not() is not None, timeout_s=60)
+    llm = ScriptedLLM(("tick", {"path": str(mark)}), "done")
+    given = tool(tick, timeout_s=1.5) if how == "timeout" else tick
+    agent = Agent("a", [given], llm=llm, plugins=[plugin], quiet=True, log=False)
+
+    async def cancelled() -> None:
+        async with asyncio.timeout(1.5):
+            await agent.ainput("Go")
+
+    if how == "timeout":
+        assert agent.input("Go") == "done" and "longer than 1.5 s" in str(llm.requests[-1].messages[-1]["content"])
+    else:
+        with pytest.raises(TimeoutError):
+            asyncio.run(cancelled())
+    time.sleep(0.3)
+    size = mark.stat().st_size
+    time.sleep(0.4)
+    assert size > 0 and mark.stat().st_size == size
 
 
 # -- containers -----------------------------------------------------------------------------------
