@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from pathlib import Path
@@ -102,6 +103,23 @@ def test_a_command_passes_with_the_exit_code_0_and_its_output_is_read(tmp_path: 
 def test_a_command_may_be_a_line_for_the_shell() -> None:
     agent = agent_with(Verify("echo no && exit 3", attempts=0), "Done.")
     assert agent.input("Work") == "Done.\n\n(not verified: failed: exit code 3)"
+
+
+@pytest.mark.posix("has no shell that reads this")
+def test_a_command_is_killed_where_its_turn_is_cancelled(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    agent = agent_with(Verify(f"while :; do echo x >> '{mark}'; sleep 0.05; done", timeout_s=60), "Done.")
+
+    async def cancelled() -> None:
+        async with asyncio.timeout(1):
+            await agent.ainput("Work")
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancelled())
+    time.sleep(0.2)
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert size > 0 and mark.stat().st_size == size
 
 
 @pytest.mark.posix("has no groups of processes: what a killed command has started goes on")
