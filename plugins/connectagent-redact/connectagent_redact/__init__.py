@@ -34,6 +34,7 @@ from connectagent import (
     data_folder,
     mask,
     on_complete,
+    on_session,
 )
 from connectagent_redact.finding import canonical, find
 
@@ -85,6 +86,19 @@ class Redact:
         self._find = partial(find, kinds=frozenset(wanted), region=region, presidio=named)
         self._values: dict[tuple[str, str], str] = {}  # by session and placeholder, without secrets
         self._clean: dict[int, None] = {}  # hashes of texts in which there is nothing to redact
+
+    @on_session
+    def take_over(self, agent: Agent, reason: str) -> None:
+        """Give a fork the values that the session has had of which it is one."""
+        if reason != "forked":
+            return
+        from connectagent.records import read_record  # forks are rare
+
+        resumed = [entry["record"] for entry in agent.session["trace"] if entry["type"] == "resumed"]
+        origin = read_record(resumed[-1]).get("id") if resumed else None
+        for (session, placeholder), value in list(self._values.items()):
+            if session == origin:
+                _remember(self._values, (_session(agent), placeholder), value)
 
     # -- what comes in -------------------------------------------------------------------------
 

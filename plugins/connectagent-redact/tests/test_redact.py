@@ -246,6 +246,13 @@ def test_a_turn_that_goes_on_in_this_process_has_the_values(co_dir: Path) -> Non
     assert sent == [MAIL] and MAIL not in requests(agent) and MAIL not in written(co_dir)
 
 
+def test_a_fork_in_this_process_has_the_values(co_dir: Path) -> None:
+    agent = agent_with(Redact(), *[lambda messages, tools: str(messages[0]["content"])] * 2, log=None)
+    agent.input(f"I am {PHONE}")
+    agent.resume(agent.record, fork=True)
+    assert PHONE in agent.input("Who?")
+
+
 def test_elsewhere_the_model_reads_that_a_value_is_not_known(co_dir: Path) -> None:
     agent = agent_with(Redact(), "<EMAIL_00000000>", call("send", to="<EMAIL_00000000>"), "Done.", log=None)
     agent.input("Hi")
