@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +158,49 @@ def test_names_are_such_as_providers_take() -> None:
 def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
     checked = agenttester.check(Mcp(STDIO), changes={"tools"})
     assert {"on_agent_ready", "after_user_input", "after_tools"} <= checked.hooks
+
+
+TICKS = """
+import sys, asyncio
+from mcp.server import MCPServer
+
+server = MCPServer("ticks")
+
+@server.tool()
+async def tick() -> str:
+    "Write to a file for a minute."
+    for _ in range(1200):
+        with open(sys.argv[1], "a") as file:
+            file.write("x")
+        await asyncio.sleep(0.05)
+    return "done"
+
+server.run("stdio")
+"""
+
+
+@pytest.mark.parametrize("how", ["cancelled", "interrupted"])
+def test_a_server_is_told_that_nobody_waits_for_a_call_any_more(how: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    (tmp_path / "ticks.py").write_text(TICKS)
+    plugin = Mcp({"p": {"command": sys.executable, "args": [str(tmp_path / "ticks.py"), str(mark)]}})
+
+    async def cancelled(agent: Agent) -> None:
+        async with asyncio.timeout(1.5):
+            await agent.ainput("Go")
+
+    with Agent("a", llm=ScriptedLLM(("p_tick", {}), "done"), plugins=[plugin], quiet=True, log=False) as agent:
+        if how == "cancelled":
+            with pytest.raises(TimeoutError):
+                asyncio.run(cancelled(agent))
+        else:
+            threading.Timer(1.5, _thread.interrupt_main).start()
+            with pytest.raises(KeyboardInterrupt):
+                agent.input("Go")
+        time.sleep(0.3)
+        size = mark.stat().st_size
+        time.sleep(0.4)
+        assert size > 0 and mark.stat().st_size == size
 
 
 def test_a_hub_without_connections_closes() -> None:
