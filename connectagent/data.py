@@ -348,6 +348,7 @@ class Wait:
         reason: what is to be decided.
         digest: of the call's arguments, to distinguish similar calls.
         by: the handler or the tool that asked.
+        elsewhere: whether the call is carried out elsewhere, and its result is waited for: it is answered or rejected.
     """
 
     id: str
@@ -356,6 +357,7 @@ class Wait:
     reason: str
     digest: str
     by: dict[str, Any]
+    elsewhere: bool = False
 
 
 class Log(Protocol):

@@ -24,8 +24,10 @@ from connectagent import (
     before_each_tool,
     before_tools,
     on_error,
+    on_session,
     on_trace,
     tool,
+    xray,
 )
 from connectagent.records.history import history_of, read_session
 from connectagent.records.read import read_record
@@ -188,6 +190,44 @@ def test_a_turn_that_waits_keeps_what_was_changed_between_its_steps(
     later = Case("nobody", what).agent()
     later.resume(record)
     assert later.session["messages"] == agent.session["messages"] and later.state == agent.state
+
+
+@pytest.mark.parametrize("who", ["consumer", "handler"])
+def test_what_is_changed_when_a_turn_is_resumed_stays_though_handlers_of_its_session_run(who: str) -> None:
+    """They run at the beginning of the turn, where it is not yet as it had stopped."""
+
+    def note(text: str, agent: Agent) -> str:
+        """Note it."""
+        if text == "wait" and not xray.approved:
+            raise Pause("may I?")
+        before, agent.state["note"] = agent.state.get("note"), text
+        return f"was {before}"
+
+    @on_session
+    def look(agent: Agent, reason: str) -> None:
+        agent.state["sessions"] = [*agent.state.get("sessions", ()), reason]
+
+    @on_trace
+    def edit(agent: Agent, entry: Any) -> None:
+        if who == "handler" and entry["type"] == "resumed" and agent.current_session["turn"] == 0:
+            agent.state["note"] = "edited"
+
+    def agent() -> Agent:
+        calls = [call("note", text="first"), call("note", text="wait"), "Done."]
+        return Agent("noter", [note], llm=ScriptedLLM(*calls), quiet=True, on_events=[look, edit])
+
+    with pytest.raises(Paused) as paused:
+        agent().input("Go")
+    other = agent()
+    other.llm.responses = ["Done."]  # type: ignore[attr-defined]
+    for event in other.resume_stream(paused.value.record, approve=True):
+        if who == "consumer" and event["type"] == "resumed":
+            other.state["note"] = "edited"
+    results = [message["content"] for message in other.session["messages"] if message["role"] == "tool"]
+    assert results == ["was None", "was edited"] and other.state["sessions"] == ["begun", "resumed"]
+    later = agent()
+    later.resume(other.record)
+    assert later.state == other.state | {"sessions": ["begun", "resumed", "resumed"]}
 
 
 def boss() -> Agent:

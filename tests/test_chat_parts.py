@@ -153,6 +153,7 @@ def test_what_is_a_command(line: str, parsed: Any) -> None:
 )
 def test_what_a_person_decides(typed: str, means: Any) -> None:
     assert decision(typed) == means
+    assert decision(typed, elsewhere=True) == ({} if means == {"approve": True} else means)
 
 
 # -- history -------------------------------------------------------------------------------------

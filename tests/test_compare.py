@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import os
 import random
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from connectagent.cli import main
 from connectagent.testing import ScriptedLLM
-from connectagent.testing.bisection.comparison import Comparison, Pair, bootstrap, sign_test
+from connectagent.testing.bisection.comparison import Comparing, Comparison, Pair, bootstrap
+from connectagent.testing.bisection.trial import Arm, Outcome, Verdict
+from connectagent.testing.signs import LEVEL, sign_test
 
 CASES = int(os.environ.get("CONNECTAGENT_BISECT", "2"))  # of A against A
 SCRIPT = """
@@ -179,3 +183,32 @@ def test_the_signs_and_the_interval() -> None:
 def test_a_probability_below_a_thousandth_is_not_shown_as_0() -> None:
     found = Comparison("calls refund", [Pair("a", 1.0, 0.0)] * 20)
     assert 0 < found.p < 0.001 and "p < 0.001 (sign test)" in str(found)
+
+
+class Drawn(Comparing):
+    """Sessions whose runs are bad by chance, one of ten: recorded ones on the first side, and others on the second."""
+
+    def __init__(self, rng: random.Random, samples: int) -> None:
+        super().__init__(self.case, self.make, self.make, samples=samples)  # type: ignore[arg-type]
+        self.rng, self.side = rng, 0
+
+    def case(self, record: Path) -> Any:
+        return SimpleNamespace(guard=nullcontext())
+
+    def make(self, record: Path) -> Any:
+        return None
+
+    def _outcomes(self, case: Any, arm: Arm) -> list[Outcome]:
+        self.side += 1
+        runs = 1 if self.side % 2 else self.samples
+        return [Outcome(Verdict.BAD if self.rng.random() < 0.1 else Verdict.GOOD, cost=0.0) for _ in range(runs)]
+
+
+@pytest.mark.parametrize("samples", [1, 3, 10])
+def test_more_samples_of_one_side_alone_are_no_difference(samples: int) -> None:
+    rng, records = random.Random(1), [Path(str(number)) for number in range(60)]
+    runs = [Drawn(rng, samples).run(records, Comparison("bad"), lambda path: None) for _ in range(200)]
+    assert sum(one.p < LEVEL for one in runs) <= LEVEL * len(runs)
+    means = [sum(one.differences) / len(one.differences) for one in runs]
+    assert abs(sum(means) / len(means)) < 0.02  # the shares are of all runs
+    assert f"better in {runs[0].better}, worse in {runs[0].worse}, " in str(runs[0])

@@ -32,7 +32,8 @@ class Office:
             Agent(name, [self.confirm], llm=ScriptedLLM(*script), quiet=True)
             for name, script in (("ann", ann), ("bob", bob))
         )
-        self.boss = Agent("boss", [self.look], run=lambda agent: run(self), sub_agents=[self.ann, self.bob], quiet=True)
+        self.body, below = run, [self.ann, self.bob]
+        self.boss = Agent("boss", [self.look], run=lambda agent: self.body(self), sub_agents=below, quiet=True)
 
     def confirm(self) -> str:
         """Confirm."""
@@ -120,6 +121,46 @@ def test_the_same_code_goes_on_after_such_an_error() -> None:
     again = Office(first_then_second("One."), bob=["2"])
     assert again.boss.resume(record) == "12"
     assert again.asked == 1
+
+
+def said(agent: Agent) -> list[tuple[Any, Any]]:
+    return [(message["role"], message["content"]) for message in (agent.current_session or {}).get("messages", [])]
+
+
+def failing(office: Office) -> str:
+    raise OSError("no disk")
+
+
+@pytest.mark.parametrize(("body", "error"), [(first_then_second("Another."), DivergenceError), (failing, OSError)])
+def test_what_was_not_asked_for_again_stays_in_the_sessions_of_agents_below(body: Any, error: type[Exception]) -> None:
+    record = paused(Office(first_then_second("One."), ann=["1"], bob=[WAIT]))
+    office = Office(body, bob=["2"])
+    with pytest.raises(error):
+        office.boss.resume(record, approve=True)
+    assert said(office.ann) == [("user", "One."), ("assistant", "1")]
+    assert said(office.bob)[:2] == [("user", "Then."), ("assistant", None)]
+
+    before = office.boss.spent.calls
+    with pytest.raises(error):  # and once more in this process
+        office.boss.resume(record)
+    assert said(office.bob)[:1] == [("user", "Then.")] and office.boss.spent.calls == before
+
+    office.body = lambda office: office.bob.input("Second.")  # the program goes on with another turn
+    assert office.boss.input("Two.") == "2"
+    fresh = Office(first_then_second("One."))
+    assert fresh.boss.resume(office.boss.record) == "2"
+    for name in ("boss", "ann", "bob"):
+        assert said(getattr(fresh, name)) == said(getattr(office, name))
+    assert office.bob.current_session is not None and not conversation_problems(office.bob.current_session["messages"])
+
+
+def test_the_right_code_goes_on_in_the_same_process_after_such_an_error() -> None:
+    office = Office(first_then_second("Another."), bob=["2"])
+    with pytest.raises(DivergenceError):
+        office.boss.resume(paused(Office(first_then_second("One."), ann=["1"], bob=[WAIT])), approve=True)
+    office.body = first_then_second("One.")
+    assert office.boss.resume() == "12" and office.asked == 1
+    assert said(office.bob)[-1] == ("assistant", "2") and ("tool", "confirmed") in said(office.bob)
 
 
 def test_going_back_to_before_the_step_is_the_way_out() -> None:

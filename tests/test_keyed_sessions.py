@@ -170,6 +170,30 @@ def test_a_session_tells_the_number_of_the_turn_that_a_prompt_takes(folder: Path
     assert writer().for_session("killed").number_for("other") == 1  # which is refused: one that was killed goes on
 
 
+def test_a_session_tells_its_state_and_goes_on_with_nothing(folder: Path) -> None:
+    def count(agent: Agent) -> str:
+        """Count."""
+        agent.state["count"] = [*agent.state["count"], 1]
+        if len(agent.state["count"]) == 2:
+            raise Pause("enough?")
+        return "counted"
+
+    def counter(*responses: Any) -> keyed.KeyedSession:
+        agent = Agent("counter", [count], llm=ScriptedLLM(*responses), quiet=True, state={"count": []})
+        return agent.for_session("s")
+
+    session = counter(call("count"), "Done.", call("count"))
+    session.state["count"].append("no")  # a copy
+    assert session.state == {"count": []} and not session.record.exists()
+    session.turn("Go")
+    with pytest.raises(Paused):
+        session.turn("And on")
+    before = session.record.read_bytes()
+    for one in (session, counter()):
+        assert one.state == {"count": [1, 1]}
+    assert session.record.read_bytes() == before
+
+
 def test_a_session_tells_what_each_turn_took() -> None:
     def paid(text: str | None, cost: float, *calls: ToolCall) -> LLMResponse:
         return LLMResponse(text, list(calls), TokenUsage(100, 10, cost=cost))

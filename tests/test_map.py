@@ -324,7 +324,7 @@ def test_all_wait_together_after_too_many_requests() -> None:
     gate, began = Gate(), time.monotonic()
     gate.note({"type": "retrying", "status": 429, "retry_after_s": 0.2})
     gate.note({"type": "retrying", "status": 500, "retry_after_s": 9})
-    gate.before_model()
+    gate.pass_through()
     assert 0.19 <= time.monotonic() - began < 2
 
 
@@ -497,6 +497,71 @@ def test_ctrl_c_while_threads_begin_stops_those_that_run(monkeypatch: pytest.Mon
         list(agent_of(Slow()).map(["note a", "note b", "note c"], 3))
     assert answer.is_set() and notes() == []
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("map-")]
+
+
+def test_ctrl_c_while_the_sdk_is_loaded_ends_it_at_once(folder: Path) -> None:
+    (folder / "openai.py").write_text("import time\nprint('loading', flush=True)\ntime.sleep(20)\n")
+    (folder / "script.py").write_text(
+        "from connectagent import Agent\nagent = Agent('caps', model='openai/gpt-5', api_key='sk-1')\n"
+        "list(agent.map(['a', 'b', 'c']))\n"
+    )
+
+    def reset() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    command = [sys.executable, "script.py"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=reset
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "loading\n"
+        process.send_signal(signal.SIGINT)
+        sent = time.monotonic()
+        assert "KeyboardInterrupt" in process.communicate(timeout=40)[1]
+    assert time.monotonic() - sent < 10
+
+
+class Loading(Model):
+    """A model whose SDK is loaded before its first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def load_sdk(self) -> None:
+        self.loads.append(threading.current_thread().name)
+        self.begun.set()
+        if self.loads[-1] != "MainThread":
+            assert self.go_on.wait(20)
+
+
+def test_an_sdk_is_loaded_before_the_threads_begin_and_only_where_a_model_is_asked() -> None:
+    model = Loading()
+    model.go_on.set()
+    below = Loading()
+    below.go_on.set()
+    child = Agent("child", llm=below, log=False, quiet=True)
+    agent = agent_of(model, sub_agents=[child])
+    assert [item.result for item in agent.map(["a"], run="r")] == ["A"]
+    assert model.loads[0] == "MainThread" and below.loads == ["MainThread"]  # the child was not asked
+    model.loads.clear()
+    assert [item.known for item in agent.map(["a"], run="r")] == [True] and model.loads == []
+
+
+def test_what_is_stopped_while_a_thread_loads_an_sdk_asks_no_model() -> None:
+    model = Loading()
+    model.go_on.set()
+    assert len(list(agent_of(model).map(["a"], run="r"))) == 1
+    model.go_on.clear()
+    model.begun.clear()
+    model.loads.clear()
+    asked = model.calls
+    items = agent_of(model).map(["a", "b", "c"], 3, run="r")
+    assert next(items).known  # so this thread has loaded nothing
+    assert model.begun.wait(20)
+    threading.Timer(0.2, model.go_on.set).start()
+    items.close()  # as Ctrl-C does
+    assert model.calls == asked and "MainThread" not in model.loads
 
 
 def test_a_function_that_asks_the_agent_of_another_tree_is_told_which_one_is_its_own(folder: Path) -> None:

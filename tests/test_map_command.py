@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -256,6 +257,56 @@ def test_two_commands_do_not_write_one_file(capsys: pytest.CaptureFixture[str]) 
     assert "-o 'out.jsonl' is written by another command" in capsys.readouterr().err
     assert Path("out.jsonl").read_text() == "first\nsecond\n"
     assert co("p.txt", "-o", "out.jsonl") == 0 and len(results()) == 1
+
+
+def test_ctrl_c_leaves_a_file_of_results_with_no_fewer_lines_than_it_had(folder: Path) -> None:
+    Path("p.txt").write_text("".join(f"{n}\n" for n in range(60)))
+    assert co("p.txt", "-o", "out.jsonl", "--quiet") == 0
+    before = Path("out.jsonl").read_text()
+    Path("more.txt").write_text("".join(f"slow {n}\n" for n in range(200)))
+    command = [sys.executable, "-m", "connectagent", "map", "bot.py", "more.txt", "-j", "2", "-o", "out.jsonl"]
+    asked = calls()
+
+    def reset() -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    for enough in (4, 70):  # together: the second command reads what the first one took
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=reset)
+        while process.poll() is None and calls() < asked + enough:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        err = process.communicate(timeout=30)[1]
+        assert process.returncode == 130
+        if enough == 4:
+            assert Path("out.jsonl").read_text() == before
+            assert "-o 'out.jsonl' is as it was before; the same command writes all of it" in err
+        else:
+            assert len(results()) >= 60 and all(one["prompt"].startswith("slow") for one in results())
+            assert "as it was" not in err
+
+
+def test_an_error_of_something_else_is_no_error_of_the_file() -> None:
+    Path("out.jsonl").write_text("one\n")
+    with pytest.raises(ConnectionError), lines_into("-o", "out.jsonl") as write:
+        raise ConnectionError("down")
+    with lines_into("-o", "out.jsonl") as write:
+        write("two")
+        assert Path("out.jsonl").read_text() == "two\n"
+    with lines_into("-o", "out.jsonl"):
+        pass
+    assert Path("out.jsonl").read_text() == ""  # the command has come to its end
+
+
+def test_a_full_disk_is_told_before_anything_is_spent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(".")._replace(free=4096)
+    monkeypatch.setattr("connectagent.cli.written.shutil.disk_usage", lambda path: usage)
+    Path("p.txt").write_text("one\n")
+    assert co("p.txt", "-o", "out.jsonl") == 1 and calls() == 0
+    assert "-o 'out.jsonl' cannot be written: the disk is full; free some, or name another file" in (
+        " ".join(capsys.readouterr().err.split())
+    )
 
 
 def test_results_that_are_there_are_written_where_a_limit_is_reached_before(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from connectagent import (
     ProviderError,
     Retry,
     TokenUsage,
+    Tool,
     ToolRejected,
     after_each_tool,
     after_llm,
@@ -342,6 +343,13 @@ def a_pause_that_is_decided_elsewhere() -> None:
         overrides.pop("plugins", None)
 
 
+def a_tool_that_is_carried_out_elsewhere() -> None:
+    one = agent("elsewhere", [Tool("show", "Show it.", {})], call("show"), "Done.")
+    with pytest.raises(Paused):
+        one.input("Go")
+    one.resume(answer="shown")
+
+
 def pauses_of_other_kinds() -> None:
     for place, decision in (("llm", {"answer": "Instead."}), ("tools", {"reject": "no"}), ("tool", {"answer": 3})):
 
@@ -475,6 +483,7 @@ SESSIONS: list[Callable[[], None]] = [
     an_error_that_stops_the_turn,
     a_call_that_is_changed_behind_a_guard,
     a_pause_that_is_decided_elsewhere,
+    a_tool_that_is_carried_out_elsewhere,
     pauses_of_other_kinds,
     agents_inside,
     an_agent_inside_that_waits,

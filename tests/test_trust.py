@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -26,6 +27,7 @@ from connectagent import (
     on_error,
     tool,
 )
+from connectagent.output.typed import can_ask, unattended
 from connectagent.testing import ScriptedLLM, call
 
 ROOT = Path(__file__).parents[1]
@@ -266,6 +268,47 @@ def test_ended_turns_and_stand_ins_need_no_decision() -> None:
         return "from the cache"
 
     assert results("careful", [call("delete", path="a")], "done", plugins=[cached]) == [("stand_in", "from the cache")]
+
+
+class Terminal(io.StringIO):
+    """A terminal at which somebody says yes to everything."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("way", ["input", "stream", "map", "session", "below"])
+def test_nobody_is_asked_in_turns_of_who_sees_no_terminal(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", typed := Terminal("y\n" * 9))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    options: dict[str, Any] = {"tools": [delete], "trust": "careful", "quiet": True}
+
+    def take() -> None:
+        llm = ScriptedLLM(call("delete", path="a"), "done")
+        if way == "below":  # two of them, in threads
+            llm = ScriptedLLM(call("delete", path="a"), call("delete", path="b"), "done", "done")
+            below = [Agent(name, llm=llm, **options) for name in ("one", "two")]
+            both = [call("one", prompt="x"), call("two", prompt="x")]
+            Agent("above", below, llm=ScriptedLLM(both, "done"), quiet=True).input("x")
+        elif way == "map":
+            assert [one.result for one in Agent("helper", llm=llm, **options).map(["x"])] == ["done"]
+        elif way == "session":
+            Agent("helper", llm=llm, **options).for_session(str(typed.tell())).turn("x")
+        else:
+            agent = Agent("helper", llm=llm, **options)
+            agent.input("x") if way == "input" else list(agent.stream("x"))
+
+    with unattended():
+        assert not can_ask()
+        take()
+        in_doubt = Agent("helper", llm=ScriptedLLM(), **options).runs_again(ToolCall("1", "delete", {"path": "a"}))
+    assert ran == [] and typed.tell() == 0 and not in_doubt
+    assert can_ask()
+    take()
+    assert ran[0] == "delete a" and typed.tell() > 0
 
 
 # -- at a terminal -------------------------------------------------------------------------------

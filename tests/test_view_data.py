@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 from view_agents import Page, busy, company, failing, killed
 
-from connectagent import Agent, Image, before_each_tool
+from connectagent import Agent, Image, Paused, Tool, before_each_tool
 from connectagent.cli.view.address import kept_secret
 from connectagent.cli.view.editor import check_editor, editor_link
 from connectagent.cli.view.listing import listing_of
@@ -191,6 +191,14 @@ def test_what_waits_is_told_with_the_commands_until_it_is_decided(page: Page) ->
     agent.llm.responses.append("Paid.")  # type: ignore[attr-defined]
     agent.resume(agent.record, approve=True)
     assert "waits" not in page.json("news", record=name_of(agent))
+
+
+def test_what_is_carried_out_elsewhere_is_answered(page: Page) -> None:
+    agent = Agent("guide", [Tool("show", "", {})], llm=ScriptedLLM(call("show")), quiet=True)
+    with pytest.raises(Paused):
+        agent.input("Go")
+    (wait,) = page.json("news", record=name_of(agent))["waits"]
+    assert wait["commands"][0].endswith("--answer TEXT")
 
 
 def test_answers_have_badges() -> None:

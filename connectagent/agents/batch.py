@@ -11,6 +11,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import sha256
+from itertools import chain, islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -74,7 +75,16 @@ class Gate:
         self._until = 0.0
 
     @before_llm(tryfirst=True)
-    def before_model(self) -> None:
+    def before_model(self, agent: Any) -> None:
+        _load_sdk(agent)  # what is stopped meanwhile asks no model
+        self.pass_through()
+
+    def pass_through(self) -> None:
+        """Wait until a model may be asked.
+
+        Raises:
+            Cancelled: none may be asked any more.
+        """
         while not self.stopped.is_set() and (left_s := self.wait_s) > 0:
             self.stopped.wait(left_s)
         self._leave()
@@ -192,6 +202,7 @@ class Batch:
         threads: list[threading.Thread] = []
         raised = None
         try:
+            self._load()
             left = self._begin(threads)  # Ctrl-C may come meanwhile
             while left:
                 item = next_of(self._done)
@@ -207,6 +218,15 @@ class Batch:
             self.gate.stopped.set()
             for thread in filter(threading.Thread.is_alive, threads):
                 end_of(thread)
+
+    def _load(self) -> None:
+        """Load the SDKs where the first prompt is new: Ctrl-C ends that at once here, and threads do not hear it."""
+        first = list(islice(self._prompts, 1))
+        self._prompts = chain(first, self._prompts)
+        with contextlib.suppress(OSError, ConfigError):  # as the item says
+            if first and not (self._run and self._session_of(first[0]).record.exists()):
+                for agent in (self._agent, *self._agent.below):
+                    _load_sdk(agent)
 
     def _begin(self, threads: list[threading.Thread]) -> int:
         """Begin the threads, as many as the system has; how many."""
@@ -298,6 +318,10 @@ class Batch:
             session.close()
         except Exception as error:
             item.error = item.error or error
+
+
+def _load_sdk(agent: Any) -> None:
+    getattr(agent.llm, "load_sdk", bool)()
 
 
 def _sums(session: KeyedSession) -> _Sums | None:

@@ -142,6 +142,8 @@ def _fits(wait: TraceEntry, decision: Decision) -> None:
     from connectagent.data import LLMResponse
 
     answer = decision.value.get("answer")
+    if wait.get("elsewhere") and "approve" in decision.value:
+        raise ConfigError("a call that is carried out elsewhere takes answer=... or reject='why'")
     if wait.get("of") == "before_tools" and answer is not None:
         raise ConfigError("a round that was paused by before_tools takes approve=True or reject='why'")
     if wait.get("of") == "before_llm" and answer is not None and not isinstance(answer, (str, LLMResponse)):

@@ -19,7 +19,7 @@ from connectagent.loop.stream import Events, streamed
 from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import INCOMPLETE, Held, hold
-from connectagent.records.history import Part, parts_of
+from connectagent.records.history import Part, parts_of, read_session
 from connectagent.records.paths import create_empty, keyed_record
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.sent import without_halves
@@ -27,6 +27,7 @@ from connectagent.records.store import Kept, Store
 from connectagent.records.summary import summarise
 from connectagent.session.journal import Journal
 from connectagent.session.messages import text_of, user_message
+from connectagent.session.snapshot import copy_of
 from connectagent.session.usage import Totals, spent_in
 from connectagent.settings.tracebacks import with_short_tracebacks
 
@@ -91,8 +92,9 @@ class KeyedSession:
 
         Args:
             prompt: as for `Agent.input()`.
-            number: which turn of the session, from 1. None for the first that has not ended; if that failed or was
-                interrupted, and the prompt is another one, it is given up, and the next turn begins.
+            number: which turn of the session, from 1. None for the first that has not ended; if that failed, was
+                interrupted or waits only for calls that are carried out elsewhere, and the prompt is another one, it is
+                given up, and the next turn begins.
             max_iterations, output: as for `Agent.input()`.
 
         Raises:
@@ -169,7 +171,7 @@ class KeyedSession:
         return len(self._latest().ended)
 
     def number_for(self, prompt: Any) -> int:
-        """The number of the turn that `turn(prompt)` takes; where it gives up a turn that failed, the one after it.
+        """The number of the turn that `turn(prompt)` takes; where it gives up a turn, the one after it.
 
         Raises:
             ConfigError: the record cannot be used.
@@ -183,6 +185,19 @@ class KeyedSession:
         """What waits for a decision, read from the record: nothing goes on."""
         opened = self._recorded().open
         return Journal(opened.lines).pending() if opened is not None and opened.last.get("status") == "paused" else []
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A copy of the session's state, read from the record: of an open turn as far as it came; nothing goes on.
+
+        Raises:
+            ConfigError: the record cannot be used.
+        """
+        with nullcontext() if self._store is None else self._held():
+            if not self.record.exists() or not self.record.stat().st_size:
+                return {**copy_of(self._definition._state or {})}
+            with refuse_odd(self.record):
+                return read_session(self.record, goes_on=False).own.history.state
 
     @property
     def taken_by(self) -> Any:
@@ -328,14 +343,14 @@ class KeyedSession:
         return str(restored(part.last.get("result"), blob_folder(self.record)))
 
     def _is_given_up(self, part: Part, content: Any) -> bool:
-        """Whether another prompt comes after a turn that failed; one that waits or was killed goes on first."""
-        return _has_failed(part) and self._other_prompt(part, content) is not None
+        """Whether another prompt gives up the turn that is open."""
+        return _may_be_left(part) and self._other_prompt(part, content) is not None
 
     def _check_prompt(self, part: Part, content: Any) -> None:
         """Refuse another prompt than the one with which a turn was begun."""
         if (begun := self._other_prompt(part, content)) is not None:
             then = _way_on(part)[2:] if part.is_open else "it has ended; its own prompt reads its result"
-            if _has_failed(part):
+            if _may_be_left(part):
                 then += "; another prompt without a number gives it up"
             raise DivergenceError(
                 f"turn {part.number} of {self!r} was begun with the prompt {begun!r:.80}, "
@@ -349,9 +364,15 @@ class KeyedSession:
         return None if without_halves(begun or "") == without_halves(current().text(text_of(content))) else begun
 
 
-def _has_failed(part: Part) -> bool:
-    """Whether an error, Ctrl-C or cancelling has stopped a turn: another prompt may give it up."""
-    return part.is_open and part.last.get("status") not in (None, "paused")
+def _may_be_left(part: Part) -> bool:
+    """Whether another prompt may give a turn up: an error, Ctrl-C or cancelling has stopped it, or no person decides.
+
+    One that was killed, or in which a person is to decide, goes on first.
+    """
+    if not part.is_open or part.last.get("status") != "paused":
+        return part.is_open and part.last.get("status") is not None
+    waits = Journal(part.lines).pending()
+    return bool(waits) and all(wait.elsewhere for wait in waits)
 
 
 def _way_on(part: Part | None) -> str:

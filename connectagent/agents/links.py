@@ -252,10 +252,9 @@ class Links(Node):
     def runs_again(self, call: ToolCall) -> bool:
         """Whether the person at the terminal wants a call in doubt to run again; False without a terminal."""
         from connectagent.output.rows import call_text
-        from connectagent.output.typed import forget_typed, one_question
+        from connectagent.output.typed import can_ask, forget_typed, one_question
 
-        files = (sys.stdin, sys.stderr)
-        if not all(file is not None and not file.closed and file.isatty() for file in files):
+        if not can_ask():
             return False
         with one_question():
             print(f"{self.name}: the process ended while {call_text(call.name, call.arguments)} ran.", file=sys.stderr)
@@ -266,7 +265,7 @@ class Links(Node):
     @property
     def body_parameters(self) -> list[str]:
         """Which of `agent` and `prompt` the function takes that runs in place of a model."""
-        return parameters_of(self.body.function) if self.body is not None else []
+        return parameters_of(self.body.function) if self.body is not None and self.body.function is not None else []
 
     # -- what the conversation asks of it ------------------------------------------------------
 

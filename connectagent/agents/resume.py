@@ -6,6 +6,7 @@ person's decision about a wait is written before it takes effect.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -15,7 +16,7 @@ from connectagent.agents.decisions import Decision, decided, is_given_again, sti
 from connectagent.agents.plugin_changes import changed_plugins
 from connectagent.agents.tree import walk
 from connectagent.data import TokenUsage, TraceEntry
-from connectagent.errors import ConfigError
+from connectagent.errors import ConfigError, Paused
 from connectagent.loop.ending import RESUMED, Given, resumptions
 from connectagent.loop.run import take_root_turn
 from connectagent.records.file import Held, hold
@@ -111,7 +112,27 @@ def reopen(
         agent.log.append(line)
     journal = _resumed(agent, journal, entry)
     place = f"T{session.open.number}"
-    return take_root_turn(agent, given, _goes_on(agent, journal, place, fork), place)
+    return _take_root_turn(agent, given, _goes_on(agent, journal, place, fork), place)
+
+
+def _take_root_turn(agent: Any, given: Given, journal: Journal, place: str) -> str:
+    """Take a turn again. If it fails, agents below have their stopped turns that it did not ask for again."""
+    try:
+        return take_root_turn(agent, given, journal, place)
+    except Exception as error:
+        if not isinstance(error, Paused) and agent.record is not None and agent.children:
+            _take_unasked(agent)
+        raise
+
+
+def _take_unasked(agent: Any) -> None:
+    """Give agents below the turns that they lack, as the record has them."""
+    with contextlib.suppress(OSError, ConfigError):  # it could not be written to its end
+        session = read_session(agent.record, goes_on=False)
+        for child in walk(agent):
+            recorded = session.inside.get(child.branch) if child is not agent else None
+            if recorded is not None and recorded.history.turn > (child.current_session or {}).get("turn", 0):
+                _take_below(agent, child, session)
 
 
 def _check_name(agent: Any, session: RecordedSession, path: Path, renamed: bool) -> None:

@@ -15,7 +15,7 @@ from connectagent.data import AgentBase, ToolCall
 from connectagent.errors import ConfigError, ToolRejected, did_you_mean
 from connectagent.hooks.markers import before_each_tool
 from connectagent.output.masking import current
-from connectagent.output.typed import forget_typed, one_question
+from connectagent.output.typed import can_ask, forget_typed, one_question
 from connectagent.session.prompt import is_file, read_text, refuse_words
 from connectagent.tools.waits import take
 
@@ -174,9 +174,9 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
     from connectagent.output.rows import Row, argument_rows
     from connectagent.output.terminal import Terminal
 
-    terminal = Terminal()
-    if not terminal.interactive or not _interactive(sys.stdin):
+    if not can_ask():
         return None
+    terminal = Terminal()
     rows = [Row(0, ((f"{agent.name} wants to call {tool_call.name}", "bold yellow"),), wrap=True)]
     rows += argument_rows(current().value(tool_call.arguments))
     terminal.show(rows)
@@ -189,13 +189,6 @@ def _ask(agent: Any, tool_call: ToolCall) -> str | None:
         terminal.end(rows, typed=answer.endswith("\n"))
     word = answer.strip().lower()
     return "y" if word in ("y", "yes") else "a" if word in ("a", "always") else "n"
-
-
-def _interactive(file: Any) -> bool:
-    try:
-        return bool(file.isatty())
-    except (AttributeError, ValueError):  # no stdin at all, or a closed one
-        return False
 
 
 def _json(value: Any) -> str:

@@ -56,7 +56,7 @@ def compare(records: tuple[str, ...], agent: str | None, as_json: bool, tracebac
     echo_json(mask(_data(found))) if as_json else echo(mask(str(found)))
     if found.stopped == "interrupted":
         raise click.exceptions.Exit(INTERRUPTED)
-    if found.p < 0.05 and sum(found.differences) > 0:
+    if found.is_worse:
         raise click.exceptions.Exit(1)
 
 

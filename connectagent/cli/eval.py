@@ -21,9 +21,10 @@ from connectagent.cli.written import check_written, write_text
 from connectagent.errors import BatchStopped, cut, did_you_mean
 from connectagent.settings import overrides
 from connectagent.testing import evals
-from connectagent.testing.evals.report import Taken, as_data, junit, saved
+from connectagent.testing.evals.changes import Compared, comparisons
+from connectagent.testing.evals.report import as_data, junit, saved
 from connectagent.testing.evals.scoring import Check, checks_in
-from connectagent.testing.evals.sums import Means
+from connectagent.testing.evals.sums import Scores, Taken, mean_of
 from connectagent.testing.evals.taking import digest_of, trials
 from connectagent.testing.evals.trial import total
 
@@ -80,8 +81,9 @@ def eval(path: str, cases: str, files: tuple[str, ...], variants: tuple[str, ...
     evaluation = Evaluation(taking, _checks(files), chosen, options)
     evaluation.take(agent, names)
     head = {"name": stem, "script": path, "cases": cases, "complete": evaluation.progress.stopped is None}
-    evaluation.write(**head)
-    show(evaluation.taken, [check.name for check in evaluation.checks], before)
+    compared = comparisons(evaluation.taken, [check.name for check in evaluation.checks], before)
+    evaluation.write(compared, **head)
+    show(evaluation.taken, [check.name for check in evaluation.checks], before, compared)
     if not evaluation.passed(options["min_score"]):
         raise SystemExit(1)
 
@@ -135,26 +137,26 @@ class Evaluation:
         order = {case.id: number for number, case in enumerate(self.cases)}
         found.sort(key=lambda trial: (order[trial.case.id], trial.number))
 
-    def write(self, **head: Any) -> None:
-        """Write the results into the files that were asked for."""
+    def write(self, compared: Sequence[Compared], **head: Any) -> None:
+        """Write the results, and what they are compared with, into the files that were asked for."""
         options = self.options
         if (path := options["output"]) is not None:
-            data = as_data(self.taken, **head, repeat=options["repeat"], stopped=self.progress.stopped)
+            data = as_data(self.taken, compared, **head, repeat=options["repeat"], stopped=self.progress.stopped)
             write_text("-o", path, json.dumps(data, ensure_ascii=False, indent=1, default=str) + "\n")
         if (path := options["xml"]) is not None:
-            write_text("--junit", path, junit(self.taken, head["name"], options["min_score"]))
+            write_text("--junit", path, junit(self.taken, compared, head["name"], options["min_score"]))
 
     def passed(self, least: float | None) -> bool:
         """Whether all trials were taken, and each check has the mean that it needs."""
         if self.progress.stopped is not None or self.progress.failed or self.progress.waiting:
             return False
         least = 1.0 if least is None else least
-        return all(_reached(taken.means, self.checks, least) for taken in self.taken)
+        return all(_reached(taken.scores, self.checks, least) for taken in self.taken)
 
 
-def _reached(means: Means, checks: Sequence[Check], least: float) -> bool:
-    scores = [list(means.get(check.name, {}).values()) for check in checks]
-    return all(found and sum(found) / len(found) >= least for found in scores)
+def _reached(scores: Scores, checks: Sequence[Check], least: float) -> bool:
+    found = [scores.get(check.name, {}) for check in checks]
+    return all(cases and mean_of(cases).score >= least for cases in found)
 
 
 def _cases(lines: list[prompts.Line]) -> list[evals.Case]:

@@ -3,49 +3,46 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from connectagent.cli.failure import plain
 from connectagent.errors import cut, short_path
 from connectagent.output.rows import Row, many, price, tokens
 from connectagent.output.terminal import Terminal
-from connectagent.testing.evals.report import Taken
-from connectagent.testing.evals.sums import ALL, Change, Means, compared, mean_of, sums_of
+from connectagent.testing.evals.changes import Change, Compared, Signs, differing, saved_variant
+from connectagent.testing.evals.sums import ALL, Scores, Taken, mean_of, sums_of
 from connectagent.testing.evals.trial import Trial
 
 MOST_LISTED = 10  # of a list, in lines
 _NOTHING = "-"
 
 
-def show(taken: Sequence[Taken], checks: Sequence[str], before: dict[str, Means] | None) -> None:
+def show(
+    taken: Sequence[Taken], checks: Sequence[str], before: Mapping[str, Scores] | None, compared: Sequence[Compared]
+) -> None:
     """Print the end of an evaluation on standard output.
 
     Args:
         taken: the variants.
         checks: the names of the checks.
-        before: the mean scores of a saved evaluation, by variant; None where there is none.
+        before: the scores of a saved evaluation, by variant; None where there is none.
+        compared: what is worse and better than there, and than with the first variant.
     """
     terminal = Terminal(sys.stdout)
     rows = [*checks, ALL] if len(checks) > 1 else checks
     terminal.show([_table(taken, rows, before), *_spent(taken), *_not_passed(taken)])
-    for one in taken:
-        earlier = None if before is None else _of(before, one)
-        words = "since the saved results"
-        if before and not earlier:
-            words += f", which have no variant {one.name!r} but {', '.join(map(repr, before))}"
-        terminal.show(_since(one, checks, earlier, words) if earlier is not None else [])
-        if one is not taken[0]:
-            terminal.show(_since(one, checks, taken[0].means, f"against {taken[0].name}"))
+    for one in compared:
+        terminal.show(_compared(one, before or {}))
+    terminal.show(_method(compared))
 
 
-def _of(before: dict[str, Means], taken: Taken) -> Means:
-    """The saved scores of a variant; those of the only one, where no variant has the name."""
-    only = next(iter(before.values())) if len(before) == 1 else {}
-    return before.get(taken.name, only)
+def _of(before: Mapping[str, Scores], taken: Taken) -> Scores:
+    other = saved_variant(before, taken)
+    return {} if other is None else before[other]
 
 
-def _table(taken: Sequence[Taken], checks: Sequence[str], before: dict[str, Means] | None) -> Any:
+def _table(taken: Sequence[Taken], checks: Sequence[str], before: Mapping[str, Scores] | None) -> Any:
     from rich.table import Table
     from rich.text import Text
 
@@ -55,9 +52,9 @@ def _table(taken: Sequence[Taken], checks: Sequence[str], before: dict[str, Mean
     for name in names:
         left = name in ("check", "variant")
         table.add_column(name, justify="left" if left else "right", no_wrap=not left, overflow="fold")
-    means = [one.means for one in taken]
+    scores = [one.scores for one in taken]
     for name in checks:
-        for one, found in zip(taken, means, strict=True):
+        for one, found in zip(taken, scores, strict=True):
             earlier = {} if before is None else _of(before, one).get(name, {})
             first = name if one is taken[0] else ""
             cells = [first, *([one.name] if several else []), *_cells(found.get(name, {}))]
@@ -66,7 +63,7 @@ def _table(taken: Sequence[Taken], checks: Sequence[str], before: dict[str, Mean
     return table
 
 
-def _cells(cases: dict[str, float]) -> list[str]:
+def _cells(cases: Mapping[str, Sequence[float]]) -> list[str]:
     if not cases:
         return [_NOTHING, _NOTHING, "0"]
     mean = mean_of(cases)
@@ -128,19 +125,31 @@ def _see(trial: Trial) -> str:
     return "" if trial.record is None else f"; connectagent log show {short_path(trial.record)}"
 
 
-def _since(taken: Taken, checks: Sequence[str], before: Means, words: str) -> list[Row]:
-    """What is worse and better than before; `words` says than what."""
-    ids = [case.id for case, _ in taken.by_case()]
-    found = compared(before, taken.means, ids, checks)
-    worse, same = [one for one in found if one.is_worse], [one for one in found if one.before == one.after]
-    text = f"{len(worse)} worse, {sum(one.is_better for one in found)} better, {len(same)} the same"
-    new, gone = len({*ids} - {one.case for one in found}), len({id for name in before for id in before[name]} - {*ids})
-    text += f"; {many(new, 'case')} not scored there" if new else ""
-    text += f"; {many(gone, 'case')} of it not taken now" if gone else ""
-    name = f"{taken.name} " if taken.name else ""
-    rows = [Row(0, ()), Row(0, ((plain(f"{name}{words}: {text}"), ""),), wrap=True)]
-    rows += [Row(2, ((_change(one), "red"),), wrap=True) for one in worse[:MOST_LISTED]] + _more(len(worse))
-    return rows
+def _compared(found: Compared, before: Mapping[str, Scores]) -> list[Row]:
+    """What is worse and better on the other side: how many, by which check, and which cases."""
+    worse, better = [one for one in found.changes if one.is_worse], [one for one in found.changes if one.is_better]
+    words = f"{found.taken.name} {found.words}".strip()
+    if before and found.other is None:
+        words += f", which have no variant {found.taken.name!r} but {', '.join(map(repr, before))}"
+    same = len(found.changes) - len(worse) - len(better)
+    text = f"{words}: {len(worse)} worse, {len(better)} better, {same} the same"
+    text += f"; {many(found.new, 'case')} not scored there" if found.new else ""
+    text += f"; {many(found.gone, 'case')} of it not taken now" if found.gone else ""
+    rows = [Row(0, ()), Row(0, ((plain(text), ""),), wrap=True)]
+    rows += [_signs(check, signs) for check, signs in found.signs.items() if signs.differ]
+    return rows + [Row(2, ((_change(one), "red"),), wrap=True) for one in worse[:MOST_LISTED]] + _more(len(worse))
+
+
+def _signs(check: str, signs: Signs) -> Row:
+    style = "" if signs.may_be_chance else "bold red" if signs.worse > signs.better else "bold green"
+    return Row(2, ((plain(f"{check}: {signs}"), style),), wrap=True)
+
+
+def _method(compared: Sequence[Compared]) -> list[Row]:
+    """How the probabilities were found, where there are any."""
+    count = len(differing(compared))
+    text = "p: the sign test over cases" + f", corrected for {count} comparisons (Holm)" * (count > 1)
+    return [Row(0, ()), Row(0, ((text, "dim"),), wrap=True)] if count else []
 
 
 def _change(change: Change) -> str:

@@ -118,7 +118,8 @@ def how_to_decide(pause: Paused) -> str:
     """The command that decides what waits in a record, with the options that this command was given for the agent."""
     assert pause.record is not None
     parts = ["connectagent resume", shlex.quote(short_path(pause.record)), overrides.get("agent_options")]
-    parts += ["--approve | --reject WHY | --answer TEXT", "--wait ID" if len(pause.waiting) > 1 else None]
+    approve = "" if all(wait.elsewhere for wait in pause.waiting) else "--approve | "
+    parts += [f"{approve}--reject WHY | --answer TEXT", "--wait ID" if len(pause.waiting) > 1 else None]
     return plain(" ".join(filter(None, parts)))
 
 

@@ -27,9 +27,10 @@ from connectagent.session.snapshot import copy_of
 from connectagent.session.state import state_change
 
 
-def asks_several(turn: Turn, calls: list[ToolCall]) -> bool:
-    """Whether several calls ask agents, which then always work at the same time."""
-    return sum(turn.agent.asked_by(call) is not None for call in calls) > 1
+def runs_together(turn: Turn, calls: list[ToolCall]) -> bool:
+    """Whether calls are taken together: several ask agents, or one is carried out elsewhere while the others run."""
+    tools, asks = turn.agent.tools, sum(turn.agent.asked_by(call) is not None for call in calls)
+    return asks > 1 or any(tools.is_elsewhere(call.name) for call in calls)
 
 
 class Round:

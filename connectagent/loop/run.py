@@ -12,7 +12,7 @@ from connectagent.loop.call_entry import ENDED
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Ending, Given, tear_down
 from connectagent.loop.model_call import call_model
-from connectagent.loop.parallel import Round, asks_several
+from connectagent.loop.parallel import Round, runs_together
 from connectagent.loop.tool_call import ToolRun
 from connectagent.loop.turn import Turn
 from connectagent.session.journal import CLOSED, Journal
@@ -109,7 +109,7 @@ def run_round(turn: Turn, calls: list[ToolCall], place: str, rejection: ToolReje
     entries, runs = [], []
     for number, call in enumerate(calls, 1):
         runs.append(ToolRun(turn, call, f"{place}c{number}/", rejection))
-    if len(runs) > 1 and (turn.agent.parallel_tools > 1 or asks_several(turn, calls)):
+    if len(runs) > 1 and (turn.agent.parallel_tools > 1 or runs_together(turn, calls)):
         return Round(turn, runs).run()
     for run in runs:
         entries.append(run.whole())

@@ -162,12 +162,12 @@ class ToolRun(ToolOutcome):
         tool, since = turn.agent.tools.by_name.get(call.name), turn.boundary.blames
         ended, request = turn.ended, turn.request
         try:
+            if turn.past is not None and self._is_answered(id, entry, tool, turn.past):
+                return None
             if tool is None:
                 raise turn.agent.tools.missing(call.name)
             if call.error:
                 raise ToolArgumentsError(f"the arguments could not be read: {call.error}; send one JSON object")
-            if turn.past is not None and self._is_answered(id, entry, tool, turn.past):
-                return None
             turn.began(id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
             with turn.frame.inside(id, call):
                 if "around_tool" in turn.host.active:

@@ -106,8 +106,10 @@ class ToolOutcome:
 
     # -- what a person decided -----------------------------------------------------------------
 
-    def _is_answered(self, id: str, entry: TraceEntry, tool: Tool, past: Journal) -> bool:
+    def _is_answered(self, id: str, entry: TraceEntry, tool: Tool | None, past: Journal) -> bool:
         """Whether a person's answer stands in for a tool that began before; False if the tool must run.
+
+        The tool may be gone meanwhile.
 
         Raises:
             ToolRejected: the person refuses, the tool may have taken effect already, or an argument is masked.
@@ -120,12 +122,13 @@ class ToolOutcome:
             raise self.turn.rejection(LACKS.format(names=names))
         return answered
 
-    def _is_decided(self, id: str, entry: TraceEntry, tool: Tool, past: Journal) -> bool:
+    def _is_decided(self, id: str, entry: TraceEntry, tool: Tool | None, past: Journal) -> bool:
         """The same for a tool that began before; raises the same errors."""
         turn = self.turn
         turn.opens(id)
         waits = past.left.get(id)
-        if waits is None and not tool.idempotent and not turn.agent.runs_again(self.call):
+        again = tool is not None and tool.idempotent
+        if waits is None and not again and not turn.agent.runs_again(self.call):
             raise self._cut_off(id, past)
         if not waits:  # or the waits of unrecorded agents, which are asked again
             return False
@@ -156,9 +159,11 @@ class ToolOutcome:
         shown, wait = as_data(call), f"{id}/wait:{call.name}"
         line = {"type": WAIT, "id": wait, "agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
         line |= {"digest": input_digest(shown["arguments"])}
+        elsewhere = turn.agent.tools.is_elsewhere(call.name)
+        line |= {"elsewhere": True} if elsewhere else {}
         turn.log.append(line)
         turn.log.append({"type": LEFT, "id": id, "waits": [wait]})
-        return Waiting([Wait(wait, turn.agent.name, shown, pause.reason, line["digest"], by)], call, by)
+        return Waiting([Wait(wait, turn.agent.name, shown, pause.reason, line["digest"], by, elsewhere)], call, by)
 
     def _note_own(self, entry: TraceEntry, ended: Ending | None, request: Any) -> None:
         """Outline the tool's own outcome, if handlers around it replaced it; note how these or it ended the turn.

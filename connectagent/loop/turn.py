@@ -12,6 +12,7 @@ from connectagent.data import Log, TraceEntry, Wait
 from connectagent.frame import Frame
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
+from connectagent.loop.between_steps import NO_CHANGES
 from connectagent.loop.ending import STOPPED, Ending, Given, resumptions
 from connectagent.loop.hook_run import HookRun
 from connectagent.loop.operations import Operations
@@ -220,12 +221,16 @@ class Turn(Operations):
 
     def _go_on(self, lines: list[TraceEntry]) -> None:
         """Run the handlers of `on_session` of a resumed turn; what they changed when it was resumed before is kept."""
-        for line in lines:
-            id: str = line["id"]
-            if line is lines[-1]:
-                self.notify("on_session", id[len(self.id) + 1 :].removesuffix("on_session"), reason=line["reason"])
-            elif self.is_known(id):
-                self.reapply(id)
+        between, self.between = self.between, NO_CHANGES  # the turn is at its beginning, not where it had stopped
+        try:
+            for line in lines:
+                id: str = line["id"]
+                if line is lines[-1]:
+                    self.notify("on_session", id[len(self.id) + 1 :].removesuffix("on_session"), reason=line["reason"])
+                elif self.is_known(id):
+                    self.reapply(id)
+        finally:
+            self.between = between
 
     def complete(self, ending: Ending) -> HandlerValue | None:
         """Let handlers see and replace the result, and store it in the state under the agent's `output_key`.

@@ -14,7 +14,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -160,6 +160,11 @@ class WireLLM(ABC):
                 `on_text` was called. What `on_text` raises comes through as it is.
         """
         return self._ask(messages, tools, on_text, output)
+
+    def load_sdk(self) -> None:
+        """Load the SDK and make a client, which takes a second the first time; what is wrong is told by the call."""
+        with suppress(Exception), self._client():
+            pass
 
     # -- what a subclass says
 

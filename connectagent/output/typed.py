@@ -7,12 +7,40 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib import import_module
+from typing import Any
 
 _QUIET_S = 0.05  # without a line for so long, a paste has arrived whole
 _state = {"hidden": False}  # whether what is typed is hidden while nothing is asked
 _LONGEST_S = 2.0  # how long a paste is waited for
 _asking = threading.RLock()
+_for_others: ContextVar[bool] = ContextVar("connectagent_for_others", default=False)
+
+
+@contextmanager
+def unattended() -> Iterator[None]:
+    """Ask nobody meanwhile in this context, and in threads that copy it: turns of somebody who sees no terminal here.
+
+    A server or a worker takes turns so. A question at its terminal would let a client wait who knows nothing of it.
+    """
+    before = _for_others.set(True)
+    try:
+        yield
+    finally:
+        _for_others.reset(before)
+
+
+def can_ask() -> bool:
+    """Whether somebody can be asked here: there is a terminal, and the turn is of who sits there."""
+    return not _for_others.get() and _is_terminal(sys.stdin) and _is_terminal(sys.stderr)
+
+
+def _is_terminal(file: Any) -> bool:
+    try:
+        return bool(file.isatty())
+    except (AttributeError, ValueError):  # there is none, or it is closed
+        return False
 
 
 @contextmanager

@@ -3,8 +3,7 @@
 An operation is a turn, an attempt at a model or a tool, a run of a hook's handlers, or a wait. Its id is its place:
 `T3` is the third turn, `T3/2/model1` the first attempt at the model in its second iteration, `T3/2/c1/tool1` the first
 attempt at the first call of the round, and `T3/2/c1/tool1/turn:billing~5f0c#1` the turn of another agent that this tool
-asked for. An operation writes one line when it begins and one when it ends. A resumed turn runs again from its
-beginning, and looks each of them up.
+asked for. It writes one line when it begins and one when it ends. A resumed turn runs again, and looks each of them up.
 
 Trace entries of other changes carry the place of the change as `at`.
 """
@@ -45,6 +44,7 @@ ABANDONED = "abandoned"  # the outcome of a turn that is not asked for again
 _ASKED = re.compile(r"/(turn|exec|ask|hook):[^/]*~[^/]*#\d+(?=/|$)")  # an operation that a handler or tool asked for
 LOOSE = ("ask", "hook")  # these may differ when a turn is resumed: by the time, or by the installed plugins
 _MARK = re.compile(r"\[masked(?:: [^\]]*)?\]")
+_OF_WAIT = ("id", "agent", "call", "reason", "digest", "by")
 
 
 def marks_in(value: Any) -> set[str]:
@@ -320,8 +320,8 @@ class Journal:
 
     def pending(self) -> list[Wait]:
         """The undecided waits, in order."""
-        lines = (self.lines[number] for id, number in self.waits.items() if id not in self.decided)
-        return [Wait(*map(line.get, ("id", "agent", "call", "reason", "digest", "by"))) for line in lines]  # type: ignore
+        open_ones = [self.lines[number] for id, number in self.waits.items() if id not in self.decided]
+        return [Wait(*map(one.get, _OF_WAIT), "elsewhere" in one) for one in open_ones]  # type: ignore
 
 
 def place_of(line: TraceEntry) -> str:

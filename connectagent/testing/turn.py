@@ -153,7 +153,7 @@ class crash_at:
     def _in_tools(self, agent: Agent) -> None:
         for tool in agent.tools:
             mine = copy.copy(agent.tools.remove(tool.name))  # a `Tool` may be of other agents as well
-            mine.function = _before(mine.function, self._tick)
+            mine.function = mine.function and _before(mine.function, self._tick)
             agent.add_tool(mine)
 
 

@@ -149,7 +149,9 @@ class ToolRegistry:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         # Not for names with two underscores: `copy` and `pickle` ask for those before there is `_tools`.
         if not name.startswith("__") and name != "_tools" and name in self._tools:
-            return self._tools[name].function
+            if (function := self._tools[name].function) is not None:
+                return function
+            raise AttributeError(f"the tool {name!r} has no function here: it is carried out elsewhere")
         if name.startswith("__") or name == "_tools":
             raise AttributeError(name)
         raise AttributeError(str(self.missing(name)))
@@ -193,6 +195,11 @@ class ToolRegistry:
     def schemas(self) -> list[dict[str, Any]]:
         """The schemas for the model: the same list until tools change, as providers remember what they made of it."""
         return self.offered[1]
+
+    def is_elsewhere(self, name: str) -> bool:
+        """Whether there is a tool of that name that is carried out elsewhere."""
+        tool = self.by_name.get(name)
+        return tool is not None and tool.function is None
 
     def closest(self, name: str) -> str | None:
         """The name that was probably meant, or None."""

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from functools import partial
 from typing import Any
 
-from connectagent.errors import ToolDefinitionError, cut
+from connectagent.errors import Pause, ToolDefinitionError, cut
 from connectagent.tools.arguments import Check, GivenCheck, as_json, misfit
 from connectagent.tools.results import harmless
 from connectagent.tools.running import SETTLED, settled
@@ -38,7 +38,8 @@ class Tool:
         name: letters, digits, `_` and `-`, at most 64.
         description: what the model reads; made from the name where it is empty.
         parameters: the JSON Schema of the arguments, an object. A copy is kept, completed for the providers.
-        function: is called with the arguments by name, and with the agent if it has a parameter `agent`.
+        function: is called with the arguments by name, and with the agent if it has a parameter `agent`. None for a
+            tool that is carried out elsewhere: each call waits until `resume(answer=...)` brings its result.
         read_only: it changes nothing.
         idempotent: running it twice is as good as once.
         alone: no other call of its round runs at the same time.
@@ -58,7 +59,7 @@ class Tool:
     name: str
     description: str
     parameters: dict[str, Any]
-    function: Callable[..., Any]
+    function: Callable[..., Any] | None = None
     _: KW_ONLY
     read_only: bool = False
     idempotent: bool = False
@@ -81,7 +82,7 @@ class Tool:
             given = described(self.description)
             raise ToolDefinitionError(f"tool {self.name!r}: description must be text, got {given}.")
         check_timeout(self.timeout_s, f"tool {self.name!r}")
-        if not callable(self.function):
+        if self.function is not None and not callable(self.function):
             raise ToolDefinitionError(f"tool {self.name!r}: function must be callable, got {described(self.function)}.")
         if known is None:
             self.parameters = given_schema(self.parameters, self.name)
@@ -158,9 +159,12 @@ class Tool:
         """Call the function; what it awaits or yields is run to its end.
 
         Raises:
+            Pause: there is no function; the result is to come from elsewhere.
             RuntimeError: the function called `sys.exit`, which must not end the agent.
             Exception: whatever the function raises.
         """
+        if self.function is None:
+            raise Pause(f"{self.name} is carried out elsewhere")
         try:
             value = self.function(**kwargs)
             return value if type(value) in SETTLED else settled(value)
@@ -174,9 +178,9 @@ def _sentence(name: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
 
 
-def _has_agent(function: Callable[..., Any]) -> bool:
+def _has_agent(function: Callable[..., Any] | None) -> bool:
     try:
-        found = inspect.signature(function).parameters.get("agent")
+        found = inspect.signature(function).parameters.get("agent")  # type: ignore[arg-type]
     except (ValueError, TypeError, NameError):
         return False
     return found is not None and found.kind in (found.POSITIONAL_OR_KEYWORD, found.KEYWORD_ONLY)

@@ -177,12 +177,13 @@ class Chat:
         decided: dict[str, Any] | None = {}
         while decided == {}:
             try:
-                decided = decision(self._lines.ask(_ASK))
+                decided = decision(self._lines.ask(_ASK), wait.elsewhere)
             except (EOFError, KeyboardInterrupt):
                 decided = None
                 click.echo(err=True)
             if decided == {}:
-                self.view.tell(Row(2, (("that is none of them", "yellow"),)))
+                none = "it is carried out elsewhere: answer or reject it" if wait.elsewhere else "that is none of them"
+                self.view.tell(Row(2, ((none, "yellow"),)))
         if decided is None:
             failure.show(paused)
             return None
@@ -221,13 +222,18 @@ class Chat:
         return self._at_prompt > 1 or any(after - before < TWICE_S for before, after in itertools.pairwise(times))
 
 
-def decision(text: str) -> dict[str, Any] | None:
-    """The decision that a person typed, as `agent.resume()` takes it; {} for none of them, None for later."""
+def decision(text: str, elsewhere: bool = False) -> dict[str, Any] | None:
+    """The decision that a person typed, as `agent.resume()` takes it; {} for none of them, None for later.
+
+    Args:
+        text: what the person typed.
+        elsewhere: whether it is about a call that is carried out elsewhere, which is not approved.
+    """
     word, _, rest = text.strip().partition(" ")
     word, rest = word.lower().rstrip(":,"), rest.strip()
     if not word or (word == "later" and not rest):
         return None
-    if word in ("approve", "a", "y", "yes") and not rest:
+    if word in ("approve", "a", "y", "yes") and not rest and not elsewhere:
         return {"approve": True}
     if word in ("reject", "r", "n", "no"):
         return {"reject": rest or "the user said no"}

@@ -107,12 +107,12 @@ class Reading:
             call = line.get("call")
             shown = call_text(call["name"], call.get("arguments") or {}) if isinstance(call, dict) else ""
             which = f" --wait {shlex.quote(id)}" if len(self._listing.waits) > 1 else ""
-            command = f"{self._resume()}{which}"
+            command, yes = f"{self._resume()}{which}", "--answer TEXT" if line.get("elsewhere") else "--approve"
             waits.append({
                 "reason": excerpt(data_text(line.get("reason") or "no reason was given"), 600)["text"],
                 "call": excerpt(shown, 600)["text"],
                 "agent": data_text(line.get("agent")),
-                "commands": [f"{command} --approve", f"{command} --reject 'why not'"],
+                "commands": [f"{command} {yes}", f"{command} --reject 'why not'"],
             })  # fmt: skip
         return waits
 

@@ -49,11 +49,6 @@ def by_chance(more: Rate, less: Rate) -> float:
     return ways / math.comb(of, bad)
 
 
-def shown_p(p: float) -> str:
-    """A probability for people, who are never shown that it is 0."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-
-
 def samples_needed(more: Rate, less: Rate, alpha: float = ALPHA) -> int | None:
     """About how many samples a side would show such a difference nine times in ten; None where there is no difference.
 

@@ -17,10 +17,10 @@ from connectagent.output.rows import many
 from connectagent.output.text import visible
 from connectagent.session.messages import text_of
 from connectagent.testing.bisection.case import BudgetSpent, Case, NoModel
-from connectagent.testing.bisection.chance import shown_p
 from connectagent.testing.bisection.trial import Arm, Outcome, Verdict, outcome_of
 from connectagent.testing.evals.checks import JUDGE
 from connectagent.testing.evals.checks import Verdict as Says
+from connectagent.testing.signs import LEVEL, shown_p, sign_test
 
 _RESAMPLED = 2_000
 
@@ -35,6 +35,7 @@ class Pair:
         why: why that cannot be told.
         is_recorded: whether both sides were decided from the record alone.
         costs: USD of the answers on both sides; None where a price is not known.
+        even: how much more often the second side was bad, over as many runs as both sides have; None where that is all.
     """
 
     record: str
@@ -43,6 +44,18 @@ class Pair:
     why: str = ""
     is_recorded: bool = True
     costs: tuple[float | None, float | None] = (0.0, 0.0)
+    even: float | None = None
+
+    @property
+    def sign(self) -> float:
+        """Above 0 where the second side is worse, below 0 where it is better.
+
+        A recorded answer is one run. The share of three runs is less often quite good than that of one, so only so many
+        runs are compared as both sides have.
+        """
+        if self.before is None or self.after is None:
+            return 0.0
+        return self.after - self.before if self.even is None else self.even
 
 
 @dataclass
@@ -72,10 +85,24 @@ class Comparison:
         return [after - before for before, after in self.decided]
 
     @property
+    def worse(self) -> int:
+        """In how many sessions the second side is worse."""
+        return sum(one.sign > 0 for one in self.pairs)
+
+    @property
+    def better(self) -> int:
+        """In how many sessions the second side is better."""
+        return sum(one.sign < 0 for one in self.pairs)
+
+    @property
     def p(self) -> float:
         """How probable so uneven a count of better and worse sessions is by chance: the sign test, two-sided."""
-        worse, better = (sum(sign * one > 0 for one in self.differences) for sign in (1, -1))
-        return sign_test(worse, better)
+        return sign_test(self.worse, self.better)
+
+    @property
+    def is_worse(self) -> bool:
+        """Whether the second side is worse, and that is hardly chance."""
+        return self.p < LEVEL and self.worse > self.better
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -85,13 +112,12 @@ class Comparison:
     @property
     def needed(self) -> int | None:
         """About how many sessions would show a difference of this size nine times in ten; None without one."""
-        changed = [one for one in self.differences if one]
-        worse = sum(one > 0 for one in changed)
-        if not changed or 2 * worse == len(changed):
+        changed = self.worse + self.better
+        if self.worse == self.better:
             return None
-        share = (max(worse, len(changed) - worse) + 0.5) / (len(changed) + 1)
+        share = (max(self.worse, self.better) + 0.5) / (changed + 1)
         signs = ((1.96 + 2 * 1.282 * math.sqrt(share * (1 - share))) / (2 * share - 1)) ** 2
-        return math.ceil(signs * len(self.differences) / len(changed))
+        return math.ceil(signs * len(self.differences) / changed)
 
     def __str__(self) -> str:
         differences, decided = self.differences, self.decided
@@ -99,12 +125,12 @@ class Comparison:
         if not differences:
             return "\n".join([*lines, "nothing can be told", *self._end()])
         shares = [sum(side) / len(decided) for side in zip(*decided, strict=True)]
-        worse, better = (sum(sign * one > 0 for one in differences) for sign in (1, -1))
         recorded = sum(one.is_recorded for one in self.pairs)
         low, high = self.interval
         lines += [
             f"{self.what}: {shares[0]:.0%} before, {shares[1]:.0%} after, over {many(len(decided), 'session')}",
-            f"better in {better}, worse in {worse}, the same in {len(differences) - better - worse}; "
+            f"better in {self.better}, worse in {self.worse}, the same in "
+            f"{len(differences) - self.better - self.worse}; "
             f"{shown_p(self.p)} (sign test)",
             f"difference: {100 * sum(differences) / len(decided):+.1f} points, "
             f"between {100 * low:+.1f} and {100 * high:+.1f} in 95 of 100 samples of these sessions",
@@ -113,7 +139,7 @@ class Comparison:
         return "\n".join([*lines, *self._verdict(), *self._end()])
 
     def _verdict(self) -> list[str]:
-        if self.p < 0.05:
+        if self.p < LEVEL:
             return ["the difference is no chance" if sum(self.differences) else "the sides differ"]
         if self.needed is None:
             return ["no difference was seen"]
@@ -128,13 +154,6 @@ class Comparison:
         if self.stopped:
             lines.append("the budget is spent; this is known so far" if self.stopped == "budget" else "interrupted")
         return lines
-
-
-def sign_test(worse: int, better: int) -> float:
-    """The two-sided sign test."""
-    count, most = worse + better, max(worse, better)
-    ways = sum(math.comb(count, one) for one in range(most, count + 1))
-    return min(1.0, 2 * ways / 2**count) if count else 1.0
 
 
 def bootstrap(differences: Sequence[float]) -> tuple[float, float]:
@@ -226,10 +245,15 @@ class Comparing:
         unknown = [one.why for side in sides for one in side if one.verdict is Verdict.UNKNOWN]
         if unknown:
             return Pair(record.name, why=unknown[0])
-        before, after = (sum(one.verdict is self._bad for one in side) / len(side) for side in sides)
+        before, after = map(self._share, sides)
+        count = min(map(len, sides))
+        even = self._share(sides[1][:count]) - self._share(sides[0][:count])
         costs = tuple(None if any(one.cost is None for one in side) else _mean(side) for side in sides)
         sampled = any(one.sampled for side in sides for one in side)
-        return Pair(record.name, before, after, "", not sampled, (costs[0], costs[1]))
+        return Pair(record.name, before, after, "", not sampled, (costs[0], costs[1]), even)
+
+    def _share(self, side: list[Outcome]) -> float:
+        return sum(one.verdict is self._bad for one in side) / len(side)
 
     def _outcomes(self, case: Case, arm: Arm) -> list[Outcome]:
         first = outcome_of(case, arm, 0)

@@ -9,7 +9,8 @@ from connectagent.errors import cut
 from connectagent.output.rows import many
 from connectagent.output.text import actor, visible
 from connectagent.testing.bisection.case import Place, Spent
-from connectagent.testing.bisection.chance import Rate, samples_needed, shown_p
+from connectagent.testing.bisection.chance import Rate, samples_needed
+from connectagent.testing.signs import shown_p
 
 CONFIRMED, CHANCE, PROMPT, GONE, UNKNOWN = "confirmed", "chance", "prompt", "gone", "cannot tell"
 

@@ -19,8 +19,9 @@ from typing import Any
 from connectagent.errors import ConfigError, cut
 from connectagent.hooks.entry_points import find
 from connectagent.testing.bisection import finding as found
-from connectagent.testing.bisection.chance import ALPHA, Rate, by_chance, shown_p
+from connectagent.testing.bisection.chance import ALPHA, Rate, by_chance
 from connectagent.testing.bisection.finding import Finding
+from connectagent.testing.signs import shown_p
 
 INSTEAD = "CONNECTAGENT_BISECT_INSTEAD"  # in the environment of a run: a file, and the one to load in its place
 _RANGE = re.compile(r"(?:(?P<file>.+\.py)@|(?P<name>[^=@]+)=)(?P<first>[^.].*?)\.\.(?P<last>.+)")

@@ -151,7 +151,7 @@ def judge(rubric: str, *, model: str | None = None, llm: LLM | None = None) -> C
         name = model or getattr(llm, "model", "")
         digest = sha256(f"{name}\n{prompt}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
         key = "" if trial.record is None else trial.record.stem
-        trial.gate.before_model()
+        trial.gate.pass_through()
         # `run=` in place of a model: the command line's --model is for the agents that are judged.
         agent = Agent("judge", run=ask, plugins=["no:console", trial.gate])
         with agent.for_session(f"{key}.{digest}") as session:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +12,8 @@ from xml.etree import ElementTree
 from connectagent.errors import ConfigError
 from connectagent.output.masking import current
 from connectagent.output.text import clean
-from connectagent.testing.evals.sums import Means, means, means_of, sums_of
+from connectagent.testing.evals.changes import Compared
+from connectagent.testing.evals.sums import Scores, Taken, mean, scores, scores_of, sums_of
 from connectagent.testing.evals.trial import Case, Trial, as_json
 
 FORMAT = 1
@@ -21,39 +21,23 @@ FORMAT = 1
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass
-class Taken:
-    """The trials of a variant.
-
-    Args:
-        name: the variant's; "" where there is only one.
-        trials: in the order of the cases.
-    """
-
-    name: str
-    trials: list[Trial] = field(default_factory=list)
-
-    @property
-    def means(self) -> Means:
-        """The mean scores."""
-        return means_of(self.trials)
-
-    def by_case(self) -> list[tuple[Case, list[Trial]]]:
-        """The trials of each case."""
-        found: dict[str, tuple[Case, list[Trial]]] = {}
-        for trial in self.trials:
-            found.setdefault(trial.case.id, (trial.case, []))[1].append(trial)
-        return list(found.values())
-
-
-def as_data(taken: Sequence[Taken], **head: Any) -> Any:
+def as_data(taken: Sequence[Taken], compared: Sequence[Compared], **head: Any) -> Any:
     """An evaluation as data for JSON, without secrets.
 
     Args:
         taken: its variants.
+        compared: what they are compared with.
         head: what is said of the whole.
     """
-    variants = [{"name": one.name, **sums_of(one.trials), "cases": _cases(one)} for one in taken]
+    variants = [
+        {
+            "name": one.name,
+            **sums_of(one.trials),
+            "compared": [found.as_data() for found in compared if found.taken is one],
+            "cases": _cases(one),
+        }
+        for one in taken
+    ]
     return current().value({"format": FORMAT, **head, "variants": variants})
 
 
@@ -83,8 +67,8 @@ def _trial(trial: Trial) -> dict[str, Any]:
     }
 
 
-def saved(path: str) -> dict[str, Means]:
-    """The mean scores of a saved evaluation, by variant.
+def saved(path: str) -> dict[str, Scores]:
+    """The scores of a saved evaluation, by variant.
 
     Raises:
         ConfigError: the file is none of `connectagent eval -o`.
@@ -93,28 +77,29 @@ def saved(path: str) -> dict[str, Means]:
         data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
         if data["format"] != FORMAT:
             raise ConfigError(f"{path} has format {data['format']!r:.40}, not {FORMAT}; write it again with eval -o")
-        return {str(variant["name"]): _means(variant) for variant in data["variants"]}
+        return {str(variant["name"]): _scores(variant) for variant in data["variants"]}
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}; eval -o FILE writes such a file") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise ConfigError(f"{path} is no evaluation; connectagent eval -o FILE writes one") from None
 
 
-def _means(variant: dict[str, Any]) -> Means:
+def _scores(variant: dict[str, Any]) -> Scores:
     trials = [(str(case["id"]), trial["scores"]) for case in variant["cases"] for trial in case["trials"]]
-    return means((id, {name: float(one["score"]) for name, one in scores.items()}) for id, scores in trials)
+    return scores((id, {name: float(one["score"]) for name, one in found.items()}) for id, found in trials)
 
 
 # -- JUnit -----------------------------------------------------------------------------------------
 
 
-def junit(taken: Sequence[Taken], name: str, least: float | None) -> str:
+def junit(taken: Sequence[Taken], compared: Sequence[Compared], name: str, least: float | None) -> str:
     """An evaluation in JUnit's form: a suite for each variant, a test for each case.
 
     The elements are those of https://github.com/testmoapp/junitxml, which CI servers read.
 
     Args:
         taken: the variants.
+        compared: what they are compared with: a property of the suite for each check.
         name: of the evaluation.
         least: the mean score that each check of a case needs; None for 1.
     """
@@ -122,6 +107,7 @@ def junit(taken: Sequence[Taken], name: str, least: float | None) -> str:
     for variant in taken:
         title = f"{name} {variant.name}".strip()
         suite = ElementTree.SubElement(root, "testsuite", name=_xml(title))
+        _properties(suite, [one for one in compared if one.taken is variant])
         kinds = [_test(suite, title, case, trials, least) for case, trials in variant.by_case()]
         suite.set("tests", str(len(kinds)))
         for attribute, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
@@ -129,6 +115,13 @@ def junit(taken: Sequence[Taken], name: str, least: float | None) -> str:
         suite.set("time", _seconds(variant.trials))
     ElementTree.indent(root)
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _properties(suite: ElementTree.Element, compared: Sequence[Compared]) -> None:
+    found = [(f"{check} {one.words}", str(signs)) for one in compared for check, signs in one.signs.items()]
+    properties = ElementTree.SubElement(suite, "properties") if found else suite
+    for name, value in found:
+        ElementTree.SubElement(properties, "property", name=_xml(name), value=_xml(value))
 
 
 def _test(
@@ -158,7 +151,7 @@ def _problem(trials: Sequence[Trial], least: float) -> tuple[str | None, list[st
 
 def _too_low(trials: Sequence[Trial], least: float) -> list[str]:
     """What the checks say whose mean score for a case is too low."""
-    low = {name for name, cases in means_of(trials).items() for score in cases.values() if score < least}
+    low = {name for name, cases in scores_of(trials).items() for found in cases.values() if mean(found) < least}
     scores = [pair for one in trials for pair in (one.scores or {}).items() if pair[0] in low]
     return [f"{name}: {score.reason or f'{score.value:g}'}" for name, score in scores if not score.passed]
 

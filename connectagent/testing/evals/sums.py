@@ -1,17 +1,18 @@
-"""What the scores of an evaluation come to: means, intervals, and what changed since another one."""
+"""What the scores of an evaluation come to: means and intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from connectagent.testing.evals.trial import Trial, known, total
+from connectagent.testing.evals.trial import Case, Trial, known, total
 
 ALL = "all checks"
 _Z = 1.959964  # of the normal distribution: 95 % lie between -z and z
 
-Means = dict[str, dict[str, float]]  # by check, then by case
+Scores = dict[str, dict[str, list[float]]]  # by check, then by case: one for each repeat
 
 
 class Mean(NamedTuple):
@@ -29,29 +30,29 @@ class Mean(NamedTuple):
     cases: int
 
 
-class Change(NamedTuple):
-    """The mean score of a case in two evaluations.
+@dataclass
+class Taken:
+    """The trials of a variant.
 
     Args:
-        check: the check.
-        case: the case's id.
-        before, after: the mean scores; `after` is None where its turns did not end.
+        name: the variant's; "" where there is only one.
+        trials: in the order of the cases.
     """
 
-    check: str
-    case: str
-    before: float
-    after: float | None
+    name: str
+    trials: list[Trial] = field(default_factory=list)
 
     @property
-    def is_worse(self) -> bool:
-        """Whether the score fell."""
-        return self.after is None or self.after < self.before
+    def scores(self) -> Scores:
+        """The scores of the trials whose turns ended."""
+        return scores_of(self.trials)
 
-    @property
-    def is_better(self) -> bool:
-        """Whether the score rose."""
-        return self.after is not None and self.after > self.before
+    def by_case(self) -> list[tuple[Case, list[Trial]]]:
+        """The trials of each case."""
+        found: dict[str, tuple[Case, list[Trial]]] = {}
+        for trial in self.trials:
+            found.setdefault(trial.case.id, (trial.case, []))[1].append(trial)
+        return list(found.values())
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
@@ -71,51 +72,40 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     return 0.0 if share == 0 else max(0.0, low), 1.0 if share == 1 else min(1.0, high)
 
 
-def means_of(trials: Iterable[Trial]) -> Means:
-    """The mean scores of trials."""
+def scores_of(trials: Iterable[Trial]) -> Scores:
+    """The scores of trials whose turns ended."""
     ended = ((trial.case.id, trial.scores) for trial in trials if trial.scores is not None)
-    return means((id, {name: float(score.value) for name, score in scores.items()}) for id, scores in ended)
+    return scores((id, {name: float(score.value) for name, score in found.items()}) for id, found in ended)
 
 
-def means(scored: Iterable[tuple[str, dict[str, float]]]) -> Means:
-    """The mean score of each case, by check; where there are several checks, `ALL` is the share that passed all.
+def scores(trials: Iterable[tuple[str, dict[str, float]]]) -> Scores:
+    """The scores of each case, by check; where there are several checks, `ALL` is 1 where a trial passed all.
 
     Args:
-        scored: for each trial, the case's id and the scores by check.
+        trials: for each, the case's id and the scores by check.
     """
-    found: dict[str, dict[str, list[float]]] = {}
-    for id, scores in scored:
-        every = {ALL: float(all(score == 1 for score in scores.values()))} if len(scores) > 1 else {}
-        for name, value in {**scores, **every}.items():
+    found: Scores = {}
+    for id, checks in trials:
+        every = {ALL: float(all(score == 1 for score in checks.values()))} if len(checks) > 1 else {}
+        for name, value in {**checks, **every}.items():
             found.setdefault(name, {}).setdefault(id, []).append(value)
-    return {name: {id: sum(all_) / len(all_) for id, all_ in cases.items()} for name, cases in found.items()}
+    return found
 
 
-def mean_of(cases: Mapping[str, float]) -> Mean:
+def mean(numbers: Sequence[float]) -> float:
+    """The mean of scores of one case."""
+    return sum(numbers) / len(numbers)
+
+
+def mean_of(cases: Mapping[str, Sequence[float]]) -> Mean:
     """The mean over cases.
 
     A case counts once, however often it is repeated: answers to one case resemble each other, and repeating it tells
     nothing of other cases. So more repeats do not make the interval narrower, as in E. Miller, "Adding Error Bars to
     Evals", arXiv:2411.00640 (2024).
     """
-    score = sum(cases.values()) / len(cases) if cases else 0.0
+    score = mean([mean(numbers) for numbers in cases.values()]) if cases else 0.0
     return Mean(score, *wilson(score, len(cases)), len(cases))
-
-
-def compared(before: Means, after: Means, ids: Sequence[str], checks: Sequence[str]) -> list[Change]:
-    """The cases that were scored before, by each check that is there still.
-
-    Args:
-        before: the earlier scores.
-        after: the later ones.
-        ids: the cases of the later ones, also those whose turns did not end.
-        checks: the checks of the later ones.
-    """
-    found = []
-    for check in checks:
-        cases, later = before.get(check, {}), after.get(check, {})
-        found += [Change(check, id, cases[id], later.get(id)) for id in ids if id in cases]
-    return found
 
 
 def sums_of(trials: Sequence[Trial]) -> dict[str, Any]:
@@ -133,5 +123,5 @@ def sums_of(trials: Sequence[Trial]) -> dict[str, Any]:
         "checks_cost": total(checks_costs),
         "known_checks_cost": known(checks_costs),
         "tokens": None if tokens is None else int(tokens),
-        "checks": {name: mean_of(cases)._asdict() for name, cases in means_of(trials).items()},
+        "checks": {name: mean_of(cases)._asdict() for name, cases in scores_of(trials).items()},
     }

@@ -290,7 +290,6 @@ class Player:
             return tool
         made = copy.copy(tool)
 
-        @functools.wraps(tool.function, assigned=(), updated=())
         def recorded(**arguments: Any) -> Any:
             return self.run(tool.name)
 
@@ -298,6 +297,8 @@ class Player:
             self._arguments = clone(arguments)  # what the model and the handlers gave, before defaults
 
         asked = tool.function
+        if asked is not None:
+            functools.update_wrapper(recorded, asked, assigned=(), updated=())
         made.function = PlayedAgent(asked.agent, self) if isinstance(asked, AskAgent) else recorded
         made._check, made.resources = NotedCheck(tool._check, note), ()  # what does not run makes none
         return made

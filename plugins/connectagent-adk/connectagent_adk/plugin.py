@@ -288,7 +288,7 @@ def _hand_over(agent: Agent, callback: Callback, name: str, in_round: bool) -> N
     tool, cause = agent.tools.get("transfer_to_agent") if in_round else None, None
     problem = f"{agent.name!r} has no agents to hand over to" if in_round else "only callbacks of tools can hand over"
     try:
-        if tool is not None:
+        if tool is not None and tool.function is not None:
             tool.function(agent, name)  # not by execute_tool(), which would ask the callbacks again
             return
     except ToolArgumentsError as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from connectagent import ConfigError, ToolCall, ToolRejected, after_each_tool, before_each_tool
-from connectagent.output.typed import forget_typed, one_question
+from connectagent.output.typed import can_ask, forget_typed, one_question
 
 if TYPE_CHECKING:
     from connectagent import Agent, Tool
@@ -123,7 +123,7 @@ class Approve:
         with one_question():
             if memory in _answers(agent, "always"):
                 return
-            if not (_is_terminal(sys.stdin) and _is_terminal(sys.stderr)):
+            if not can_ask():
                 raise ToolRejected(self._nobody(tool_call, line))
             self._decide(agent, tool_call, memory)
 
@@ -261,13 +261,6 @@ def repeatable(line: str) -> str | None:
 
 
 # -- at the terminal -----------------------------------------------------------------------------
-
-
-def _is_terminal(file: Any) -> bool:
-    try:
-        return bool(file.isatty())
-    except (AttributeError, ValueError):  # there is none, or it is closed
-        return False
 
 
 def _say(*lines: str, end: str = "\n") -> None:

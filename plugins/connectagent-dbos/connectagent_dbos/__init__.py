@@ -20,6 +20,7 @@ from dbos import DBOS, DBOSClient, Serializer  # type: ignore[import-not-found, 
 from pydantic_core import to_jsonable_python
 
 from connectagent import Agent, ConfigError, DivergenceError, Paused, SessionBusy, mask
+from connectagent.output.typed import unattended
 
 VERSION = "connectagent-1"  # of the workflows: what a script changes does not strand those that wait
 POLL_S = 0.1  # between looks at the database
@@ -320,7 +321,8 @@ def _outcome(take: Callable[..., dict[str, Any]], *given: Any) -> dict[str, Any]
         _Failed: DBOS tries the step again.
     """
     try:
-        return take(*given)
+        with unattended():
+            return take(*given)
     except Exception as error:
         failed = {"type": type(error).__name__, "message": mask(str(error))}
         status: Any = DBOS.step_status

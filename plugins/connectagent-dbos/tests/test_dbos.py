@@ -400,3 +400,37 @@ def test_two_workers_keep_a_rate(postgres: Callable[[], str], folder: Path) -> N
     begins = [began for began, _, text in spans if text.endswith(".0")]
     # A turn's first note comes a little after its start, so the half of two seconds is looked at.
     assert max(sum(at <= began < at + 1.0 for began in begins) for at in begins) <= 3
+
+
+CAREFUL = """
+import sys
+from connectagent_dbos import worker
+from connectagent import Agent
+from connectagent.testing import ScriptedLLM, call
+
+def pay(amount: int) -> str:
+    "Pay."
+    open("paid", "w").close()
+    return "paid"
+
+agent = Agent("shop", tools=[pay], llm=ScriptedLLM(call("pay", amount=5), "No."), trust="careful", quiet=True)
+with worker(agent, "sqlite:///agents.db") as turns:
+    found = turns.result(turns.enqueue("s", "Pay"))
+print(found["result"], sys.stdin.readline())  # the program's own terminal is as it was
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no terminals of this kind")
+def test_nobody_is_asked_at_the_terminal_of_a_worker(folder: Path) -> None:
+    ours, its = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", CAREFUL], stdin=its, stdout=subprocess.PIPE, stderr=its, text=True
+    )
+    try:
+        os.write(ours, b"typed\n")
+        assert process.communicate(timeout=60)[0] == "No. typed\n\n" and not (folder / "paid").exists()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+        os.close(its)

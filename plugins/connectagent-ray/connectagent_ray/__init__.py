@@ -16,6 +16,7 @@ import ray  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 from connectagent import Agent, BatchLimits, BatchStopped, ConfigError, before_each_tool, before_llm, on_trace
 from connectagent.agents.batch import batch_items, in_order
+from connectagent.output.typed import unattended
 
 STOP_S = 60.0  # for turns to end after Ctrl-C: they are within a model call, or a tool
 _AGAIN_S = 0.5  # until they are stopped once more
@@ -59,7 +60,8 @@ class Shard:
     def take(self, call: str, run: str, id: str, prompt: Any, options: dict[str, Any]) -> Any:
         """One prompt of a call of `map`, as its item."""
         _CALL.set(call)
-        item = next(self._agent.map([(id, prompt)], 1, run=run, **options))
+        with unattended():
+            item = next(self._agent.map([(id, prompt)], 1, run=run, **options))
         item.error = _that_travels(item.error)
         return item
 
@@ -86,7 +88,7 @@ class Shard:
 
     def _of_session(self, key: str, take: Callable[[Any], Any]) -> Any:
         try:
-            with self._agent.for_session(key, self._store) as session:
+            with unattended(), self._agent.for_session(key, self._store) as session:
                 return take(session)
         except Exception as error:
             raise _that_travels(error) or error from None

@@ -30,6 +30,7 @@ from connectagent import (  # noqa: E402
     ToolCall,
     ToolRejected,
     before_each_tool,
+    before_llm,
 )
 
 ITEMS, KILLS = int(os.environ.get("RAY_ITEMS", "30")), int(os.environ.get("RAY_KILLS", "1"))
@@ -275,3 +276,22 @@ def test_a_guard_acts_in_every_worker(tmp_path: Path, monkeypatch: pytest.Monkey
         items = list(cluster.map([f"Search for {n}" for n in range(8)], run="guarded"))
         cluster.turn("a", "Search for x", 1)
     assert len(items) == 8 and all("never" in item.result for item in items) and not ran(tmp_path)
+
+
+def test_nobody_is_asked_at_a_terminal_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    @before_llm
+    def sit_there() -> None:
+        import io
+        import sys
+
+        for name in ("stdin", "stderr"):
+            setattr(sys, name, io.StringIO("y\n" * 9))
+            getattr(sys, name).isatty = lambda: True
+
+    with Cluster(helper(tmp_path, plugins=[sit_there], trust="careful"), actors=1) as cluster:
+        assert "no terminal to ask at" in cluster.turn("a", "Search for x", 1)
+        (item,) = cluster.map(["Search for y"], run="careful")
+        assert "no terminal to ask at" in item.result
+    assert not ran(tmp_path)

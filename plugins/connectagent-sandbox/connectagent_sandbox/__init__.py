@@ -82,7 +82,7 @@ class Sandbox:
             ToolRejected: the tool would run unconfined.
         """
         tool = agent.tools.get(tool_call.name)
-        if tool is None or not self._is_meant(tool.name):
+        if tool is None or tool.function is None or not self._is_meant(tool.name):
             return
         if not isinstance(tool.function, Confined):
             raise ToolRejected(f"{tool.name} was added after the sandbox was set up, so it would run outside of it")
@@ -93,7 +93,7 @@ class Sandbox:
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.tools)
 
     def _confined(self, tool: Tool) -> Tool:
-        if isinstance(tool.function, Confined):
+        if tool.function is None or isinstance(tool.function, Confined):
             return tool
         if tool.takes_agent or tool.resources:
             raise ConfigError(f"sandbox: {tool.name!r} takes the agent or a resource, which stay in this process")

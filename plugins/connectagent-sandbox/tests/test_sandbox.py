@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, ConfigError, File, Image, tool
+from connectagent import Agent, ConfigError, File, Image, Paused, Tool, tool
 from connectagent.testing import AgentTester, ScriptedLLM
 
 pytest.importorskip("cloudpickle")
@@ -304,6 +304,16 @@ def test_a_tool_that_is_added_later_is_refused() -> None:
     agent.tools.add(run_python)
     agent.input("Go")
     assert "would run outside" in agent.session["messages"][-2]["content"]  # type: ignore[operator]
+
+
+def test_a_tool_that_is_carried_out_elsewhere_is_not_confined(co_dir: Path) -> None:
+    elsewhere = Tool("run_it", "", {})
+    for given, added in ((elsewhere, None), (None, elsewhere)):
+        agent = Agent("a", given, llm=ScriptedLLM(("run_it", {}), "x"), plugins=[Sandbox(["run_*"])], quiet=True)
+        agent.add_tool(added)
+        with pytest.raises(Paused):
+            agent.input("Go")
+        assert agent.resume(answer="done") == "x"
 
 
 def test_a_tool_that_takes_the_agent_is_a_mistake() -> None:

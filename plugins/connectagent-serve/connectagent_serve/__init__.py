@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,7 +32,13 @@ class Serve:
 
 
 def app_of(
-    agent: Any, token: str | None = None, *, host: str = "127.0.0.1", concurrency: int = 16, max_bytes: int = MAX_BYTES
+    agent: Any,
+    token: str | None = None,
+    *,
+    host: str = "127.0.0.1",
+    concurrency: int = 16,
+    max_bytes: int = MAX_BYTES,
+    shared_state: Iterable[str] = (),
 ) -> Starlette:
     """The application that serves an agent.
 
@@ -41,14 +48,15 @@ def app_of(
         host: the address at which the application is served.
         concurrency: how many turns run at a time; further ones get 429.
         max_bytes: the size of the largest body.
+        shared_state: the keys of the state that front ends of AG-UI may read and write.
 
     Raises:
-        ConfigError: the address is not loopback and there is no token, the agent is not recorded, or a limit is
-            below 1.
+        ConfigError: the address is not loopback and there is no token, the agent is not recorded, a limit is below 1,
+            or a key cannot be shared.
     """
     from connectagent_serve.app import Service
 
-    return Service(agent, token, host, concurrency, max_bytes).app
+    return Service(agent, token, host, concurrency, max_bytes, shared_state).app
 
 
 @click.command()
@@ -58,10 +66,12 @@ def app_of(
 @click.option("--token-env", metavar="NAME", help="The environment variable that has the bearer token.")
 @click.option("--concurrency", default=16, show_default=True, help="How many turns run at a time.")
 @click.option("--max-bytes", default=MAX_BYTES, show_default=True, help="The size of the largest body.")
-def serve(script: str, host: str, port: int, token_env: str | None, concurrency: int, max_bytes: int) -> None:
+@click.option("--share-state", metavar="NAME", multiple=True, help="A key of the state that front ends read and write.")
+def serve(
+    script: str, host: str, port: int, token_env: str | None, share_state: tuple[str, ...], **limits: int
+) -> None:
     """Serve the agent of SCRIPT over HTTP."""
     import os
-    import sys
 
     from connectagent.cli.script import agent_of, load
 
@@ -72,15 +82,13 @@ def serve(script: str, host: str, port: int, token_env: str | None, concurrency:
     if token == "":
         raise click.UsageError(f"the environment variable {token_env} has no token")
     try:
-        app = app_of(agent, token, host=host, concurrency=concurrency, max_bytes=max_bytes)
+        app = app_of(agent, token, host=host, shared_state=share_state, **limits)
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     sockets = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     click.echo(f"{agent.name} is served at http://{shown}:{sockets[0].getsockname()[1]}; Ctrl-C ends it", err=True)
-    with open(os.devnull, encoding="utf-8") as nothing:
-        sys.stdin = nothing  # a question at this terminal would let a client wait who sees nothing of it
-        _run(app, sockets)
+    _run(app, sockets)
 
 
 def _listen(host: str, port: int) -> list[Any]:

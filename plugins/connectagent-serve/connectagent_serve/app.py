@@ -9,46 +9,61 @@ import json
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ag_ui.core import RunAgentInput
-from anyio import CancelScope
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from connectagent import ConfigError, Paused, mask
+from connectagent.output.typed import unattended
 from connectagent_serve.decisions import decision_of, decision_of_agui
 from connectagent_serve.events import chunks, completion, failed, run_events, text_of, usage_of
+from connectagent_serve.frontend import FrontEnd, front_end_of
 from connectagent_serve.prompts import prompt_of, prompt_of_openai, prompts_of_agui
 from connectagent_serve.refusals import JSONResponse, Refused, paused, refusal_of, refused
+from connectagent_serve.runs import decided, taken
 from connectagent_serve.sessions import Sessions, check_key
+from connectagent_serve.state import Share, SharedState, check_state
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGE = Path(__file__).with_name("chat.html").read_text("utf-8")
-OPEN = ("crashed", "paused", "running")  # how a session stands whose last turn goes on before another one begins
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _Unattended:
+    """Takes turns for clients, who do not see the terminal of the server: nobody is asked there."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with unattended():
+            await self._app(scope, receive, send)
 
 
 class Service:
     """Serves one agent.
 
     Args:
-        agent, token, host, concurrency, max_bytes: as for `app_of()`.
+        agent, token, host, concurrency, max_bytes, shared_state: as for `app_of()`.
 
     Raises:
         ConfigError: as for `app_of()`.
     """
 
-    def __init__(self, agent: Any, token: str | None, host: str, concurrency: int, max_bytes: int) -> None:
+    def __init__(
+        self, agent: Any, token: str | None, host: str, concurrency: int, max_bytes: int, shared_state: Iterable[str]
+    ) -> None:
         if token is not None and not token.strip():
             raise ConfigError("the token is empty")
         if token is None and host not in LOOPBACK:
@@ -59,7 +74,8 @@ class Service:
             raise ConfigError(f"agent {agent.name!r} is not recorded (log=False), and a session is its record")
         self.agent, self.token, self.max_bytes = agent, token, max_bytes
         self.loopback = host in LOOPBACK  # requests must then name this machine as their host
-        self.sessions = Sessions(agent, concurrency)
+        self.shared = SharedState(shared_state)
+        self.sessions = Sessions(agent, concurrency, self.shared)
         self.app = Starlette(
             routes=[
                 Route("/healthz", self._checked(self.health, open_to_all=True)),
@@ -73,6 +89,7 @@ class Service:
                 *(self._a2a() if find_spec("a2a") and find_spec("sse_starlette") else []),
             ],
             exception_handlers={HTTPException: refused},
+            middleware=[Middleware(_Unattended)],
         )
         self.app.state.end = self.sessions.end
 
@@ -147,7 +164,7 @@ class Service:
     async def agui(self, request: Request) -> Response:
         """A turn, as events of AG-UI; the thread is the session, and its user messages number the turns.
 
-        A run that answers interrupts goes on with the turn that waits.
+        A run that answers interrupts, or brings results of the front end's tools, goes on with the turn that waits.
         """
         try:
             run = RunAgentInput.model_validate(await self._body(request))
@@ -158,9 +175,11 @@ class Service:
         if not prompts and not run.resume:
             raise Refused(400, "a run has a user's message, or answers interrupts")
         decisions = [decision_of_agui(one) for one in run.resume or ()]
+        front = front_end_of(run, self.agent)
+        check_state(self.shared, run.state)
         check_key(run.thread_id)
         with self.sessions.slot():  # the stream takes one of its own: it may never begin
-            events = self._run(run, prompts, decisions)
+            events = self._run(run, prompts, decisions, front)
             return StreamingResponse(events, media_type="text/event-stream")
 
     def _a2a(self) -> list[Route]:
@@ -195,12 +214,17 @@ class Service:
 
     # -- turns ---------------------------------------------------------------------------------
 
-    async def _run(self, run: RunAgentInput, prompts: list[Any], decisions: list[dict[str, Any]]) -> AsyncIterator[str]:
+    async def _run(
+        self, run: RunAgentInput, prompts: list[Any], decisions: list[dict[str, Any]], front: FrontEnd
+    ) -> AsyncIterator[str]:
         try:
-            with self.sessions.slot(), self.sessions.open(run.thread_id) as session:
-                shown = {str((one.call or {}).get("id")) for one in session.waiting} if decisions else set()
-                entries = _decided(session, decisions) if decisions else _taken(session, prompts)
-                async for text in run_events(run, entries, shown):
+            with self.sessions.slot(), self.sessions.open(run.thread_id, front.tools) as session:
+                if decisions:  # whoever answers interrupts was told of what waits
+                    told = {str((one.call or {}).get("id")) for one in session.waiting}
+                    front = front._replace(told=front.told | told)
+                share = Share(self.shared, session, run.state)
+                what = decided(session, decisions, front, share) if decisions else taken(session, prompts, front, share)
+                async for text in run_events(run, what, front, share):
                     yield text
         except Exception as error:  # another turn has begun meanwhile, or the server ends
             yield failed(error, run.thread_id)
@@ -246,16 +270,6 @@ class Service:
         return bytes(read)
 
 
-@asynccontextmanager
-async def _to_its_end(entries: Any) -> AsyncIterator[Any]:
-    """A turn's entries; where the client has gone, the turn is cancelled and waited for before its agent is closed."""
-    try:
-        yield entries
-    finally:
-        with CancelScope(shield=True):
-            await entries.aclose()
-
-
 async def _outcome(
     session: Any, take: Callable[..., Awaitable[Any]], *given: Any, headers: dict[str, str] | None = None, **more: Any
 ) -> dict[str, Any]:
@@ -274,39 +288,13 @@ async def _outcome(
         raise refusal from None
 
 
-async def _taken(session: Any, prompts: list[Any]) -> AsyncIterator[dict[str, Any]]:
-    """What happens in the turn of the last prompt; where the one before it was killed, that goes on first.
-
-    One that has failed is given up, as the user has gone on.
-    """
-    number, is_behind, gives_up = len(prompts), False, False
-    if session.turns == number - 2 and session.record.exists():
-        is_behind = session.sums()[0] in OPEN
-        gives_up = session.number_for(prompts[-1]) == number
-    for at in (number - 1, number) if is_behind else (number,):
-        async with _to_its_end(session.astream(prompts[at - 1], None if gives_up else at)) as entries:
-            async for entry in entries:
-                yield entry
-
-
-async def _decided(session: Any, decisions: list[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
-    """What happens in a turn that goes on by one decision after the other."""
-    for left, decision in zip(range(len(decisions) - 1, -1, -1), decisions, strict=True):
-        async with _to_its_end(session.aresume_stream(**decision)) as entries:
-            try:
-                async for entry in entries:
-                    yield entry
-            except Paused:
-                if not left:
-                    raise
-
-
 def _answer(key: str, outcome: dict[str, Any]) -> Response:
     return JSONResponse({"id": key, **outcome}, 202 if outcome["status"] == "paused" else 200)
 
 
 def _shown(waits: list[Any]) -> list[dict[str, Any]]:
-    return [{"id": one.id, "call": one.call, "reason": one.reason} for one in waits]
+    shown = ("id", "call", "reason", "elsewhere")
+    return [{key: value for key in shown if (value := getattr(one, key)) is not False} for one in waits]
 
 
 def no_session() -> Refused:

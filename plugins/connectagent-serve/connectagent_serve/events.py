@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -15,6 +15,7 @@ from ag_ui.core import (
     RunErrorEvent,
     RunFinishedEvent,
     RunFinishedInterruptOutcome,
+    RunFinishedSuccessOutcome,
     RunStartedEvent,
     TextMessageContentEvent,
     TextMessageEndEvent,
@@ -28,7 +29,9 @@ from ag_ui.encoder import EventEncoder
 from pydantic_core import to_jsonable_python
 
 from connectagent import Paused, mask
+from connectagent_serve.frontend import FrontEnd
 from connectagent_serve.refusals import refusal_of
+from connectagent_serve.state import Share
 
 _ANSWER = {
     "type": "object",
@@ -80,30 +83,25 @@ async def chunks(made: dict[str, Any], text: str, usage: dict[str, Any] | None) 
     yield "data: [DONE]\n\n"
 
 
-async def run_events(run: RunAgentInput, entries: Any, shown: set[str]) -> AsyncIterator[str]:
+async def run_events(run: RunAgentInput, entries: Any, front: FrontEnd, share: Share) -> AsyncIterator[str]:
     """The events of a run, from the entries of its turn.
 
     Args:
         run: the run.
         entries: what happens in it.
-        shown: the ids of the calls that the run before it has shown, as they waited then.
+        front: what its front end brings; calls that it was told are not told again.
+        share: the state that the two have in common.
     """
     encode = EventEncoder().encode
     yield encode(RunStartedEvent(thread_id=run.thread_id, run_id=run.run_id))
     try:
         async with aclosing(entries):
             async for entry in entries:
-                for event in _events(entry, shown):
+                for event in [*share.events(entry["type"]), *_events(entry, front)]:
                     yield encode(event)
     except Paused as paused:
-        calls = [mask(one.call) or {} for one in paused.waiting]
-        for call in calls:
-            if call.get("id") and call["id"] not in shown:  # an interrupt is about a call that was told
-                for event in _call(call["id"], call.get("name", ""), call.get("arguments")):
-                    yield encode(event)
-        waits = [_interrupt(one, call) for one, call in zip(paused.waiting, calls, strict=True)]
-        outcome = RunFinishedInterruptOutcome(interrupts=waits)
-        yield encode(RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id, outcome=outcome))
+        for event in [*share.events(), *_paused(run, paused.waiting, front)]:
+            yield encode(event)
         return
     except Exception as error:
         yield failed(error, run.thread_id)
@@ -118,10 +116,32 @@ def failed(error: Exception, key: str) -> str:
     return EventEncoder().encode(RunErrorEvent(message=_sent(refusal.detail), code=code))
 
 
-def _interrupt(wait: Any, call: dict[str, Any]) -> Interrupt:
-    """What waits for a person, and what answers it."""
+def _paused(run: RunAgentInput, waits: list[Any], front: FrontEnd) -> Iterator[BaseEvent]:
+    """The end of a run whose turn waits: the calls that wait, and what a person is to decide.
+
+    A call that the front end carries out is told when it may be: front ends carry out what they are told.
+    """
+    pending: list[str] = []
+    interrupts: list[Interrupt] = []
+    for wait in waits:
+        call = mask(wait.call) or {}
+        known = None if not wait.elsewhere and call.get("name") in front.names else call.get("id")
+        id = wait.id if wait.elsewhere else known
+        if id and id not in front.told:  # an interrupt is about a call that was told
+            yield from _call(id, call.get("name", ""), call.get("arguments"))
+            pending += [id] if wait.elsewhere else []
+        if not wait.elsewhere:
+            interrupts.append(_interrupt(wait, call, known))
+    outcome: Any = RunFinishedSuccessOutcome(pending_tool_call_ids=pending or None)
+    if interrupts:
+        outcome = RunFinishedInterruptOutcome(interrupts=interrupts)
+    yield RunFinishedEvent(thread_id=run.thread_id, run_id=run.run_id, outcome=outcome)
+
+
+def _interrupt(wait: Any, call: dict[str, Any], id: str | None) -> Interrupt:
+    """What waits for a person, and what answers it; `id`: of the call, where it was told."""
     return Interrupt(
-        id=wait.id, reason="approval", message=_sent(mask(wait.reason)), tool_call_id=call.get("id"),
+        id=wait.id, reason="approval", message=_sent(mask(wait.reason)), tool_call_id=id,
         response_schema=_ANSWER, metadata={"agent": wait.agent, "call": call},
     )  # fmt: skip
 
@@ -134,13 +154,22 @@ def _call(id: str, name: str, arguments: Any) -> list[BaseEvent]:
     ]
 
 
-def _events(entry: Any, shown: set[str]) -> list[BaseEvent]:
+def _result(entry: Any, front: FrontEnd) -> list[BaseEvent]:
+    """What a call came to, with the call where it was not told; nothing where the front end has brought it."""
+    waited = f"{entry.get('id')}/wait:{entry['tool_name']}"
+    id = waited if waited in front.told else entry.get("call_id") or uuid.uuid4().hex
+    answered = entry["status"] == "stand_in" and (entry.get("by") or {}).get("plugin") == "(resume)"
+    if waited in front.results or (answered and entry["tool_name"] in front.names and id != waited):
+        return []
+    call = [] if id in front.told else _call(id, entry["tool_name"], mask(entry.get("arguments")))
+    result = mask(str(entry.get("result", entry.get("error", ""))))
+    return [*call, ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=id, content=_sent(result))]
+
+
+def _events(entry: Any, front: FrontEnd) -> list[BaseEvent]:
     one = uuid.uuid4().hex
     if entry["type"] == "tool_execution" and entry["status"] != "skipped":  # a call that waits, or that was not made
-        one = entry.get("call_id") or one
-        call = [] if one in shown else _call(one, entry["tool_name"], mask(entry.get("arguments")))
-        result = mask(str(entry.get("result", entry.get("error", ""))))
-        return [*call, ToolCallResultEvent(message_id=uuid.uuid4().hex, tool_call_id=one, content=_sent(result))]
+        return _result(entry, front)
     if entry["type"] == "result" and entry["result"] not in ("", None):
         return [
             TextMessageStartEvent(message_id=one, role="assistant"),

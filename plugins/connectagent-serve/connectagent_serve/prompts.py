@@ -102,6 +102,17 @@ def _known(content: Any) -> Any:
         return None
 
 
+def known_part(part: Any) -> Any:
+    """A part of a tool's result of AG-UI; what models do not take there is named in a text."""
+    try:
+        made = _part(part)
+        if made["type"] in ("text", "image_url") and _fits(made):
+            return made
+    except Refused:
+        pass
+    return {"type": "text", "text": f"({part.type}: left out, as a result has texts and images)"}
+
+
 def _part(part: Any) -> Any:
     if part.type == "text":
         return {"type": "text", "text": part.text}

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from connectagent import Tool
+from connectagent_serve.frontend import speakers
 from connectagent_serve.refusals import Refused
+from connectagent_serve.state import SharedState
 
 KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -19,21 +22,31 @@ class Sessions:
     Args:
         agent: whose definition takes the turns.
         concurrency: how many turns run at a time.
+        shared: the state that front ends share.
     """
 
-    def __init__(self, agent: Any, concurrency: int) -> None:
-        self.agent = agent.again(quiet=True)  # lines of many sessions would stand between each other
+    def __init__(self, agent: Any, concurrency: int, shared: SharedState) -> None:
+        # Not on the terminal: lines of many sessions would stand between each other.
+        self.agent = agent.again([shared] if shared.keys else None, quiet=True)
         self.concurrency, self.ending = concurrency, False
         self._running: list[asyncio.Task[Any] | None] = []  # the task of each turn
 
-    def open(self, key: str) -> Any:
+    def open(self, key: str, tools: list[Tool] | None = None) -> Any:
         """The session of a key.
+
+        Args:
+            key: the key.
+            tools: more of them, for each agent that may answer the user.
 
         Raises:
             Refused: it is none.
         """
         check_key(key)
-        return self.agent.for_session(key)
+        session = self.agent.for_session(key)
+        if tools:
+            for agent in speakers(session.agent):
+                agent.add_tool(tools)
+        return session
 
     @contextmanager
     def slot(self) -> Iterator[None]:

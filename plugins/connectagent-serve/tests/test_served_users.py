@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
@@ -344,6 +345,26 @@ def test_nobody_is_asked_at_the_terminal_of_the_server(tmp_path: Path) -> None:
         process.wait()
         os.close(ours)
         os.close(its)
+
+
+class Terminal(io.StringIO):
+    """A terminal at which somebody says yes to everything."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_nobody_is_asked_at_the_terminal_of_another_server(
+    stream: bool, co_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that serves the application itself."""
+    monkeypatch.setattr(sys, "stdin", typed := Terminal("y\n" * 9))
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    app = app_of(agent_with(*[call("pay", amount=5), "No."] * 2, trust="careful"))
+    assert "No." in Client(app)("POST", "/v1/chat/completions", {**said("Pay 5"), "stream": stream}).text
+    assert "No." in Client(app)("POST", "/agui", run("Pay 5")).text
+    assert PAID == [] and typed.tell() == 0
 
 
 def test_the_client_of_openai_talks_to_it(tmp_path: Path) -> None:
