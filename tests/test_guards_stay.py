@@ -9,7 +9,7 @@ from typing import Any
 
 import forked
 import pytest
-from test_discovery import site  # noqa: F401  a fixture
+from test_discovery import PROVIDER, site  # noqa: F401  a fixture
 
 from connectagent import Agent, PluginError, ToolRejected, before_each_tool, settings, shadow, use
 from connectagent.cli import main
@@ -365,6 +365,17 @@ def test_a_session_does_not_go_on_without_the_guard_that_the_command_line_named(
     assert "paid 1" in again.stdout + again.stderr and "may I?" in again.stderr and "paid 3" not in again.stdout
     over = co(tmp_path, "resume", "payer", "-p", "no:asks", "--approve", PYTHONPATH=path)
     assert "paid 3" in over.stdout + over.stderr
+
+
+def test_a_session_goes_on_with_another_model_without_the_plugin_that_brought_the_first(
+    site: Any, tmp_path: Path  # noqa: F811
+) -> None:
+    site("told", PROVIDER.replace("PREFIX", "told"), group="connectagent.models")
+    (tmp_path / "agent.py").write_text("from connectagent import Agent\nagent = Agent('a')\n")
+    path = os.pathsep.join([str(ROOT), str(tmp_path / "site")])
+    co(tmp_path, "run", "agent.py", "Hello.", "--model", "told/x", PYTHONPATH=path)
+    done = co(tmp_path, "resume", "a", "Again.", "--model", "offline", PYTHONPATH=path)
+    assert done.returncode == 0 and "[offline]" in done.stdout, done.stderr
 
 
 def test_what_one_command_says_is_forgotten_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ import click
 from connectagent.cli.failure import script_is
 from connectagent.cli.plugin_options import with_given
 from connectagent.errors import ConfigError, did_you_mean, short_path
-from connectagent.hooks.entry_points import normalized
+from connectagent.hooks.entry_points import MODELS, installed, normalized
 from connectagent.hooks.left_out import for_all, leaves_out
 from connectagent.hooks.options import from_text
 from connectagent.records.own import is_own
@@ -79,6 +79,7 @@ def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
     from connectagent.agents.plugin_changes import changed_plugins
 
     left_out = {normalized(item[3:]) for item in overrides.get("plugins", []) if leaves_out(item)}
+    left_out |= {normalized(plugin.name) for plugin in installed(MODELS)}  # for another model they are not needed
     removed = changed_plugins(agent, head).get("removed", [])
     missing = [name for name in removed if head["plugins"][name] is not None and normalized(name) not in left_out]
     if missing:
