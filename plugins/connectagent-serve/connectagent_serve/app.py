@@ -77,21 +77,24 @@ class Service:
         self.shared = SharedState(shared_state)
         self.sessions = Sessions(agent, concurrency, self.shared)
         self.app = Starlette(
-            routes=[
-                Route("/healthz", self._checked(self.health, open_to_all=True)),
-                Route("/", self._checked(self.page, open_to_all=True)),
-                Route("/sessions/{id}", self._checked(self.session)),
-                Route("/sessions/{id}/turns", self._checked(self.turn), methods=["POST"]),
-                Route("/sessions/{id}/decision", self._checked(self.decision), methods=["POST"]),
-                Route("/v1/chat/completions", self._checked(self.completions), methods=["POST"]),
-                Route("/v1/models", self._checked(self.models)),
-                Route("/agui", self._checked(self.agui), methods=["POST"]),
-                *(self._a2a() if find_spec("a2a") and find_spec("sse_starlette") else []),
-            ],
+            routes=self._routes(),
             exception_handlers={HTTPException: refused},
             middleware=[Middleware(_Unattended)],
         )
         self.app.state.end = self.sessions.end
+
+    def _routes(self) -> list[Route]:
+        return [
+            Route("/healthz", self._checked(self.health, open_to_all=True)),
+            Route("/", self._checked(self.page, open_to_all=True)),
+            Route("/sessions/{id}", self._checked(self.session)),
+            Route("/sessions/{id}/turns", self._checked(self.turn), methods=["POST"]),
+            Route("/sessions/{id}/decision", self._checked(self.decision), methods=["POST"]),
+            Route("/v1/chat/completions", self._checked(self.completions), methods=["POST"]),
+            Route("/v1/models", self._checked(self.models)),
+            Route("/agui", self._checked(self.agui), methods=["POST"]),
+            *(self._a2a() if find_spec("a2a") and find_spec("sse_starlette") else []),
+        ]
 
     # -- addresses -----------------------------------------------------------------------------
 
