@@ -24,8 +24,10 @@ from connectagent import (
     ToolCall,
     ToolRejected,
     after_tools,
+    after_user_input,
     before_each_tool,
     before_llm,
+    on_agent_ready,
 )
 from connectagent.testing import ScriptedLLM, call
 
@@ -84,6 +86,37 @@ def test_what_was_added_and_removed_since_counts() -> None:
     agent.max_iterations = 2
     fresh = agent.again().again()
     assert (fresh.list_tools(), plugins_of(fresh), fresh.max_iterations) == (["shout"], ["count"], 2)
+
+
+class Bringer:
+    """A plugin with tools: one from the beginning, one from the first turn on."""
+
+    name = "bringer"
+
+    @on_agent_ready
+    def bring(self, agent: Agent) -> None:
+        agent.add_tool(add)
+
+    @after_user_input
+    def bring_more(self, agent: Agent) -> None:
+        if "shout" not in agent.tools:
+            agent.add_tool(shout)
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_tools_that_plugins_bring_are_brought_to_a_fresh_agent_once(used: bool) -> None:
+    below = Agent("below", model="offline", quiet=True)
+    agent = Agent("helper", model="offline", plugins=[Bringer()], sub_agents=[below], quiet=True, log=False)
+    if used:
+        agent.input("Hello")
+    for fresh in (agent.again(), pickle.loads(pickle.dumps(agent))):
+        assert fresh.tools.names() == ["add", "transfer_to_agent", *["shout"] * used]
+        assert fresh.sub_agents[0].tools.names() == ["add", "transfer_to_agent"]
+    assert below.again().tools.names() == ["add"]
+    agent.remove_tool("add")
+    assert "add" not in agent.again().tools and "add" not in agent.again().again().tools
+    with agent:
+        assert [item.status for item in agent.map(["one", "two"])] == ["answered", "answered"]
 
 
 def test_plugins_are_added_and_none_is_lost() -> None:

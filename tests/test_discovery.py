@@ -199,6 +199,16 @@ def test_a_broken_plugin_whose_model_is_used_is_told(site):
         Agent("a", model="mine/x", log=False)
 
 
+def test_an_option_that_a_plugin_refuses_is_told_without_advice_to_install_it(site):
+    text = "from connectagent import ConfigError\ndef made(much=1):\n    raise ConfigError('less than 9, not 10')"
+    site("mine", text, "{module}:made")
+    with pytest.raises(PluginError) as refused:
+        Agent("a", model="offline", plugins=[("mine", {"much": 10})], log=False)
+    assert str(refused.value) == (
+        "plugin 'mine' (connectagent-mine 1.0): less than 9, not 10; without it: -p no:mine"
+    )
+
+
 def test_without_a_plugin_named_an_agent_reads_no_entry_points():
     code = (
         "import importlib.metadata as m\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import forked
 import pytest
-from test_discovery import site  # noqa: F401  a fixture
+from test_discovery import PROVIDER, site  # noqa: F401  a fixture
 
 from connectagent import Agent, PluginError, ToolRejected, before_each_tool, settings, shadow, use
 from connectagent.cli import main
@@ -324,6 +324,58 @@ def test_what_the_person_leaves_out_is_of_one_of_the_agents_of_a_script(tmp_path
     done = co(tmp_path, "run", "agents.py", "-p", "no:clok")
     assert done.returncode != 0 and "there is no plugin 'clok'" in done.stderr and "Known: " in done.stderr
     assert len(done.stderr.splitlines()) <= 5, done.stderr
+
+
+PAYS = """
+from connectagent import Agent
+from connectagent.testing import ScriptedLLM, call
+
+def pay(amount: int) -> str:
+    "Pay."
+    return f"paid {amount}"
+
+agent = Agent("payer", [pay], llm=ScriptedLLM(*[lambda messages, tools: (
+    "Done." if len(messages) > 4 else call("pay", amount=len(messages)))] * 4))
+"""
+ASKS = """
+from connectagent import Pause, before_each_tool
+
+class Asks:
+    name = "asks"
+
+    @before_each_tool
+    def ask(self, tool_call):
+        raise Pause("may I?")
+"""
+
+
+@pytest.mark.parametrize("command", [["resume", "--approve", "payer"], ["chat", "agent.py", "--resume", "payer"]])
+def test_a_session_does_not_go_on_without_the_guard_that_the_command_line_named(
+    command: list[str], site: Any, tmp_path: Path  # noqa: F811
+) -> None:
+    site("asks", ASKS, "{module}:Asks")
+    (tmp_path / "agent.py").write_text(PAYS)
+    path = os.pathsep.join([str(ROOT), str(tmp_path / "site")])
+    asked = co(tmp_path, "run", "agent.py", "Pay.", "-p", "asks", PYTHONPATH=path)
+    assert "may I?" in asked.stderr and "paid" not in asked.stdout
+    done = co(tmp_path, *command, PYTHONPATH=path)
+    assert done.returncode == 2 and "paid" not in done.stdout + done.stderr
+    assert "add -p asks, with its options, or go on without it by -p no:asks" in done.stderr
+    again = co(tmp_path, "resume", "payer", "-p", "asks", "--approve", PYTHONPATH=path)
+    assert "paid 1" in again.stdout + again.stderr and "may I?" in again.stderr and "paid 3" not in again.stdout
+    over = co(tmp_path, "resume", "payer", "-p", "no:asks", "--approve", PYTHONPATH=path)
+    assert "paid 3" in over.stdout + over.stderr
+
+
+def test_a_session_goes_on_with_another_model_without_the_plugin_that_brought_the_first(
+    site: Any, tmp_path: Path  # noqa: F811
+) -> None:
+    site("told", PROVIDER.replace("PREFIX", "told"), group="connectagent.models")
+    (tmp_path / "agent.py").write_text("from connectagent import Agent\nagent = Agent('a')\n")
+    path = os.pathsep.join([str(ROOT), str(tmp_path / "site")])
+    co(tmp_path, "run", "agent.py", "Hello.", "--model", "told/x", PYTHONPATH=path)
+    done = co(tmp_path, "resume", "a", "Again.", "--model", "offline", PYTHONPATH=path)
+    assert done.returncode == 0 and "[offline]" in done.stdout, done.stderr
 
 
 def test_what_one_command_says_is_forgotten_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,6 @@ class Repeatable(AsyncMethods):
     added: tuple[Any, ...] = ()  # plugins that `again()` added
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
     _listed: list[Handler]  # what the arguments gave
-    _named: list[str]  # the tools that they gave
     _values: dict[str, Any]
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
@@ -175,16 +174,18 @@ class Definition:
         agent = self.kind.__new__(self.kind, *self.args, **self.kwargs)
         agent.added = self.added
         looking_once(lambda: agent.__init__(*self.args, **self.kwargs))
-        for tool in self.tools:
-            agent.add_tool(tool)
-        for name in self.dropped:
-            agent.remove_tool(name)
         gone = [one for one in agent.hooks.loaded if _key(one) in self.unregistered] if self.unregistered else []
         if gone or self.handlers or self.handed:
             agent._handed = self.handed
             agent.hooks.without(gone)
             agent.hooks.add(*[dataclasses.replace(one, account=Account()) for one in self.handlers])
             settle_all(agent)
+        for tool in self.tools:
+            if tool.name not in agent.tools:  # a plugin's, which has brought it to this agent as well
+                agent.add_tool(tool)
+        for name in self.dropped:
+            if name in agent.tools:
+                agent.remove_tool(name)
         for name, value in self.values.items():
             setattr(agent, name, value)
         return agent

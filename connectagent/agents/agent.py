@@ -146,7 +146,7 @@ class Agent(Repeatable):
         self.log: Log = new_log(log is not False and not out.built_in("record", asked_for))
         self.llm: LLM = self._choose_llm(llm, model, named)
         self.remember(handlers)
-        self.hooks.observe("on_agent_ready", agent=self)
+        self._tell_ready()
         self.take_in()
         watch(self)
 

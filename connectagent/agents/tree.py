@@ -43,6 +43,7 @@ class Node(AgentBase):
 
     name: str
     _handed: tuple[Handler, ...] = ()  # what the agent of whose definition it is had from its parent
+    _named: list[str]  # the tools that the arguments gave, and that plugins brought when they were told of the agent
     left_out: set[str]
     turning: threading.Lock
     hooks: Host
@@ -79,6 +80,13 @@ class Node(AgentBase):
         self.tools = ToolRegistry()
         self.check_children([*given, *agents_in(tools)])
         self.sub_agents = tuple(given)
+
+    def _tell_ready(self, known: Iterable[Handler] = ()) -> None:
+        """Call the handlers of `on_agent_ready` but the known ones; the tools that they bring are not later changes."""
+        told = [one.by for one in self.hooks.loaded if any(one == other or _same(one, other) for other in known)]
+        before = set(self.tools.names())
+        self.hooks.observe("on_agent_ready", told, agent=self)
+        self._named += [name for name in self.tools.names() if name not in before]
 
     def label(self, labels: dict[str, str]) -> None:
         """Set the keys of each trace entry."""
@@ -295,7 +303,7 @@ def _inherit(agent: Node) -> None:
     wanted += [one for one in own if not one.builtin]
     if set(wanted) != set(known):
         agent.hooks.load(wanted)
-        agent.hooks.observe("on_agent_ready", [one.by for one in known], agent=agent)
+        agent._tell_ready(known)
 
 
 def _inherited(agent: Node, own: list[Handler]) -> list[Handler]:

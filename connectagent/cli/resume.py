@@ -60,6 +60,7 @@ def resume(
     script.apply(model, quiet, plugins)
     module = script.load(program, traceback)
     agent = script.agent_called(module, str(data.get("agent"))) or _no_agent(module, str(data.get("agent")))
+    script.has_plugins_of(agent, data)
     result = agent.resume(file, place=place, fork=fork, approve=approve, reject=reject, answer=answer, wait=wait)
     if prompt is not None:
         result = agent.input(prompt)

@@ -16,7 +16,8 @@ import click
 from connectagent.cli.failure import script_is
 from connectagent.cli.plugin_options import with_given
 from connectagent.errors import ConfigError, did_you_mean, short_path
-from connectagent.hooks.left_out import for_all
+from connectagent.hooks.entry_points import MODELS, installed, normalized
+from connectagent.hooks.left_out import for_all, leaves_out
 from connectagent.hooks.options import from_text
 from connectagent.records.own import is_own
 from connectagent.records.read import refuse_odd
@@ -61,6 +62,32 @@ def apply(
     if plugins:
         # Relative to the current folder, which the script may change.
         overrides["plugins"] = [*overrides.get("plugins", []), *map(placed, plugins)]
+
+
+def has_plugins_of(agent: Any, head: dict[str, Any]) -> None:
+    """Refuse to go on with a session without an installed plugin that it had: it may be a guard.
+
+    What the script names is there again; what the command line named is only if it is named again.
+
+    Args:
+        agent: the agent that goes on.
+        head: the head of the session's record.
+
+    Raises:
+        click.UsageError: a plugin is missing, and no `-p no:NAME` leaves it out.
+    """
+    from connectagent.agents.plugin_changes import changed_plugins
+
+    left_out = {normalized(item[3:]) for item in overrides.get("plugins", []) if leaves_out(item)}
+    left_out |= {normalized(plugin.name) for plugin in installed(MODELS)}  # for another model they are not needed
+    removed = changed_plugins(agent, head).get("removed", [])
+    missing = [name for name in removed if head["plugins"][name] is not None and normalized(name) not in left_out]
+    if missing:
+        again, without = (" ".join(f"-p {prefix}{name}" for name in missing) for prefix in ("", "no:"))
+        raise _usage(
+            f"the session had the plugin {', '.join(missing)}, which does not act here: add {again}, with its options, "
+            f"or go on without it by {without}"
+        )
 
 
 def placed(name: Any) -> Any:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from connectagent.errors import PluginError, did_you_mean, nearest
+from connectagent.errors import ConfigError, PluginError, did_you_mean, nearest
 from connectagent.hooks.contract import PROJECT
 from connectagent.hooks.markers import marks_of
 from connectagent.hooks.options import read_options
@@ -186,6 +186,8 @@ def guarded(plugin: Installed, step: Callable[[], Any]) -> Any:
     except BaseException as error:
         from connectagent.hooks.distributions import way_out
 
+        if isinstance(error, ConfigError):  # it works, and was given an option that it does not take
+            raise PluginError(f"plugin {plugin.name!r} ({plugin}): {error}; without it: -p no:{plugin.name}") from error
         message = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         raise PluginError(
             f"plugin {plugin.name!r} ({plugin}) cannot be loaded: {message}\n{way_out(plugin, error)}"

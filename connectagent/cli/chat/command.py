@@ -21,7 +21,7 @@ from connectagent.output.rows import Row, first_line, many
 from connectagent.output.terminal import Terminal
 from connectagent.records.find import find_record, last_record_of
 from connectagent.records.history import parts_of
-from connectagent.records.read import read_record
+from connectagent.records.read import read_ends, read_record
 
 
 @click.command(cls=AgentCommand, short_help="Talk to an agent.")
@@ -130,6 +130,7 @@ class _Before:
         record = self.record
         if record is None:
             return 0
+        script.has_plugins_of(talk.agent, read_ends(record, None, 1))
         if talk.interactive:
             turns = [part.items[0] for part in parts_of(read_record(record)) if part.is_turn]
             said = first_line(turns[-1].get("input") or "") if turns else ""

@@ -74,6 +74,8 @@ class Artifacts:
     def __post_init__(self) -> None:
         if not isinstance(self.user, str) or not self.user:
             raise ConfigError(f"artifacts: user is a str that is not empty, not {self.user!r}")
+        if self.store is not None and not callable(getattr(self.store, "save", None)):
+            raise ConfigError(f"artifacts: store is an ArtifactStore, such as FileStore('folder'), not {self.store!r}")
         self._kept = FileStore() if self.store is None else self.store
         self._early = WeakKeyDictionary()
 
@@ -217,25 +219,28 @@ class Artifacts:
         return Scope(self.user, own["session"])
 
     def _begin(self, agent: Agent) -> str:
-        """Give the session the id under which its artifacts are kept, and return it."""
-        began = time.strftime("%Y-%m-%dt%H-%M-%S", time.gmtime())
-        made = f"{agent.name[:60]}_{began}_{secrets.token_hex(4)}"
+        """Give the session the id under which its artifacts are kept, and return it.
+
+        It is made from the session's own id, so that calls and agents at work at the same time, each with a copy of
+        the state, come to the same one.
+        """
+        name = agent.root.name[:60]
         if agent.current_session is None:
-            return self._early.setdefault(agent, (made, []))[0]
+            return self._early.setdefault(agent, (f"{name}_{secrets.token_hex(6)}", []))[0]
+        made = f"{name}_{agent.session['id']}"
         own: dict[str, str] = agent.current_session["state"].setdefault(self.name, {"session": made})
         return own["session"]
 
     def _trace(self, agent: Agent, entry: dict[str, Any]) -> None:
         """Tell the trace; whose doing it is, connectagent adds for what runs in a turn."""
         session = agent.current_session
-        entry["timestamp"] = time.time()
         if session is None:
             self._begin(agent)
-            self._early[agent][1].append(entry)
+            self._early[agent][1].append({**entry, "timestamp": time.time()})
             return
         if pending := session.get("pending_tool"):
             entry["call_id"] = pending["id"]
-        session["trace"].append(entry)
+        agent.trace(entry.pop("type"), **entry)
 
     def _missing(self, agent: Agent, name: str, version: int | None) -> str:
         if there := self.versions(agent, name):

@@ -213,6 +213,11 @@ def test_a_state_that_is_not_the_plugins_is_told_and_leaves_no_folder(co: Path) 
         artifacts.list(agent)
 
 
+def test_a_store_is_no_text() -> None:
+    with pytest.raises(ConfigError, match="store is an ArtifactStore"):
+        Artifacts(store="folder")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("user", ["", None, 3])
 def test_a_user_is_a_name(user: Any) -> None:
     with pytest.raises(ConfigError, match="user"):
@@ -536,3 +541,33 @@ def test_no_link_of_a_folder_leads_to_the_artifacts_of_another(tmp_path: Path, m
     with pytest.raises(ConfigError, match="leads out of the project"):
         FileStore().save(Scope("user:me"), "report.txt", b"text", "text/plain")
     assert not list((tmp_path / "other").iterdir())
+
+
+# -- at the same time ----------------------------------------------------------------------------
+
+
+def test_calls_of_a_round_that_run_at_once_save_into_one_session() -> None:
+    saves = [call("save_artifact", name=name, content=name) for name in ("a.md", "b.md", "a.md")]
+    artifacts = Artifacts()
+    agent = agent_with(artifacts, saves, "done", parallel_tools=3)
+    agent.input("Go")
+    entries = trace_of(agent, "tool_execution")
+    assert [entry["status"] for entry in entries] == ["success"] * 3
+    assert artifacts.list(agent) == ["a.md", "b.md"] and artifacts.versions(agent, "a.md") == [0, 1]
+    saved = trace_of(agent, "artifact")
+    assert sorted((entry["name"], entry["call_id"], entry["by"]["tool"]) for entry in saved) == sorted(
+        (entry["arguments"]["name"], entry["call_id"], "save_artifact") for entry in entries
+    )
+
+
+def test_agents_that_are_asked_at_once_save_into_one_session() -> None:
+    def writer(name: str) -> Agent:
+        llm = ScriptedLLM(call("save_artifact", name="notes.md", content=name), "done")
+        return Agent(name, llm=llm, quiet=True)
+
+    artifacts = Artifacts()
+    asked = [call("one", prompt="Write"), call("two", prompt="Write")]
+    agent = agent_with(artifacts, asked, "done", tools=[writer("one"), writer("two")])
+    agent.input("Go")
+    assert artifacts.versions(agent, "notes.md") == [0, 1]
+    assert sorted(artifacts.load(agent, "notes.md", number).text for number in (0, 1)) == ["one", "two"]

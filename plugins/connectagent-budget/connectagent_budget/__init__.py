@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import ref
 
@@ -227,6 +228,8 @@ def _recorded(agent: Agent, turn: int | None) -> Used:
     if agent.record is None or not agent.record.exists():
         return used
     record = read_record(agent.record)
+    if "agent" not in record:  # the disk was full when it was begun
+        return used
     is_own, items = record["agent"] == agent.name, record["turns"]
     inside = ("",) if is_own else _turns_of(agent, items, last=turn is not None)
     for item in items:
@@ -272,16 +275,36 @@ def _add(used: Used, line: TraceEntry, begun: set[str]) -> None:
 
 @contextlib.contextmanager
 def _today() -> Iterator[Used]:
-    """What all sessions of the project used today; the file is locked meanwhile, and replaced in one step."""
+    """What all sessions of the project used today; the file is locked meanwhile, and replaced in one step.
+
+    Raises:
+        ConfigError: the file cannot be used. Nobody knows then what was spent, so nothing more is.
+    """
     from filelock import FileLock  # few budgets are of a day
 
     folder = co_folder()
-    folder.mkdir(parents=True, exist_ok=True)
     file, day = folder / "budget.json", time.strftime("%Y-%m-%d")
-    with FileLock(folder / "budget.lock").acquire(poll_interval=0.01):
-        found = json.loads(file.read_text("utf-8")) if file.exists() else {}
-        used = Used(**{name: max(0, value) for name, value in found.get(day, {}).items()})  # nobody used less than none
+    with _usable(file):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "budget.lock").acquire(poll_interval=0.01)
+    with lock:
+        with _usable(file):
+            found = json.loads(file.read_text("utf-8")) if file.exists() else {}
+            # Nobody used less than none.
+            used = Used(**{name: max(0, value) for name, value in found.get(day, {}).items()})
         yield used
-        new = file.with_name(f"{file.name}.{os.getpid()}.new")
-        new.write_text(json.dumps({day: asdict(used)}), "utf-8")
-        new.replace(file)
+        with _usable(file):
+            new = file.with_name(f"{file.name}.{os.getpid()}.new")
+            new.write_text(json.dumps({day: asdict(used)}), "utf-8")
+            new.replace(file)
+
+
+@contextlib.contextmanager
+def _usable(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"budget: the counts of the day cannot be kept in {file}: {error}; make it writable or, if it is damaged, "
+            "remove it, or take per='session'"
+        ) from error

@@ -143,6 +143,20 @@ def test_children_share_the_budget_and_all_of_them_end() -> None:
     assert (outcome(agent), outcome(child), asked(agent), asked(child)) == ("budget", "budget", 1, 2)
 
 
+def test_an_agent_outside_of_the_tree_with_the_same_budget_shares_it() -> None:
+    budget = Budget(model_calls=3)
+    other = Agent("other", llm=ScriptedLLM(*["Hello."] * 4), plugins=[budget], log=False, quiet=True)
+
+    def search(query: str) -> str:
+        """Ask the other agent."""
+        return str(other.input(query))
+
+    agent = agent_with(budget, SEARCH, SEARCH, "never", tools=[search])
+    assert "3 of 3 model calls" in agent.input("Search")
+    assert (outcome(agent), asked(agent), asked(other)) == ("budget", 2, 1)
+    assert other.input("Hi") == "Hello."
+
+
 def test_the_budget_of_a_child_ends_the_child_only() -> None:
     plugin = Budget(model_calls=1)
     child = Agent("child", [search], llm=ScriptedLLM(SEARCH, "x"), plugins=[plugin], quiet=True, log=False)
@@ -236,6 +250,39 @@ def test_a_file_that_says_that_less_than_nothing_was_used_widens_no_budget(less:
     agent = agent_with(Budget(model_calls=1, per="day"), "never")
     agent.input("Hi")
     assert (outcome(agent), asked(agent)) == ("budget", 0)
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"DAY": {"usd": "much"}}', '{"DAY": {"words": 1}}', None])
+def test_a_file_of_the_day_that_cannot_be_used_is_told_and_nothing_is_asked(damage: str | None, co_dir: Path) -> None:
+    file = co_dir / "budget.json"
+    co_dir.mkdir(exist_ok=True)
+    file.mkdir() if damage is None else file.write_text(damage.replace("DAY", time.strftime("%Y-%m-%d")))
+    agent = agent_with(Budget(model_calls=9, per="day"), "Never.")
+    with pytest.raises(ConfigError, match=r"counts of the day cannot be kept in .*budget\.json: .*remove it"):
+        agent.input("Go")
+    assert asked(agent) == 0
+
+
+FULL_DISK = """
+import resource, sys
+from connectagent import Agent
+from connectagent.testing import ScriptedLLM
+from connectagent_budget import Budget
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+agent = Agent("helper", llm=ScriptedLLM("Done."), plugins=[Budget(model_calls=1, per=sys.argv[1])], quiet=True)
+answer = agent.input("Go")
+sys.stdout.write(answer)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no limits for a process")
+@pytest.mark.parametrize("per", ["turn", "session"])
+def test_a_full_disk_costs_no_turn(per: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, per]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "Done.", done.stderr
 
 
 def test_a_replay_leaves_the_budget_of_the_day_alone(co_dir: Path) -> None:

@@ -1,8 +1,8 @@
 """Notices an agent that goes round in circles: tells the model, and ends the turn where that does not help.
 
 A circle is a cycle of one to four tool rounds that is repeated with the same calls and the same results, or one call
-whose result never changes. What is known of a turn is in the session, `state["loopguard"]`. The options are on
-`LoopGuard`.
+whose result never changes. What is known of a turn is in the session, `state["loopguard"]`, of an agent below
+`state["loopguard:NAME"]`. The options are on `LoopGuard`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LoopGuard:
     def look(self, agent: Agent, entries: list[TraceEntry]) -> None:
         """Compare a tool round with those before it."""
         session = agent.session
-        notes = session["state"].get(self.name) or {}
+        notes = session["state"].get(_key(agent)) or {}
         if notes.get("turn") != session["turn"]:
             notes = {"turn": session["turn"], "rounds": [], "warnings": 0}
         calls = [_digest([entry["tool_name"], entry["arguments"], str(entry.get("result"))]) for entry in entries]
@@ -58,7 +58,7 @@ class LoopGuard:
         warnings = notes["warnings"] + (what is not None)
         if what is not None:
             rounds = []  # it has another chance
-        session["state"][self.name] = {"turn": session["turn"], "rounds": rounds, "warnings": warnings}
+        session["state"][_key(agent)] = {"turn": session["turn"], "rounds": rounds, "warnings": warnings}
         if what is None:
             return
         if warnings > self.patience:
@@ -79,6 +79,11 @@ class LoopGuard:
             if seen.count(call) >= self.unchanged:
                 return f"{entry['tool_name']} was called {seen.count(call)} times with the same arguments and result."
         return None
+
+
+def _key(agent: Agent) -> str:
+    """Where the state has an agent's own: agents below share the state, and what they set at once is merged by key."""
+    return LoopGuard.name if agent.parent is None else f"{LoopGuard.name}:{agent.name}"
 
 
 def _digest(value: Any) -> str:

@@ -139,3 +139,28 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     text = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
     exec(text.split("```python\n")[1].split("```")[0], {})
     assert "2 times in a row" in capsys.readouterr().out
+
+
+def child(name: str, times: int) -> Agent:
+    """An agent that searches once in each turn."""
+    llm = ScriptedLLM(*[call("search", query="x"), "Nothing."] * times)
+    return Agent(name, [search], llm=llm, log=False, quiet=True)
+
+
+def test_a_circle_is_noticed_though_an_agent_below_is_asked_in_each_round() -> None:
+    responses = [call("below", prompt="x")] * 9
+    agent = agent_with(LoopGuard(repeats=2), *responses, tool=child("below", 9))
+    assert agent.input("Go").startswith("Stopped: The same tool calls")
+    assert (asked(agent), agent.session["outcome"]) == (4, "loop")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_other_agents_of_the_tree_called_is_no_circle(at_once: bool) -> None:
+    names = [f"below{number}" for number in range(4)]
+    calls = [call(name, prompt="x") for name in names]
+    llm = ScriptedLLM(*([calls] if at_once else calls), "Done.")
+    tools = [child(name, 1) for name in names]
+    agent = Agent("helper", tools, llm=llm, plugins=[LoopGuard(unchanged=2, patience=0)], log=False, quiet=True)
+    assert agent.input("Go") == "Done."
+    results = [entry["result"] for entry in agent.session["trace"] if entry["type"] == "tool_execution"]
+    assert results == ["Nothing."] * 4

@@ -171,7 +171,7 @@ class _Call:
     def __init__(self, plugin: Mcp, connection: Connection, tool: str) -> None:
         self._plugin, self._connection, self._name = plugin, connection, tool
 
-    def __call__(self, /, **arguments: Any) -> Any:
+    async def __call__(self, /, **arguments: Any) -> Any:
         server, alive, report = self._connection.server, threading.Event(), self._plugin.on_progress
 
         async def progress(done: float, total: float | None, message: str | None) -> None:
@@ -182,7 +182,7 @@ class _Call:
         async def work(client: Any) -> Any:
             return await client.call_tool(self._name, arguments, progress_callback=progress)
 
-        result = self._connection.call(work, server.get("timeout_s", self._plugin.timeout_s), alive)
+        result = await self._connection.answer(work, server.get("timeout_s", self._plugin.timeout_s), alive)
         value = plain(result.content) if result.content else result.structured_content
         if result.is_error:
             raise McpError(value if isinstance(value, str) else str(value))
@@ -195,19 +195,19 @@ class _Other:
     def __init__(self, plugin: Mcp, connection: Connection, kind: str) -> None:
         self._plugin, self._connection, self._kind = plugin, connection, kind
 
-    def __call__(self, /, **arguments: Any) -> Any:
+    async def __call__(self, /, **arguments: Any) -> Any:
         async def work(client: Any) -> Any:
             return await getattr(client, self._kind)(**arguments)
 
         seconds = self._connection.server.get("timeout_s", self._plugin.timeout_s)
-        result = self._connection.call(work, seconds)
+        result = await self._connection.answer(work, seconds)
         if self._kind == "read_resource":
             return plain(result.contents)
         if self._kind == "get_prompt":
             return plain([message.content for message in result.messages])
         found = result.model_dump(mode="json", exclude_none=True).get(self._kind.removeprefix("list_"), [])
         if self._kind == "list_resources":
-            templates = self._connection.call(_templates, seconds)
+            templates = await self._connection.answer(_templates, seconds)
             found += [one.model_dump(mode="json", exclude_none=True) for one in templates]
         return found
 

@@ -117,6 +117,12 @@ class Connection:
             future.cancel()
             raise
 
+    async def answer(
+        self, work: Callable[[Any], Awaitable[T]], timeout_s: float, alive: threading.Event | None = None
+    ) -> T:
+        """Do something with the client as `call()` does; where this is cancelled, the server is told."""
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._do(work, timeout_s, alive), self._loop))
+
     async def _do(self, work: Callable[[Any], Awaitable[T]], timeout_s: float, alive: threading.Event | None) -> T:
         from mcp import MCPError
 

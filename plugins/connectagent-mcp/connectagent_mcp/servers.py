@@ -39,7 +39,14 @@ def _checked(name: str, server: Any) -> Server:
         raise ConfigError(f"mcp: {name!r} has unknown keys: {sorted(unknown)}. Known: {', '.join(sorted(_KEYS))}")
     if server.get("type") == "sse":
         raise ConfigError(f"mcp: {name!r}: SSE servers are not supported; streamable HTTP and stdio are")
-    return {"name": name, **{key: _filled(value, name) for key, value in server.items() if key != "type"}}
+    found = {"name": name, **{key: _filled(value, name) for key, value in server.items() if key != "type"}}
+    if isinstance(found.get("only"), str):
+        found["only"] = [found["only"]]
+    if not isinstance(found.get("only", []), list):
+        raise ConfigError(f"mcp: {name!r}: only is the name of a tool or a list of names, not {found['only']!r:.100}")
+    if not isinstance(found.get("trusted", False), bool):  # the text "false" would be true
+        raise ConfigError(f"mcp: {name!r}: trusted is true or false, not {found['trusted']!r:.100}")
+    return found
 
 
 def _filled(value: Any, name: str) -> Any:

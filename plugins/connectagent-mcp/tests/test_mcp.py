@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,10 +126,19 @@ def test_a_server_that_does_not_start_is_a_warning_that_quotes_it() -> None:
         assert results([("b_x", {})], Mcp(broken))[0].startswith("Error: there is no tool 'b_x'")
 
 
-@pytest.mark.parametrize("server", [{}, {"command": "x", "url": "http://y"}, {"comand": "x"}, {"command": "${NO}"}])
-def test_a_mistake_in_a_description_is_an_error(server: dict[str, str]) -> None:
+WRONG = [{}, {"command": "x", "url": "http://y"}, {"comand": "x"}, {"command": "${NO}"}, {"command": "x", "only": 1}]
+
+
+@pytest.mark.parametrize("server", [*WRONG, {"command": "x", "trusted": "${NO:-false}"}])
+def test_a_mistake_in_a_description_is_an_error(server: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="mcp: "):
         Mcp({"p": server})
+
+
+def test_one_name_in_only_is_that_tool_and_none_whose_name_is_a_part_of_it() -> None:
+    agent = Agent("a", model="offline", plugins=[Mcp({"p": {**STDIO["p"], "only": "process_id"}})], quiet=True)
+    assert "p_process" not in agent.tools
+    assert Mcp({"p": {"command": "x", "only": "add"}}).servers[0]["only"] == ["add"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -147,6 +158,49 @@ def test_names_are_such_as_providers_take() -> None:
 def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
     checked = agenttester.check(Mcp(STDIO), changes={"tools"})
     assert {"on_agent_ready", "after_user_input", "after_tools"} <= checked.hooks
+
+
+TICKS = """
+import sys, asyncio
+from mcp.server import MCPServer
+
+server = MCPServer("ticks")
+
+@server.tool()
+async def tick() -> str:
+    "Write to a file for a minute."
+    for _ in range(1200):
+        with open(sys.argv[1], "a") as file:
+            file.write("x")
+        await asyncio.sleep(0.05)
+    return "done"
+
+server.run("stdio")
+"""
+
+
+@pytest.mark.parametrize("how", ["cancelled", "interrupted"])
+def test_a_server_is_told_that_nobody_waits_for_a_call_any_more(how: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    (tmp_path / "ticks.py").write_text(TICKS)
+    plugin = Mcp({"p": {"command": sys.executable, "args": [str(tmp_path / "ticks.py"), str(mark)]}})
+
+    async def cancelled(agent: Agent) -> None:
+        async with asyncio.timeout(1.5):
+            await agent.ainput("Go")
+
+    with Agent("a", llm=ScriptedLLM(("p_tick", {}), "done"), plugins=[plugin], quiet=True, log=False) as agent:
+        if how == "cancelled":
+            with pytest.raises(TimeoutError):
+                asyncio.run(cancelled(agent))
+        else:
+            threading.Timer(1.5, _thread.interrupt_main).start()
+            with pytest.raises(KeyboardInterrupt):
+                agent.input("Go")
+        time.sleep(0.3)
+        size = mark.stat().st_size
+        time.sleep(0.4)
+        assert size > 0 and mark.stat().st_size == size
 
 
 def test_a_hub_without_connections_closes() -> None:

@@ -1,7 +1,7 @@
 """What was said in earlier sessions, searched by words: SQLite's full-text index in one file, no server.
 
-The options are on `Memory`. How far a session is remembered is in that session, `state["memory"]`, so that one
-which goes on, or is resumed, adds what is new and nothing twice.
+The options are on `Memory`. Its id is in a session's `state["memory"]`, and how far an agent's conversation is
+remembered in `state["memory:NAME"]`, so that one which goes on, or is resumed, adds what is new and nothing twice.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Memory:
             raise ConfigError(f"memory: user is a str that is not empty, not {self.user!r}")
         if type(self.preload) is not int or not 0 <= self.preload <= _MOST:
             raise ConfigError(f"memory: preload is a whole number from 0 to {_MOST}, not {self.preload!r}")
+        if self.store is not None and not callable(getattr(self.store, "search", None)):
+            raise ConfigError(f"memory: store is a MemoryStore, such as SqliteStore('file'), not {self.store!r:.80}")
         self._kept = SqliteStore() if self.store is None else self.store
         self._last, self._asked = WeakKeyDictionary(), WeakKeyDictionary()
 
@@ -169,22 +171,25 @@ class Memory:
                 self._warn(error)
 
     def _kept_of(self, agent: Agent) -> dict[str, Any]:
-        """What the state tells of this plugin: the session's id, and how far each agent of the tree is remembered.
+        """What the state tells of this plugin for the whole tree: the session's id.
 
         Raises:
             MemoryStoreError: it is something else.
         """
         assert agent.current_session is not None
-        kept: Any = agent.current_session["state"].setdefault(self.name, {"session": _new_id(agent), "agents": {}})
-        _check(kept, {"session": "helper_...", "agents": {}})
+        kept: Any = agent.current_session["state"].setdefault(self.name, {"session": _new_id(agent)})
+        _check(self.name, kept, {"session": "helper_..."})
         assert isinstance(kept, dict)
         return kept
 
     def _own(self, agent: Agent) -> dict[str, Any]:
-        """How far this agent's conversation is remembered, and what was recalled into it; a tree shares its state."""
-        fresh = {"messages": 0, "turn": 0, "recalled": []}
-        own: Any = self._kept_of(agent)["agents"].setdefault(agent.name, fresh)
-        _check(own, fresh)
+        """How far this agent's conversation is remembered, and what was recalled into it.
+
+        Each agent of a tree has a key of its own: what agents set at the same time is merged by key.
+        """
+        fresh, key = {"messages": 0, "turn": 0, "recalled": []}, f"{self.name}:{agent.name}"
+        own: Any = agent.session["state"].setdefault(key, fresh)
+        _check(key, own, fresh)
         assert isinstance(own, dict)
         return own
 
@@ -203,9 +208,9 @@ class Memory:
         return min(count, len(messages) if asked is None else asked)
 
 
-def _check(found: Any, fresh: dict[str, Any]) -> None:
+def _check(key: str, found: Any, fresh: dict[str, Any]) -> None:
     if not isinstance(found, dict) or any(type(found.get(key)) is not type(value) for key, value in fresh.items()):
-        raise MemoryStoreError(f"state['memory'] is this plugin's, such as {fresh}, not {found!r:.80}")
+        raise MemoryStoreError(f"state[{key!r}] is this plugin's, such as {fresh}, not {found!r:.80}")
 
 
 def _place(messages: Sequence[Any], wanted: Any) -> int | None:

@@ -223,13 +223,32 @@ def test_preloaded_matches_join_the_conversation_once_and_are_attributed() -> No
     assert memory.search(agent, "instructions") == []
 
 
+def test_a_match_joins_the_conversations_of_agents_that_work_at_once_once() -> None:
+    def asked(name: str) -> Agent:
+        return Agent(name, llm=ScriptedLLM("One.", "Two."), log=False, quiet=True)
+
+    memory, names = Memory(preload=2), ("left", "right")
+    for name in names:
+        agent_with(memory, "Fine.", name=name).input("The key is under the mat.")
+    children = [asked(name) for name in names]
+    calls = [[call(name, prompt="Where is the key?") for name in names] for _ in range(2)]
+    agent = agent_with(memory, calls[0], "Done.", calls[1], "Done.", tools=children)
+    agent.input("Go")
+    agent.input("Go")
+    for child in children:
+        notes = [message for message in child.session["messages"] if "under the mat" in str(message["content"])]
+        assert len(notes) == 1
+
+
 def test_without_a_match_nothing_is_preloaded() -> None:
     agent = agent_with(Memory(preload=3), "Hi.")
     agent.input("Hello")
     assert agent.current_session is not None and len(agent.current_session["messages"]) == 2
 
 
-@pytest.mark.parametrize("options", [{"user": ""}, {"user": 3}, {"preload": -1}, {"preload": 21}, {"preload": True}])
+@pytest.mark.parametrize(
+    "options", [{"user": ""}, {"user": 3}, {"preload": -1}, {"preload": 21}, {"preload": True}, {"store": "x"}]
+)
 def test_options_that_cannot_be_used_are_told(options: Any) -> None:
     with pytest.raises(ConfigError, match="memory: "):
         Memory(**options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import threading
 import time
 import warnings
@@ -192,8 +193,12 @@ def _waits(paused: Paused) -> str:
 
 
 def _command(paused: Paused) -> str:
-    """The command to decide."""
-    return f"connectagent resume {paused.record} --approve" if paused.record is not None else ""
+    """The command to decide; a line for each call where several wait."""
+    if paused.record is None:
+        return ""
+    command = f"connectagent resume {shlex.quote(str(paused.record))} --approve"
+    several = [f"{command} --wait {shlex.quote(wait.id)}" for wait in paused.waiting if len(paused.waiting) > 1]
+    return "\n".join(several) or command
 
 
 def _clipped(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import subprocess
 import sys
 import threading
@@ -111,6 +112,20 @@ def test_a_wait_is_told_with_the_call_and_how_to_decide(content: bool, service: 
     assert ('too much: spend {"amount": 5' in waits["message"]) is content
     assert SECRET not in str(service.got) and "geranium" not in str(service.got)
     assert ended["message"] == ("Done." if content else "main: answered")
+
+
+def test_of_several_waits_each_is_told_with_a_command_that_decides_it(
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONNECTAGENT_DIR", str(tmp_path / "two words"))
+    calls = [call("spend", amount=amount) for amount in (5, 6)]
+    made = agent_with(Notify(service.url), calls, log=True, parallel_tools=2)
+    with made as agent, pytest.raises(Paused) as paused:
+        agent.input("Go.")
+    commands = [line for line in service.got[0]["message"].splitlines() if line.startswith("connectagent ")]
+    assert [shlex.split(line)[2:] for line in commands] == [
+        [str(paused.value.record), "--approve", "--wait", wait.id] for wait in paused.value.waiting
+    ]
 
 
 def test_agents_inside_are_not_told(service: Service) -> None:

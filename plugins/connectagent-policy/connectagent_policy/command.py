@@ -35,5 +35,6 @@ def check(policy: str, records: tuple[str, ...]) -> None:
 
 
 def _call(entry: dict[str, Any], data: dict[str, Any]) -> tuple[str, str, dict[str, Any]]:
-    agent = entry.get("agent") or data.get("agent") or data.get("head", {}).get("agent") or ""
-    return str(agent), str(entry.get("name") or entry.get("tool_name") or ""), entry.get("arguments") or {}
+    """The agent, tool and arguments of a call; in a tree each entry names the agent that it is of."""
+    agent = entry.get("author") or data.get("agent") or ""
+    return str(agent), str(entry.get("tool_name") or ""), entry.get("arguments") or {}

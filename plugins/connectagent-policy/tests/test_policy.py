@@ -181,5 +181,19 @@ def test_the_command_judges_the_calls_of_a_record(tmp_path: Path) -> None:
     ]
 
 
+def test_the_command_judges_calls_of_agents_below_as_theirs(tmp_path: Path) -> None:
+    below = Agent("reader", [read], llm=ScriptedLLM(("read", {"path": "box/a"}), "done"), quiet=True)
+    llm = ScriptedLLM(("reader", {"prompt": "Read"}), "done")
+    agent = Agent("boss", [below], llm=llm, quiet=True, log=tmp_path)
+    agent.input("Go")
+    Path("policy.yaml").write_text("rules: [{allow: read, agents: reader}, {allow: reader, agents: boss}]")
+    shown = CliRunner().invoke(group, ["test", "policy.yaml", str(agent.log.path)])
+    assert shown.output.splitlines() == [
+        'allow  reader.read {"path": "box/a"}  (rule 1 of the policy)',
+        'allow  boss.reader {"prompt": "Read"}  (rule 2 of the policy)',
+        "2 allow, 0 ask, 0 deny",
+    ]
+
+
 def test_every_path_of_a_turn_holds(agenttester: AgentTester) -> None:
     agenttester.check(lambda: Policy(text="rules: [{allow: '*'}]"))

@@ -34,6 +34,7 @@ from connectagent import (
     data_folder,
     mask,
     on_complete,
+    on_session,
 )
 from connectagent_redact.finding import canonical, find
 
@@ -67,84 +68,99 @@ class Redact:
 
     def __init__(
         self,
-        kinds: Sequence[str] = KINDS,
-        restore: bool | Sequence[str] = (),
+        kinds: str | Sequence[str] = KINDS,
+        restore: bool | str | Sequence[str] = (),
         result: bool = True,
         region: str | None = None,
-        presidio: bool | Sequence[str] = (),
-        allow: Sequence[str] = (),
+        presidio: bool | str | Sequence[str] = (),
+        allow: str | Sequence[str] = (),
     ) -> None:
-        wanted = [kinds] if isinstance(kinds, str) else list(kinds)
+        wanted = _texts(kinds)
         if unknown := [kind for kind in wanted if kind not in KINDS]:
             raise ConfigError(f"redact: kinds are {', '.join(KINDS)}, not {unknown[0]!r}")
-        named = ("PERSON", "LOCATION") if presidio is True else tuple(presidio or ())
+        named = ("PERSON", "LOCATION") if presidio is True else tuple(_texts(presidio or ()))
         if named and find_spec("presidio_analyzer") is None:
             raise ConfigError("redact: presidio is not installed: pip install 'connectagent-redact[presidio]'")
-        self.result, self.allow = result, frozenset(allow)
-        tools = [restore] if isinstance(restore, str) else restore
-        self.restore = tools if isinstance(tools, bool) else frozenset(tools)
+        self.result, self.allow = result, frozenset(_texts(allow))
+        self.restore = restore if isinstance(restore, bool) else frozenset(_texts(restore))
         self._find = partial(find, kinds=frozenset(wanted), region=region, presidio=named)
-        self._values: dict[str, str] = {}  # by placeholder, without secrets
+        self._values: dict[tuple[str, str], str] = {}  # by session and placeholder, without secrets
         self._clean: dict[int, None] = {}  # hashes of texts in which there is nothing to redact
+
+    @on_session
+    def take_over(self, agent: Agent, reason: str) -> None:
+        """Give a fork the values that the session has had of which it is one."""
+        if reason != "forked":
+            return
+        from connectagent.records import read_record  # forks are rare
+
+        resumed = [entry["record"] for entry in agent.session["trace"] if entry["type"] == "resumed"]
+        origin = read_record(resumed[-1]).get("id") if resumed else None
+        for (session, placeholder), value in list(self._values.items()):
+            if session == origin:
+                _remember(self._values, (_session(agent), placeholder), value)
 
     # -- what comes in -------------------------------------------------------------------------
 
     @around_turn(tryfirst=True)
     def watch(self, agent: Agent, prompt: str) -> Generator[None, Any, None]:
         """Look at the prompt before it is recorded, so that the record has masks."""
-        self.text(prompt)
+        self.text(prompt, _session(agent))
         yield
 
     @after_user_input(tryfirst=True)
     def take_prompt(self, agent: Agent) -> None:
         """Redact the user's message."""
-        self._redact_messages(agent.session["messages"])
+        self._redact_messages(agent, agent.session["messages"])
 
     @around_tool(trylast=True)  # the innermost: other handlers, the trace and the record see what is redacted
-    def watch_tool(self, tool_call: ToolCall) -> Generator[None, Any, Any]:
+    def watch_tool(self, agent: Agent, tool_call: ToolCall) -> Generator[None, Any, Any]:
         """Redact what a tool returns."""
         try:
             result = yield
         except Exception as error:
-            self.text(str(error))
+            self.text(str(error), _session(agent))
             raise
-        clean = _changed(result, self.text)
+        clean = self._redacted(agent, result)
         return None if clean is result else clean
 
     @after_each_tool(tryfirst=True)
-    def after_tool(self, result: Any) -> Any:
+    def after_tool(self, agent: Agent, result: Any) -> Any:
         """Redact errors, and what stood in for a result."""
-        clean = _changed(result, self.text)
+        clean = self._redacted(agent, result)
         return None if clean is result else clean
 
     @before_llm(trylast=True)
-    def before_model(self, request: LLMRequest) -> None:
+    def before_model(self, agent: Agent, request: LLMRequest) -> None:
         """Redact what is new in the conversation, whoever put it there."""
-        self._redact_messages(request.messages)
+        self._redact_messages(agent, request.messages)
 
     @around_llm(trylast=True)
-    def watch_model(self, request: LLMRequest) -> Generator[None, Any, None]:
+    def watch_model(self, agent: Agent, request: LLMRequest) -> Generator[None, Any, None]:
         """Redact what handlers and tools ask a model."""
-        self._redact_messages(request.messages)
+        self._redact_messages(agent, request.messages)
         yield
 
-    def _redact_messages(self, messages: list[Message]) -> None:
+    def _redacted(self, agent: Agent, value: Any) -> Any:
+        return _changed(value, partial(self.text, session=_session(agent)))
+
+    def _redact_messages(self, agent: Agent, messages: list[Message]) -> None:
         """Redact messages in place. What a model wrote itself is known to its provider."""
         for message in messages:
             if message["role"] == "assistant" and not message.get("author"):
                 continue
             content = message.get("content")
-            clean = _changed(content, self.text)
+            clean = self._redacted(agent, content)
             if clean is not content:
                 message["content"] = clean
 
     # -- what goes out -------------------------------------------------------------------------
 
     @before_each_tool
-    def before_tool(self, tool_call: ToolCall) -> None:
+    def before_tool(self, agent: Agent, tool_call: ToolCall) -> None:
         """Give a tool the values back, if it is to have them."""
         if self.restore is True or (self.restore and tool_call.name in self.restore):
-            restored = _changed(tool_call.arguments, partial(self._restored, needed=True))
+            restored = _changed(tool_call.arguments, partial(self._restored, agent, needed=True))
             if restored is not tool_call.arguments:
                 tool_call.arguments.clear()
                 tool_call.arguments.update(restored)
@@ -154,33 +170,36 @@ class Redact:
         """Give the user the values back."""
         if not self.result or agent.parent is not None:
             return None
-        restored = self._restored(result)
+        restored = self._restored(agent, result)
         return None if restored == result else restored
 
-    def _restored(self, text: str, needed: bool = False) -> str:
-        """A text with the values that are known in this process.
+    def _restored(self, agent: Agent, text: str, needed: bool = False) -> str:
+        """A text with the values that this session has had in this process; those of others are not for its user.
 
         Raises:
             ToolRejected: a value is needed and not known.
         """
 
+        session = _session(agent)
+
         def value(match: re.Match[str]) -> str:
-            if match[0] not in self._values and needed:
+            known = self._values.get((session, match[0]))
+            if known is None and needed:
                 raise ToolRejected(f"the value of {match[0]} is not known any more: ask the user for it again")
-            return self._values.get(match[0], match[0])
+            return match[0] if known is None else known
 
         return _PLACEHOLDER.sub(value, text)
 
     # -- one value -----------------------------------------------------------------------------
 
-    def text(self, text: str) -> str:
-        """A text with placeholders."""
+    def text(self, text: str, session: str = "") -> str:
+        """A text with placeholders, whose values the session may have back."""
         if hash(text) in self._clean:
             return text
         parts, at = [], 0
         for one in self._find(text):
             if one.value not in self.allow and not _PLACEHOLDER.search(one.value):
-                parts += [text[at : one.start], self._placeholder(one.kind, one.value)]
+                parts += [text[at : one.start], self._placeholder(one.kind, one.value, session)]
                 at = one.end
         # What is left: secrets that connectagent knows, values in other encodings, and what a record has masked.
         clean = _MASKED.sub(r"\1", mask("".join([*parts, text[at:]])))
@@ -189,13 +208,23 @@ class Redact:
             return text
         return clean
 
-    def _placeholder(self, kind: str, value: str) -> str:
+    def _placeholder(self, kind: str, value: str, session: str) -> str:
         digest = blake2b(canonical(kind, value).encode("utf-8", "replace"), key=_key(), digest_size=4).hexdigest()
         placeholder = f"<{kind}_{digest}>"
         add_secret(value, placeholder, at_least=_SHORTEST)
         if kind != "SECRET":
-            _remember(self._values, placeholder, value)
+            _remember(self._values, (session, placeholder), value)
         return placeholder
+
+
+def _texts(value: str | Sequence[str]) -> list[str]:
+    """The texts of an option; one text is one of them, and not its letters."""
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _session(agent: Agent) -> str:
+    """The session's id, which agents that work in one turn share; "" before the first turn."""
+    return "" if agent.current_session is None else str(agent.session["id"])
 
 
 def _changed(value: Any, change: Callable[[str], str], depth: int = 0) -> Any:

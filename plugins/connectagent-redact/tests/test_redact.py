@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -217,6 +218,16 @@ def test_a_typed_result_gets_its_values_back() -> None:
     assert agent.input(f"I am {MAIL}", output=Person) == Person("Ada", MAIL)
 
 
+def test_a_session_gets_no_value_of_another_one_for_its_placeholder(co_dir: Path) -> None:
+    def repeats(messages: Any, tools: Any) -> str:
+        return f"I wrote to {messages[0]['content']}"
+
+    agent = agent_with(Redact(restore=["send"]), *[sends_what_it_reads, repeats] * 2, log=None)
+    assert MAIL in agent.for_session("ada").turn(f'"{MAIL}"') and sent == [MAIL]
+    assert MAIL not in agent.for_session("eve").turn(f'"{placeholder(Redact())}"') and sent == [MAIL]
+    assert "is not known any more" in requests(agent)
+
+
 # -- resumes and replays ---------------------------------------------------------------------------
 
 
@@ -233,6 +244,13 @@ def test_a_turn_that_goes_on_in_this_process_has_the_values(co_dir: Path) -> Non
         agent.input(f"I am {PHONE}")
     assert agent.resume(approve=True) == "Done."
     assert sent == [MAIL] and MAIL not in requests(agent) and MAIL not in written(co_dir)
+
+
+def test_a_fork_in_this_process_has_the_values(co_dir: Path) -> None:
+    agent = agent_with(Redact(), *[lambda messages, tools: str(messages[0]["content"])] * 2, log=None)
+    agent.input(f"I am {PHONE}")
+    agent.resume(agent.record, fork=True)
+    assert PHONE in agent.input("Who?")
 
 
 def test_elsewhere_the_model_reads_that_a_value_is_not_known(co_dir: Path) -> None:
@@ -265,6 +283,7 @@ def test_nothing_is_changed_in_a_dry_run() -> None:
 def test_what_is_allowed_or_not_asked_for_stays() -> None:
     mail = "bob.k@example.org"
     assert Redact(allow=[mail]).text(f"{mail} {PHONE}").startswith(f"{mail} <PHONE_")
+    assert Redact(allow=mail).text(f"{mail} {PHONE}").startswith(f"{mail} <PHONE_")
     assert Redact(kinds=["PHONE"]).text(f"{mail} {PHONE}").startswith(f"{mail} <PHONE_")
     assert Redact(region="DE").text("Call 0171 1234567").startswith("Call <PHONE_")
 
@@ -285,6 +304,15 @@ def test_without_presidio_its_option_says_how_to_get_it(monkeypatch: pytest.Monk
     monkeypatch.setattr("connectagent_redact.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'connectagent-redact\[presidio\]'"):
         Redact(presidio=True)
+
+
+def test_one_kind_for_presidio_is_that_kind_and_not_its_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    analyzer = SimpleNamespace(analyze=lambda text, **options: asked.append(options["entities"]) or [])
+    monkeypatch.setattr("connectagent_redact.find_spec", lambda name: True)
+    monkeypatch.setattr("connectagent_redact.finding._analyzer", lambda: analyzer)
+    Redact(presidio="PERSON").text("Ada")
+    assert asked == [["PERSON"]]
 
 
 def test_a_handler_behind_it_sees_placeholders() -> None:

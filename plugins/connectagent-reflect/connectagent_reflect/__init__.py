@@ -1,7 +1,8 @@
 """The ReAct pattern: plan after the user's input, reflect after tools, evaluate at the end.
 
 What a reflecting model says joins the conversation as a message, so the agent's own model reads it before
-its next step. The options are on `Reflect`; what a turn's reflection has is in the session, `state["reflect"]`.
+its next step. The options are on `Reflect`; what a turn's reflection has is in the session, `state["reflect"]`, of
+an agent below `state["reflect:NAME"]`.
 """
 
 from __future__ import annotations
@@ -123,10 +124,15 @@ class Reflect:
 def _notes(agent: Agent) -> dict[str, Any]:
     """What the reflection of this turn holds: `turn`, `plan`, `continues` and `skipped`."""
     session = _session(agent)
-    notes: dict[str, Any] | None = session["state"].get(Reflect.name)
+    notes: dict[str, Any] | None = session["state"].get(_key(agent))
     if notes is None or notes["turn"] != session["turn"]:
-        notes = session["state"][Reflect.name] = {"turn": session["turn"], "plan": "", "continues": 0, "skipped": []}
+        notes = session["state"][_key(agent)] = {"turn": session["turn"], "plan": "", "continues": 0, "skipped": []}
     return notes
+
+
+def _key(agent: Agent) -> str:
+    """Where the state has an agent's own: agents below share the state, and what they set at once is merged by key."""
+    return Reflect.name if agent.parent is None else f"{Reflect.name}:{agent.name}"
 
 
 def _session(agent: Agent) -> Session:

@@ -191,3 +191,17 @@ def test_the_example_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys:
     text = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
     exec(text.split("```python\n")[1].split("```")[0], {})
     assert "[offline]" in capsys.readouterr().out
+
+
+def test_agents_below_have_a_plan_and_a_count_of_their_own() -> None:
+    plugin = Reflect(reflect=False)
+    below = ScriptedLLM("1. Below.", call("search", query="x"), "Found.", DONE, "1. Below again.", "Found.", DONE)
+    child = Agent("below", [search], llm=below, log=False, quiet=True)
+    asks = call("below", prompt="Search")
+    llm = ScriptedLLM("1. Ask.", asks, "One.", NOT_DONE, asks, "Two.", "Not asked for any more.")
+    agent = Agent("above", [child], llm=llm, plugins=[plugin], log=False, quiet=True)
+    assert agent.input("Go") == "Two."
+    assert (notes(agent)["plan"], notes(agent)["continues"]) == ("1. Ask.", 1)
+    assert agent.session["state"]["reflect:below"]["plan"] == "1. Below again."
+    (judged,) = [request for request in llm.requests if "Judge whether" in str(request.messages[0]["content"])]
+    assert "1. Ask." in str(judged.messages[-1]["content"]) and "1. Below" not in str(judged.messages[-1]["content"])

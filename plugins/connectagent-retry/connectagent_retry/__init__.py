@@ -24,6 +24,7 @@ from connectagent import (
     ToolArgumentsError,
     ToolCall,
     around_llm,
+    on_agent_ready,
     on_error,
 )
 
@@ -89,6 +90,16 @@ class Retries:
         self._courses: dict[int, _Course] = {}  # by request
         self._failures: dict[str, tuple[int, float]] = {}  # by model: how many in a row, and when the last one was
         self._lock = threading.Lock()
+
+    @on_agent_ready
+    def check(self, agent: Agent) -> None:
+        """Find a misspelt fallback now, not when a model has failed.
+
+        Raises:
+            ConfigError: no provider has a model of that name.
+        """
+        for name in self.fallback:
+            agent.create_llm(name)
 
     @around_llm
     def watch(self, agent: Agent, request: LLMRequest) -> Generator[None, LLMResponse, None]:

@@ -63,7 +63,7 @@ def named(*responses: Any, name: str) -> ScriptedLLM:
 def test_it_keeps_the_rules_on_every_path(agenttester: AgentTester) -> None:
     changes = {"retry", "request"}
     checked = agenttester.check(Retries(wait_s=0, attempts=2), changes=changes, shares_state=True)
-    assert checked.hooks == {"around_llm", "on_error"}
+    assert checked.hooks == {"around_llm", "on_agent_ready", "on_error"}
 
 
 def test_what_may_pass_is_tried_again_after_growing_waits_with_jitter(waits: list[float]) -> None:
@@ -275,3 +275,9 @@ def test_the_example_of_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     text = (Path(__file__).parents[1] / "README.md").read_text("utf-8")
     exec(text.split("```python\n")[1].split("```")[0], {})
     assert capsys.readouterr().out.endswith("Hello.\n")
+
+
+def test_a_misspelt_fallback_is_told_when_the_agent_is_made() -> None:
+    with pytest.raises(ConfigError, match="unknown provider 'nobody'") as refused:
+        agent_with([Retries(fallback=["offline", "nobody/x"])], "Hello.")
+    assert "of plugin 'retry'" in "".join(refused.value.__notes__)

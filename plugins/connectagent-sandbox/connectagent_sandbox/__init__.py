@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from connectagent import Agent, ConfigError, Tool, ToolCall, ToolRejected, before_each_tool, on_agent_ready
@@ -19,7 +19,7 @@ class Sandbox:
     """The plugin: `Agent(plugins=[Sandbox(["run_*"])])`.
 
     Args:
-        tools: names of tools, or patterns such as `run_*`.
+        tools: names of tools, or patterns such as `run_*`; one, or several.
         timeout_s: how long a call may take.
         memory_mb: how much memory each of its processes may take.
         output_mb: how large a file that it writes, and its result, may be.
@@ -36,28 +36,28 @@ class Sandbox:
 
     def __init__(
         self,
-        tools: Sequence[str],
+        tools: str | Sequence[str],
         timeout_s: float = 60,
         memory_mb: float = 1000,
         output_mb: float = 20,
-        read: Sequence[str] = (),
-        write: Sequence[str] = (),
+        read: str | Sequence[str] = (),
+        write: str | Sequence[str] = (),
         network: bool = False,
-        env: Sequence[str] = (),
+        env: str | Sequence[str] = (),
         unconfined: bool = False,
         container: str | None = None,
         docker: str = "docker",
     ) -> None:
-        if isinstance(tools, str) or not tools:
+        self.tools = _texts("tools", tools)
+        if not self.tools:
             raise ConfigError("sandbox: tools is a list of names or patterns, such as ['run_*']")
         if unconfined and container is not None:
             raise ConfigError("sandbox: it is unconfined or in a container, not both")
         if os.name != "posix":
             raise ConfigError("sandbox: it needs Linux: bubblewrap or docker, and the system's limits for a process")
-        self.tools = list(tools)
         self.limits = Limits(
-            timeout_s, memory_mb, output_mb, tuple(read), tuple(write), network, tuple(env), unconfined,
-            container, docker,
+            timeout_s, memory_mb, output_mb, _texts("read", read), _texts("write", write), network,
+            _texts("env", env), unconfined, container, docker,
         )  # fmt: skip
 
     @on_agent_ready
@@ -100,3 +100,15 @@ class Sandbox:
         confined = copy.copy(tool)
         confined.function = Confined(tool.function, tool.name, self.limits)
         return confined
+
+
+def _texts(option: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    """An option's texts; one text is one of them, and not its letters, of which `/` would be the whole machine.
+
+    Raises:
+        ConfigError: it is something else, or a text is empty.
+    """
+    found = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (None,)
+    if not all(isinstance(one, str) and one for one in found):
+        raise ConfigError(f"sandbox: {option} is a text or a list of texts, none empty, not {value!r}")
+    return found

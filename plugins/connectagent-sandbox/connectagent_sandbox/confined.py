@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import builtins
 import functools
@@ -12,9 +13,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from types import ModuleType
 from typing import IO, Any
 
 from connectagent import ConnectAgentError, File, Image
@@ -52,18 +55,19 @@ def missing(limits: Limits) -> str | None:
 
 
 class Confined:
-    """A function that runs in a process of its own, each time that it is called."""
+    """A function that runs in a process of its own, each time that it is called.
+
+    It is awaited, since what is awaited can be cancelled: a thread that waits is left behind, and its process with it.
+    """
 
     def __init__(self, function: Callable[..., Any], name: str, limits: Limits) -> None:
         self.function, self.name, self.limits = function, name, limits
 
-    def __call__(self, /, **arguments: Any) -> Any:
-        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
-
+    async def __call__(self, /, **arguments: Any) -> Any:
         if problem := missing(self.limits):
             raise SandboxError(f"{self.name} was not run: {problem}")
         try:
-            call = cloudpickle.dumps((self.function, arguments))
+            call = _pickled((self.function, arguments))
         except Exception as error:
             raise SandboxError(f"{self.name} cannot be given to another process: {error}") from error
         mega = 1_000_000
@@ -77,11 +81,13 @@ class Confined:
             first = {"python": sys.version_info[:2], "limits": limits}
             given.write(json.dumps(first).encode() + b"\n" + call)
             given.seek(0)
-            code = self._run(given, out, errors)
+            code = await self._run(given, out, errors)
+            if out.seek(0, os.SEEK_END) >= int(self.limits.output_mb * mega):
+                raise SandboxError(f"{self.name} returned more than {self.limits.output_mb:g} MB, its limit")
             out.seek(0)
-            return self._outcome(out.read(int(self.limits.output_mb * mega)), code, errors)
+            return self._outcome(out.read(), code, errors)
 
-    def _run(self, given: IO[bytes], out: IO[bytes], errors: IO[bytes]) -> int:
+    async def _run(self, given: IO[bytes], out: IO[bytes], errors: IO[bytes]) -> int:
         name, limits = f"connectagent-{uuid.uuid4().hex}", self.limits
         command, environment = [sys.executable, "-P", _CHILD], self._environment()
         if limits.container is not None:  # its client runs with the program's own environment
@@ -91,13 +97,17 @@ class Confined:
         process = subprocess.Popen(
             command, stdin=given, stdout=out, stderr=errors, env=environment, start_new_session=True
         )
+        end, pause_s = time.monotonic() + limits.timeout_s, 0.002
         try:
-            return process.wait(limits.timeout_s)
-        except subprocess.TimeoutExpired:
-            raise SandboxError(f"{self.name} was killed: it took longer than {limits.timeout_s:g} s") from None
-        finally:  # Ctrl-C too; and what a finished call has left running
+            while (code := process.poll()) is None:
+                if time.monotonic() > end:
+                    raise SandboxError(f"{self.name} was killed: it took longer than {limits.timeout_s:g} s")
+                await asyncio.sleep(pause_s)
+                pause_s = min(1.3 * pause_s, 0.05)
+            return code
+        finally:  # Ctrl-C and cancelling too; and what a finished call has left running
             if limits.container is not None and process.poll() is None:
-                remove(limits.docker, name)
+                await asyncio.to_thread(remove, limits.docker, name)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -140,6 +150,19 @@ class Confined:
         """Where it runs: the current folder, if it is seen there."""
         folder = os.getcwd()
         return folder if any(_holds(one, folder) for one in (*seen, *self.limits.write)) else "/tmp"
+
+
+def _pickled(call: tuple[Callable[..., Any], dict[str, Any]]) -> bytes:
+    """A call for another process. Modules that it cannot import go along, such as the script of `connectagent run`."""
+    import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+
+    for name, module in list(sys.modules.items()):
+        if not isinstance(module, ModuleType) or module.__spec__ is not None or name in ("__main__", "builtins"):
+            continue  # the first of these names goes along anyway
+        if module.__name__ == name and getattr(module, "__file__", None):
+            cloudpickle.register_pickle_by_value(module)
+    dumped: bytes = cloudpickle.dumps(call)
+    return dumped
 
 
 _SPECIAL = {"ExceptionGroup", "UnicodeDecodeError", "UnicodeEncodeError", "UnicodeTranslateError"}

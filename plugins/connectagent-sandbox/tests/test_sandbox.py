@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from connectagent import Agent, ConfigError, File, Image, Paused, Tool
+from connectagent import Agent, ConfigError, File, Image, Paused, Tool, tool
 from connectagent.testing import AgentTester, ScriptedLLM
 
 pytest.importorskip("cloudpickle")
@@ -47,7 +48,7 @@ def run_python(code: str) -> Any:
 def outcome(code: str, **options: Any) -> Any:
     limits: dict[str, Any] = {"timeout_s": 20, "unconfined": why_not() is not None, **options}
     sandbox = Sandbox(["run_*"], **limits)
-    return inside.Confined(run_python, "run_python", sandbox.limits)(code=code)
+    return asyncio.run(inside.Confined(run_python, "run_python", sandbox.limits)(code=code))
 
 
 def read(code: str, **options: Any) -> str:
@@ -82,6 +83,7 @@ print("noise")
         ("import os; os._exit(7)", inside.SandboxError, "ended without a result, with 7"),
         ("import os; os.kill(os.getpid(), 9)", inside.SandboxError, "ended without a result"),
         ("result = 'x' * 2_000_000_000", inside.SandboxError, "more than 1000 MB"),
+        ("result = 'x' * 30_000_000", inside.SandboxError, "run_python returned more than 20 MB, its limit"),
         ("while True: pass", inside.SandboxError, "longer than 1 s"),
         ("import os; os.write(1, b'{}')\nos._exit(0)", inside.SandboxError, "ended without a result"),
     ],
@@ -177,6 +179,37 @@ outcome("import subprocess, time; subprocess.Popen(['sh', '-c', 'while :; do ech
     assert mark.stat().st_size == size
 
 
+def tick(path: str) -> None:
+    """Write to a file until somebody ends it."""
+    while True:
+        with open(path, "a") as file:
+            file.write("x")
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("how", ["cancelled", "timeout"])
+def test_a_call_that_nobody_waits_for_any_more_is_killed(how: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    plugin = Sandbox("tick", write=str(tmp_path), unconfined=why_not() is not None, timeout_s=60)
+    llm = ScriptedLLM(("tick", {"path": str(mark)}), "done")
+    given = tool(tick, timeout_s=1.5) if how == "timeout" else tick
+    agent = Agent("a", [given], llm=llm, plugins=[plugin], quiet=True, log=False)
+
+    async def cancelled() -> None:
+        async with asyncio.timeout(1.5):
+            await agent.ainput("Go")
+
+    if how == "timeout":
+        assert agent.input("Go") == "done" and "longer than 1.5 s" in str(llm.requests[-1].messages[-1]["content"])
+    else:
+        with pytest.raises(TimeoutError):
+            asyncio.run(cancelled())
+    time.sleep(0.3)
+    size = mark.stat().st_size
+    time.sleep(0.4)
+    assert size > 0 and mark.stat().st_size == size
+
+
 # -- containers -----------------------------------------------------------------------------------
 
 
@@ -242,6 +275,29 @@ def test_without_bubblewrap_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert read("result = 1", unconfined=True) == "1"
 
 
+def test_one_text_is_one_folder_and_not_its_letters(tmp_path: Path) -> None:
+    limits = Sandbox("run_*", read=str(tmp_path), write=f"{tmp_path}/out", env="PAGER").limits
+    assert (limits.read, limits.write, limits.env) == ((str(tmp_path),), (f"{tmp_path}/out",), ("PAGER",))
+    for wrong in ({"read": 3}, {"write": [tmp_path]}, {"env": [""]}, {"tools": ""}, {"tools": []}):
+        with pytest.raises(ConfigError, match=f"sandbox: {next(iter(wrong))} is a "):
+            Sandbox(**{"tools": ["run_*"], **wrong})
+
+
+def test_the_script_of_a_command_goes_along(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "from connectagent import Agent, use\n"
+        "from connectagent_sandbox import Sandbox\n"
+        f"use(Sandbox('go', unconfined={why_not() is not None}))\n"
+        "def twice(number: int) -> int:\n    return 2 * number\n"
+        "def go(number: int) -> int:\n    'Go.'\n    return twice(number)\n"
+        "agent = Agent('a', [go], model='offline')\n"
+    )
+    command = [sys.executable, "-m", "connectagent", "run", "agent.py", "go 21", "--quiet"]
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, env=here, capture_output=True, text=True, timeout=60)
+    assert "go(number=21): 42" in done.stdout, done.stdout + done.stderr
+
+
 def test_a_tool_that_is_added_later_is_refused() -> None:
     llm = ScriptedLLM(("run_python", {"code": ""}), "x")
     agent = Agent("a", llm=llm, plugins=[Sandbox(["run_*"])], quiet=True, log=False)
@@ -267,7 +323,7 @@ def test_a_tool_that_takes_the_agent_is_a_mistake() -> None:
     with pytest.raises(ConfigError, match="takes the agent"):
         Agent("a", [run_it], llm=ScriptedLLM("x"), plugins=[Sandbox(["run_*"])], quiet=True, log=False)
     with pytest.raises(ConfigError, match="list of names"):
-        Sandbox("run_*")
+        Sandbox([])
 
 
 def test_every_path_of_a_turn_holds(agenttester: AgentTester) -> None:

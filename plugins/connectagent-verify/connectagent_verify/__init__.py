@@ -6,11 +6,13 @@ not repeat it, and a dry run or a replay does not run it. The options are on `Ve
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
@@ -69,9 +71,9 @@ class Verify:
             """Check an answer, as it is checked when you are done."""
             return self._run_function(answer)
 
-        def of_work() -> str:
+        async def of_work() -> str:
             """Check your work, as it is checked when you are done."""
-            return self._run_command()
+            return await self._run_command()
 
         agent.add_tool(marked(of_answer if callable(self.check) else of_work))
 
@@ -82,11 +84,13 @@ class Verify:
             return None
         entry = agent.execute_tool(self.name, {"answer": result} if callable(self.check) else {})
         found = str(entry.get("result"))
-        notes = agent.state.get(self.name) or {}
+        # Agents below share the state, and what they set at once is merged by key.
+        key = self.name if agent.parent is None else f"{self.name}:{agent.name}"
+        notes = agent.state.get(key) or {}
         failures = notes.get("failures", 0) if notes.get("turn") == agent.session["turn"] else 0
         passed = entry.get("status") == "success" and found.startswith(_PASSED)
         failed = entry.get("status") == "success" and found.startswith(_FAILED)
-        agent.state[self.name] = {"turn": agent.session["turn"], "failures": failures + failed, "passed": passed}
+        agent.state[key] = {"turn": agent.session["turn"], "failures": failures + failed, "passed": passed}
         if failed and failures < self.attempts:
             return Continue(f"You are not done: the check {found}")
         if passed or not self.note:
@@ -111,8 +115,8 @@ class Verify:
             return _PASSED
         return f"{_FAILED}: {'the answer is not accepted' if found is False else found}"
 
-    def _run_command(self) -> str:
-        """Run the command in a process group of its own, which ends with it."""
+    async def _run_command(self) -> str:
+        """Run the command in a process group of its own, which ends with it, and where the turn is cancelled."""
         with tempfile.TemporaryFile() as written:  # not a pipe, which may fill, or be held open by others
             process = subprocess.Popen(
                 self.check,  # type: ignore[arg-type]
@@ -123,13 +127,16 @@ class Verify:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+            end, pause_s = time.monotonic() + self.timeout_s, 0.002
             try:
-                code = process.wait(self.timeout_s)
-                how = _PASSED if code == 0 else f"{_FAILED}: exit code {code}"
-            except subprocess.TimeoutExpired:
-                how = f"{_FAILED}: it still ran after {self.timeout_s:g} s"
+                while (code := process.poll()) is None and time.monotonic() < end:
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(1.3 * pause_s, 0.05)
             finally:  # after Ctrl-C too
                 _kill(process)
+            how = _PASSED if code == 0 else f"{_FAILED}: exit code {code}"
+            if code is None:
+                how = f"{_FAILED}: it still ran after {self.timeout_s:g} s"
             return f"{how}\n{self._end_of(written)}".strip()
 
     def _end_of(self, written: IO[bytes]) -> str:

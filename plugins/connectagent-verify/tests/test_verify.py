@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from pathlib import Path
@@ -104,6 +105,23 @@ def test_a_command_may_be_a_line_for_the_shell() -> None:
     assert agent.input("Work") == "Done.\n\n(not verified: failed: exit code 3)"
 
 
+@pytest.mark.posix("has no shell that reads this")
+def test_a_command_is_killed_where_its_turn_is_cancelled(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    agent = agent_with(Verify(f"while :; do echo x >> '{mark}'; sleep 0.05; done", timeout_s=60), "Done.")
+
+    async def cancelled() -> None:
+        async with asyncio.timeout(1):
+            await agent.ainput("Work")
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancelled())
+    time.sleep(0.2)
+    size = mark.stat().st_size
+    time.sleep(0.3)
+    assert size > 0 and mark.stat().st_size == size
+
+
 @pytest.mark.posix("has no groups of processes: what a killed command has started goes on")
 def test_a_command_that_takes_too_long_is_killed_with_what_it_started(tmp_path: Path) -> None:
     line = f"(sleep 1; touch {tmp_path}/late) & sleep 30"
@@ -165,6 +183,15 @@ def test_an_inherited_plugin_checks_the_result_of_the_agent_above_only() -> None
     assert agent.input("Work") == "Done."
     assert (check.given, own.given) == (["Done."], ["Other."])
     assert child.list_tools() == []
+
+
+def test_an_agent_below_with_a_check_of_its_own_counts_its_own_failures() -> None:
+    own = Agent("own", llm=ScriptedLLM("a", "b"), plugins=[Verify(Check(), attempts=0)], quiet=True, log=False)
+    asks = call("own", prompt="x")
+    agent = agent_with(Verify(Check(9), attempts=1), asks, "One.", asks, "Two.", "Never.", tools=[own])
+    assert agent.input("Work").startswith("Two.\n\n(not verified")
+    assert agent.state["verify"] == {"turn": 1, "failures": 2, "passed": False}
+    assert agent.state["verify:own"] == {"turn": 2, "failures": 0, "passed": True}
 
 
 def test_a_finished_check_is_not_repeated_by_a_resume_nor_run_in_a_replay(co_dir: Path) -> None:
