@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from connectagent.loop.ask import llm_do
     from connectagent.output.masking import add_secret, mask
     from connectagent.records.paths import data_folder
+    from connectagent.records.sqlite import SqliteStore
     from connectagent.records.store import Store
     from connectagent.tools.loops import run_async
     from connectagent.tools.signature import tool
@@ -103,6 +104,7 @@ _HOME = {
     "loop.ask": "llm_do",
     "output.masking": "add_secret mask",
     "records.paths": "data_folder",
+    "records.sqlite": "SqliteStore",
     "records.store": "Store",
     "data": "Continue File Image LLMRequest LLMResponse Message Retry Session TokenUsage ToolCall TraceEntry",
     "tools": "Tool tool",
@@ -141,6 +143,7 @@ __all__ = [
     "Sequential",
     "Session",
     "SessionBusy",
+    "SqliteStore",
     "Store",
     "TokenUsage",
     "Tool",

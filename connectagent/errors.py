@@ -133,6 +133,20 @@ class Diverged(BaseException):
     """A `DivergenceError` on its way out of a turn's operations. Not an Exception, so that nobody swallows it."""
 
 
+class Unrecorded(BaseException):
+    """A turn on its way out, as it cannot be recorded: another writer was faster, or its store failed.
+
+    Not an Exception, so that nobody takes it for a tool's failure and goes on.
+
+    Attributes:
+        error: what the caller gets in its place.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class DivergenceError(ConnectAgentError):
     """A resumed turn asks for other things than its record has: one is new, and one that is finished is not asked for.
 

@@ -40,7 +40,7 @@ HEAVY = ("openai", "anthropic", "pydantic", "rich", "yaml", "click", "prompt_too
 LATER = (
     *HEAVY,
     *("asyncio", "csv", "datetime", "difflib", "email", "hashlib", "importlib.metadata", "mimetypes", "platform"),
-    *("random", "secrets", "shutil", "socket", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
+    *("random", "secrets", "shutil", "socket", "sqlite3", "tempfile", "textwrap", "tomllib", "uuid", "zipfile"),
     *(f"connectagent.{name}" for name in ("agents.resume", "agents.workflows", "builtin", "cli", "testing")),
     *("connectagent.hooks.distributions", "connectagent.settings.allowed"),
     *(f"connectagent.models.{name}" for name in ("anthropic", "content", "failures", "offline", "openai", "sdk")),

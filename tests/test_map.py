@@ -21,6 +21,7 @@ from connectagent import (
     BatchStopped,
     Pause,
     Sequential,
+    SqliteStore,
     ToolRejected,
     before_each_tool,
     on_agent_closed,
@@ -28,6 +29,7 @@ from connectagent import (
 from connectagent.agents import keyed
 from connectagent.data import LLMResponse, Message, TokenUsage, ToolCall
 from connectagent.errors import ConfigError, ProviderError
+from connectagent.loop import threads
 from connectagent.records.read import read_record
 from connectagent.testing import ScriptedLLM, call
 
@@ -587,3 +589,81 @@ def test_a_function_that_asks_the_agent_of_another_tree_is_told_which_one_is_its
     child = Agent("child", llm=ScriptedLLM(*[meet] * 4))
     items = Agent("boss", run=own, sub_agents=[child]).map(["x", "y"], concurrency=2)
     assert [item.result for item in items] == ["met", "met"]
+
+
+# -- in a database ---------------------------------------------------------------------------------------
+
+
+def mapped(model: Any, store: Any, prompts: Any) -> dict[str, Any]:
+    agent = Agent("mapped", tools=[note], llm=model, quiet=True)
+    return {item.id: item for item in agent.map(prompts, concurrency=4, run="nightly", store=store)}
+
+
+def test_a_run_in_a_database_goes_on_with_an_empty_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = {"a": "note a", "b": "fail", "c": "note c"}
+    first = mapped(Model(), SqliteStore("sessions.db"), prompts)
+    assert [first[id].status for id in "abc"] == ["answered", "error", "answered"]
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder / "other")
+    model = Model()
+    again = mapped(model, SqliteStore("../sessions.db"), {**prompts, "d": "note d"})
+    assert [again[id].known for id in "abcd"] == [True, False, True, False] and model.calls == 1 + 2
+    assert [again[id].cost for id in "ac"] == [first[id].cost for id in "ac"] and again["a"].spent == 0
+    assert notes() == ["d"] and sorted((folder / "notes").read_text().split()) == ["a", "c"]
+    with pytest.raises(ConfigError, match="run= names it"):
+        Agent("mapped", llm=Model(), quiet=True).map(["a"], store=SqliteStore("sessions.db"))
+
+
+def test_a_store_that_fails_is_an_error_of_the_items_that_it_lost(folder: Path) -> None:
+    class Failing(SqliteStore):
+        away, at = False, b"noted"
+
+        def size(self, name: str) -> int:
+            if self.away:
+                raise ConnectionError("it is away")
+            return super().size(name)
+
+        def append(self, name: str, position: int, data: bytes) -> None:
+            if "b.yaml" in name and self.at in data:
+                self.away = True
+            if self.away:
+                raise ConnectionError("it is away")
+            super().append(name, position, data)
+
+    store = Failing("sessions.db")
+    agent = Agent("mapped", tools=[note], llm=Model(), quiet=True)
+    items = {item.id: item for item in agent.map({"a": "note a", "b": "note b"}, 1, run="nightly", store=store)}
+    assert items["a"].status == "answered" and isinstance(items["b"].error, ConnectionError)
+    for away in (True, False):  # from the beginning, and later in a turn that goes on
+        store.away, store.at = away, b'"llm_call"'
+        assert [type(item.error) for item in mapped(Model(), store, {"b": "note b"}).values()] == [ConnectionError]
+    again = mapped(Model(), SqliteStore("sessions.db"), {"a": "note a", "b": "note b"})
+    assert [again[id].status for id in "ab"] == ["answered"] * 2 and notes() == ["a", "b"]  # once
+
+
+def test_other_turns_compute_while_one_waits_for_its_store(folder: Path) -> None:
+    had: list[bool] = []
+
+    class Slow(SqliteStore):
+        def append(self, name: str, position: int, data: bytes) -> None:
+            had.append(threads.slot._holder == threading.get_ident())
+            super().append(name, position, data)
+
+    assert mapped(Model(), Slow("sessions.db"), {"a": "note a"})["a"].status == "answered"
+    assert len(had) > 5 and not any(had)
+
+
+def test_the_command_takes_a_database(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "agent.py").write_text("from connectagent import Agent\nagent = Agent('shop', model='offline')\n")
+    (folder / "prompts.txt").write_text("one\ntwo\n")
+
+    def run(name: str, store: str) -> subprocess.CompletedProcess[str]:
+        (folder / name).mkdir()
+        command = [sys.executable, "-m", "connectagent", "map", "../agent.py", "../prompts.txt", "--store", store]
+        return subprocess.run(command, cwd=folder / name, capture_output=True, text=True)
+
+    first, again = run("one", "../sessions.db"), run("two", "../sessions.db")
+    assert first.returncode == again.returncode == 0, first.stderr
+    assert "2/2 done" in first.stderr and "2 of them before" in again.stderr
+    missing = run("three", "none/sessions.db")
+    assert missing.returncode == 2 and "there is no folder" in missing.stderr and "Traceback" not in missing.stderr

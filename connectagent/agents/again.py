@@ -64,10 +64,11 @@ class Repeatable(AsyncMethods):
 
         Args:
             key: names the session among those of agents with this name.
-            store: keeps the session too, as a database does for other machines; without one, its file is all there is.
+            store: keeps the session too, for other machines, such as `SqliteStore("sessions.db")`. Without one, its
+                file is all there is.
 
         Raises:
-            ConfigError: the agent is not recorded, or the key is empty or not a str.
+            ConfigError: the agent is not recorded, the key is empty or not a str, or the store lacks a method.
         """
         from connectagent.agents.keyed import KeyedSession  # loads the reader of records
 
@@ -85,6 +86,7 @@ class Repeatable(AsyncMethods):
         timeout_s: float | None = None,
         max_iterations: int | None = None,
         output: Any = None,
+        store: Store | None = None,
     ) -> Iterator[Item]:
         """Take a turn for each prompt, several at the same time; each has a fresh agent and a session of its own.
 
@@ -99,6 +101,7 @@ class Repeatable(AsyncMethods):
             budget_usd: how much may be spent before no more are begun.
             timeout_s: how long prompts are begun.
             max_iterations, output: as for `input()`.
+            store: keeps the run's sessions too, as for `for_session()`.
 
         Yields:
             an `Item` for each prompt: `id`, `status`, `result`, `error`, `record`, `cost` and more. An error of one
@@ -112,7 +115,7 @@ class Repeatable(AsyncMethods):
 
         limits = BatchLimits(max_failures, budget_usd, timeout_s)
         options = {"max_iterations": max_iterations, "output": output}
-        items = Batch(self, prompts, concurrency, run, limits, options).items()
+        items = Batch(self, prompts, concurrency, run, limits, options, store=store).items()
         return in_order(items) if ordered else items
 
     def remember(self, handlers: list[Handler]) -> None:

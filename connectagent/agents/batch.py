@@ -23,6 +23,7 @@ from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
 from connectagent.hooks.options import OwnPlugin
 from connectagent.loop import threads
 from connectagent.loop.caller import Worker
+from connectagent.records.store import Store
 from connectagent.session.messages import text_of, user_message
 from connectagent.tools.awaiting import CALLER
 from connectagent.tools.waits import end_of, next_of
@@ -164,6 +165,7 @@ class Batch:
         limits: when to begin no more.
         options: of each turn.
         then: what is done with each item before it counts, in its thread; it returns what that has cost (USD).
+        store: keeps the run's sessions too.
     """
 
     def __init__(
@@ -175,6 +177,7 @@ class Batch:
         limits: BatchLimits,
         options: dict[str, Any],
         then: Callable[[Item], float] | None = None,
+        store: Store | None = None,
     ) -> None:
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError(f"concurrency is a whole number of prompts, at least 1, not {concurrency!r:.80}")
@@ -182,7 +185,9 @@ class Batch:
             raise ConfigError(f"run is a name, a str that is not empty, not {run!r:.80}")
         if run is not None and not agent.log.recording:
             raise ConfigError(f"agent {agent.name!r} is not recorded; the records of a run are its state")
-        self.gate, self.limits = Gate(), limits
+        if run is None and store is not None:
+            raise ConfigError("a store keeps the sessions of a run, so run= names it")
+        self.gate, self.limits, self._store = Gate(), limits, store
         self._agent = agent.again(plugins=[OwnPlugin("gate", self.gate)], quiet=True)
         self._prompts, self._run, self._options, self._then = batch_items(prompts), run, options, then
         self._concurrency = min(concurrency, len(prompts) or 1) if isinstance(prompts, Sized) else concurrency
@@ -280,7 +285,7 @@ class Batch:
         return False
 
     def _session_of(self, item: Item) -> KeyedSession:
-        return KeyedSession(self._agent, f"{self._run}.{item.id}")
+        return KeyedSession(self._agent, f"{self._run}.{item.id}", self._store)
 
     def _take(self, item: Item) -> None:
         began, session, before = time.perf_counter(), None, None
@@ -311,13 +316,13 @@ class Batch:
         if agent is not None:
             spent, now = agent.spent, agent.current_session or {}
             item.cost, item.tokens, item.status = spent.cost, spent.tokens, str(now.get("outcome") or "ended")
-        if before is not None:
-            item.status, item.cost, item.tokens = before if item.known else session.sums()
-        item.spent = max(0.0, (item.cost or 0.0) - ((before and before[1]) or 0.0))
         try:
+            if before is not None:
+                item.status, item.cost, item.tokens = before if item.known else session.sums()
             session.close()
         except Exception as error:
             item.error = item.error or error
+        item.spent = max(0.0, (item.cost or 0.0) - ((before and before[1]) or 0.0))
 
 
 def _load_sdk(agent: Any) -> None:
@@ -327,7 +332,7 @@ def _load_sdk(agent: Any) -> None:
 def _sums(session: KeyedSession) -> _Sums | None:
     """Status, cost and tokens of a session; None where its record has nothing."""
     with contextlib.suppress(OSError, ConfigError):  # it is not there, or a kill has torn its head
-        return session.sums() if session.record.stat().st_size else None
+        return session.sums() if session.begun else None
     return None
 
 

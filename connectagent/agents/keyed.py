@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from connectagent.agents.decisions import Decision
 from connectagent.agents.links import start
 from connectagent.agents.resume import reopen
-from connectagent.agents.undo import give_up
+from connectagent.agents.undo import give_up, may_be_left
 from connectagent.data import TokenUsage, Wait
 from connectagent.errors import ConfigError, DivergenceError, SessionBusy, cut
 from connectagent.loop.stream import Events, streamed
@@ -20,7 +20,7 @@ from connectagent.output.masking import current
 from connectagent.records.blobs import blob_folder, restored
 from connectagent.records.file import INCOMPLETE, Held, hold
 from connectagent.records.history import Part, parts_of, read_session
-from connectagent.records.paths import create_empty, keyed_record
+from connectagent.records.paths import create_empty, keyed_record, size_of
 from connectagent.records.read import read_record, refuse_odd
 from connectagent.records.sent import without_halves
 from connectagent.records.store import Kept, Store
@@ -51,7 +51,7 @@ class KeyedSession:
     Args:
         agent: whose definition takes the turns.
         key: names the session among those of agents with this name.
-        store: keeps the session too, for other machines.
+        store: keeps the session too, for other machines: see `SqliteStore`.
 
     Attributes:
         key: the key.
@@ -181,9 +181,14 @@ class KeyedSession:
         return len(recorded.ended) + given_up + 1
 
     @property
+    def begun(self) -> bool:
+        """Whether a turn of it has begun, on any machine with its folder or its store."""
+        return size_of(self.record) > 0 or (self._store is not None and self._store.size() > 0)
+
+    @property
     def waiting(self) -> list[Wait]:
         """What waits for a decision, read from the record: nothing goes on."""
-        opened = self._recorded().open
+        opened = self._latest().open
         return Journal(opened.lines).pending() if opened is not None and opened.last.get("status") == "paused" else []
 
     @property
@@ -193,11 +198,11 @@ class KeyedSession:
         Raises:
             ConfigError: the record cannot be used.
         """
-        with nullcontext() if self._store is None else self._held():
-            if not self.record.exists() or not self.record.stat().st_size:
-                return {**copy_of(self._definition._state or {})}
-            with refuse_odd(self.record):
-                return read_session(self.record, goes_on=False).own.history.state
+        self._refresh()
+        if not size_of(self.record):
+            return {**copy_of(self._definition._state or {})}
+        with refuse_odd(self.record):
+            return read_session(self.record, goes_on=False).own.history.state
 
     @property
     def taken_by(self) -> Any:
@@ -206,6 +211,7 @@ class KeyedSession:
 
     def sums(self) -> tuple[str, float | None, int | None]:
         """Status, cost (USD) and tokens of the session, from its record."""
+        self._refresh()
         summary = summarise(self.record)
         totals = summary.totals or Totals(tokens=None, cost=None)
         return summary.status, totals.cost, totals.tokens
@@ -311,12 +317,26 @@ class KeyedSession:
             raise OSError(error.errno, why, error.filename) from None
 
     def _latest(self) -> _Recorded:
-        """What the record has; a store may have more of it than the file."""
-        with nullcontext() if self._store is None else self._held():
-            return self._recorded()
+        """What the record has; a store may be ahead of the file."""
+        self._refresh()
+        return self._recorded()
+
+    def _refresh(self) -> None:
+        """Bring the file up to date with the store. Who is in a turn here does so with each line.
+
+        Raises:
+            SessionBusy: whoever has the file has not done so yet.
+        """
+        if self._store is not None and self._store.is_ahead():
+            try:
+                with self._held():
+                    pass
+            except SessionBusy:
+                if self._store.is_ahead():
+                    raise
 
     def _recorded(self) -> _Recorded:
-        if not self.record.exists() or not self.record.stat().st_size:
+        if not size_of(self.record):
             return _Recorded([], None)
         with refuse_odd(self.record):
             record = read_record(self.record)
@@ -344,13 +364,13 @@ class KeyedSession:
 
     def _is_given_up(self, part: Part, content: Any) -> bool:
         """Whether another prompt gives up the turn that is open."""
-        return _may_be_left(part) and self._other_prompt(part, content) is not None
+        return may_be_left(part) and self._other_prompt(part, content) is not None
 
     def _check_prompt(self, part: Part, content: Any) -> None:
         """Refuse another prompt than the one with which a turn was begun."""
         if (begun := self._other_prompt(part, content)) is not None:
             then = _way_on(part)[2:] if part.is_open else "it has ended; its own prompt reads its result"
-            if _may_be_left(part):
+            if may_be_left(part):
                 then += "; another prompt without a number gives it up"
             raise DivergenceError(
                 f"turn {part.number} of {self!r} was begun with the prompt {begun!r:.80}, "
@@ -362,17 +382,6 @@ class KeyedSession:
         entry = next((line for line in part.lines if line.get("type") == "user_input"), {})
         begun: str | None = restored(entry.get("prompt", part.items[0].get("input")), blob_folder(self.record))
         return None if without_halves(begun or "") == without_halves(current().text(text_of(content))) else begun
-
-
-def _may_be_left(part: Part) -> bool:
-    """Whether another prompt may give a turn up: an error, Ctrl-C or cancelling has stopped it, or no person decides.
-
-    One that was killed, or in which a person is to decide, goes on first.
-    """
-    if not part.is_open or part.last.get("status") != "paused":
-        return part.is_open and part.last.get("status") is not None
-    waits = Journal(part.lines).pending()
-    return bool(waits) and all(wait.elsewhere for wait in waits)
 
 
 def _way_on(part: Part | None) -> str:

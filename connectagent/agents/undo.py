@@ -8,7 +8,7 @@ from typing import Any
 from connectagent.agents.resume import resumed_entry, take_record
 from connectagent.errors import ConfigError
 from connectagent.records.file import Held, hold
-from connectagent.records.history import RecordedSession, read_session
+from connectagent.records.history import Part, RecordedSession, read_session
 from connectagent.records.read import refuse_odd
 from connectagent.session.journal import Journal
 
@@ -42,6 +42,17 @@ def give_up(agent: Any, path: Path, held: Held) -> None:
     """
     with refuse_odd(path):
         _take(agent, read_session(path, goes_on=False), path, held)
+
+
+def may_be_left(part: Part) -> bool:
+    """Whether another prompt may give a turn up: an error, Ctrl-C or cancelling has stopped it, or no person decides.
+
+    One that was killed, or in which a person is to decide, goes on first.
+    """
+    if not part.is_open or part.last.get("status") != "paused":
+        return part.is_open and part.last.get("status") is not None
+    waits = Journal(part.lines).pending()
+    return bool(waits) and all(wait.elsewhere for wait in waits)
 
 
 def _take(

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from connectagent.output.rows import Row, duration, many, price, tokens
 from connectagent.settings import overrides
 from connectagent.testing.evals.trial import as_json
 
+if TYPE_CHECKING:
+    from connectagent.records.sqlite import SqliteStore
+
 MOST_FAILURES = 5  # that are listed at the end
 SAID_FROM_S = 2.0  # how long a provider asks to wait
 STOPPING_AFTER_S = 0.5  # what stops sooner needs no word
@@ -32,6 +35,7 @@ STOPPING_AFTER_S = 0.5  # what stops sooner needs no word
 @click.argument("prompts", metavar="PROMPTS")
 @click.option("-o", "--output", metavar="FILE", help="Write the results there, a line of JSON each; else to stdout.")
 @click.option("--name", metavar="NAME", help="The name of the run; its records are its state. [the name of PROMPTS]")
+@click.option("--store", metavar="FILE", help="An SQLite database that has the run too; made if it is missing.")
 @prompts_of.many_options
 @script.agent_options
 def map(
@@ -40,6 +44,7 @@ def map(
     template: str | None,
     sample: int | None,
     output: str | None,
+    store: str | None,
     plugins: tuple[str, ...],
     model: str | None,
     quiet: bool,
@@ -65,9 +70,25 @@ def map(
         raise usage_error(f"{script.shown(module)} has no 'agent'")
     run = options["name"] or ("stdin" if prompts == "-" else Path(prompts).stem)
     limits = BatchLimits(options["max_failures"], options["max_usd"])
-    batch = Batch(agent, taken, options["concurrency"], run, limits, {})
+    batch = Batch(agent, taken, options["concurrency"], run, limits, {}, store=_store_of(store))
     if not _write(batch, Progress(len(taken), batch), output, quiet):
         raise SystemExit(1)
+
+
+def _store_of(path: str | None) -> SqliteStore | None:
+    """The database at a path.
+
+    Raises:
+        click.UsageError: it cannot be used.
+    """
+    if path is None:
+        return None
+    from connectagent.records.sqlite import SqliteStore  # loads sqlite3
+
+    try:
+        return SqliteStore(path)
+    except OSError as error:
+        raise usage_error(str(error)) from None
 
 
 def _write(batch: Batch, progress: Progress, output: str | None, quiet: bool) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import LLMResponse, ToolCall, TraceEntry
-from connectagent.errors import Diverged, DivergenceError, Paused, ToolRejected, Waiting, short_path
+from connectagent.errors import Diverged, DivergenceError, Paused, ToolRejected, Unrecorded, Waiting, short_path
 from connectagent.loop.call_entry import ENDED
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Ending, Given, tear_down
@@ -168,7 +168,9 @@ def take_root_turn(agent: Any, given: Given, past: Journal | None = None, id: st
 def _stopped_by(turn: Turn, error: BaseException) -> BaseException:
     """Note what stopped a root turn: something waits, it failed, or Ctrl-C came; the exception to raise."""
     turn.close_silent()
-    if isinstance(error, Diverged):
+    if isinstance(error, Unrecorded):
+        error = error.error
+    elif isinstance(error, Diverged):
         error = DivergenceError("\n".join([str(error), *getattr(error, "__notes__", ())]))
     if isinstance(error, Paused):
         turn.waiting, turn.agent.waits_in = error.waiting, turn

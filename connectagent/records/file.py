@@ -181,7 +181,7 @@ class RecordFile:
         position, queued = self._pending
         if size > position + len(queued):
             raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
-        if self.elsewhere is not None and not self.elsewhere.is_current(position):
+        if self.elsewhere is not None and self.elsewhere.size() != position:
             raise OSError(errno.ESTALE, "another machine has gone on with it", str(self.path))
 
     def _flush(self, fd: int, status: os.stat_result | None = None) -> None:
@@ -246,17 +246,18 @@ def hold(path: Path, elsewhere: Kept | None = None) -> Held:
 
     Args:
         path: the file.
-        elsewhere: the store that has it too; the file gets what is there.
+        elsewhere: the store that has it too; each gets what only the other has.
 
     Raises:
         SessionBusy: another agent has it.
         OSError: it cannot be opened.
+        ConfigError: it has lines that the store lacks, which has others.
     """
     file = RecordFile(path, b"", synced=enabled("fsync"))
     held = hold_file(file)
     try:
         if elsewhere is not None:
-            elsewhere.fetch()
+            elsewhere.fetch(file.has_turns)
             file.fetched(elsewhere)
         return held
     except BaseException:

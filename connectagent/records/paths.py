@@ -108,6 +108,14 @@ def create_empty(path: Path) -> None:
             folder_to_disk(path.parent)
 
 
+def size_of(record: Path) -> int:
+    """How many bytes a file has; 0 where it is missing."""
+    try:
+        return record.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 def _safe_key(key: str, agent: str) -> str:
     """A key as part of a file name: keys or agents that differ have names that differ, also where case does not count.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from connectagent.data import TraceEntry
-from connectagent.errors import SessionBusy
+from connectagent.errors import SessionBusy, Unrecorded
 from connectagent.output.masking import refresh
 from connectagent.records.encode import Encoder, without_texts
 from connectagent.records.file import BETWEEN_TURNS, Held, RecordFile, hold_file
@@ -127,6 +127,7 @@ class RecordLog(MemoryLog):
         self._file: RecordFile | None = None
         self._encoder: Any = None  # of this session
         self._failed = False
+        self._lost: Exception | None = None  # why the turn must end, as another writer was faster or the store failed
         self._withheld: set[str] = set()  # turns that are written without texts
         self._turn: TurnItem | None = None
         self._origin: ResumedFrom | None = None  # of a resumed session
@@ -174,6 +175,8 @@ class RecordLog(MemoryLog):
             told = "" if written is None else written.summary(turn, totals, result, error, self._encoder)
             self._turn = None
             super().end(turn, result, error)
+            if self._lost is not None and error is None:
+                raise self._lost
             try:
                 if told:
                     self._write(told)
@@ -185,6 +188,8 @@ class RecordLog(MemoryLog):
     def append(self, line: TraceEntry) -> None:
         with self._lock:
             super().append(line)
+            if self._lost is not None and line["type"] == BEGAN:  # who catches all went on
+                raise self._stops(self._lost)
             if self._failed:
                 return
             if self._withheld:
@@ -248,7 +253,7 @@ class RecordLog(MemoryLog):
         if self._session is agent.current_session and not forked:
             return
         self._agent = agent
-        self._session, self._file, self._failed, self._lines = agent.current_session, None, False, []
+        self._session, self._file, self._failed, self._lost, self._lines = agent.current_session, None, False, None, []
         self._encoder = Encoder(agent)
         self._waiting, self._between, self._totals = [], False, Totals()
         first = (self._session["messages"] or [{}])[0]
@@ -269,7 +274,11 @@ class RecordLog(MemoryLog):
             self._encoder.record = origin.record
 
     def _write(self, text: str) -> None:
-        """Append whole lines. A failure is reported once and ends the session's record, never the turn."""
+        """Append whole lines. A failure is reported once and ends the session's record, never the turn.
+
+        Raises:
+            Unrecorded: it ends the turn too, as another writer was faster or the session's store failed.
+        """
         if self._failed:
             return
         try:
@@ -279,12 +288,18 @@ class RecordLog(MemoryLog):
         except Exception as error:
             self._failed = True
             kept = self._file is not None and self._file.elsewhere is not None
-            # ValueError: a setting that cannot be read
-            if kept or isinstance(error, SessionBusy) or not isinstance(error, (OSError, ValueError)):
+            if kept or isinstance(error, SessionBusy):
+                self._lost = error
+                raise self._stops(error) from None
+            if not isinstance(error, (OSError, ValueError)):  # ValueError: a setting that cannot be read
                 raise
             warn(self._agent, "record", error)
             if self._file is not None and is_given_up(self._agent):
                 self._file.give_up()
+
+    def _stops(self, error: Exception) -> BaseException:
+        """What ends the turn, or what the program gets outside of one."""
+        return error if self._turn is None else Unrecorded(error)
 
     def _begin_file(self) -> RecordFile:
         """A new file, and room for it among the others."""

@@ -269,7 +269,7 @@ class _Workflows:
     def _next(self, key: str, prompt: str) -> dict[str, Any]:
         """The number of the next turn; another prompt gives one up that failed."""
         with self._session(key) as session:
-            number = session.number_for(prompt)  # brings the record up to date
+            number = session.number_for(prompt)
             if session.waiting:
                 raise ConfigError(f"session {key!r} waits for a decision: decide that first")
             return {"number": number}
@@ -277,7 +277,7 @@ class _Workflows:
     def _wait(self, key: str, given: str | None) -> dict[str, Any]:
         """What is decided: the only wait, or the one that was named."""
         with self._session(key) as session:
-            waits = [one.id for one in session.waiting] if session.turns >= 0 else []
+            waits = [one.id for one in session.waiting]
             if given is None and len(waits) == 1:
                 return {"wait": waits[0]}
             if given is None or given not in waits:

@@ -22,7 +22,16 @@ pytest.importorskip("dbos")
 sa = pytest.importorskip("sqlalchemy")
 from connectagent_dbos import Records, Turns, worker  # noqa: E402
 
-from connectagent import Agent, ConfigError, Pause, SessionBusy, ToolRejected, before_each_tool, tool  # noqa: E402
+from connectagent import (  # noqa: E402
+    Agent,
+    ConfigError,
+    Pause,
+    SessionBusy,
+    SqliteStore,
+    ToolRejected,
+    before_each_tool,
+    tool,
+)
 from connectagent.testing import ScriptedLLM, call  # noqa: E402
 
 PAID: list[int] = []
@@ -229,6 +238,21 @@ def test_a_piece_has_one_writer(database: str) -> None:
     assert (one.read("a"), one.size("a"), two.size("b"), two.read("b")) == (b"first\0\xff", 7, 0, b"")
     one.close()
     two.close()
+
+
+def test_the_store_of_the_package_has_the_sessions_of_the_workers_and_they_have_its_own(folder: Path) -> None:
+    for first in (lambda: Records("sqlite:///one.db"), lambda: SqliteStore("two.db")):
+        store: Any = first()
+        name = "one.db" if isinstance(store, Records) else "two.db"
+        store.append("shop@a.yaml", 0, b"begun, ")
+        other: Any = SqliteStore(name) if isinstance(store, Records) else Records(f"sqlite:///{name}")
+        other.append("shop@a.yaml", 7, b"and ended")
+        assert store.read("shop@a.yaml") == other.read("shop@a.yaml") == b"begun, and ended"
+        assert store.size("shop@a.yaml") == other.size("shop@a.yaml") == 16
+        with pytest.raises(SessionBusy):
+            store.append("shop@a.yaml", 7, b"other")
+        store.close()
+        other.close()
 
 
 def test_an_error_of_the_database_does_not_show_what_was_to_be_written(database: str) -> None:

@@ -13,6 +13,8 @@ from connectagent import ConfigError, register_commands
 if TYPE_CHECKING:
     from starlette.applications import Starlette
 
+    from connectagent import Store
+
 # Clients keep a connection that nobody uses for a shorter time, so that they close it: what closes it here may close it
 # under a request. httpx keeps one for 5 s, which is just what uvicorn does.
 KEEP_ALIVE_S = 75
@@ -39,6 +41,7 @@ def app_of(
     concurrency: int = 16,
     max_bytes: int = MAX_BYTES,
     shared_state: Iterable[str] = (),
+    store: Store | None = None,
 ) -> Starlette:
     """The application that serves an agent.
 
@@ -49,6 +52,7 @@ def app_of(
         concurrency: how many turns run at a time; further ones get 429.
         max_bytes: the size of the largest body.
         shared_state: the keys of the state that front ends of AG-UI may read and write.
+        store: keeps the sessions too, so that a server with an empty folder goes on with them.
 
     Raises:
         ConfigError: the address is not loopback and there is no token, the agent is not recorded, a limit is below 1,
@@ -56,7 +60,7 @@ def app_of(
     """
     from connectagent_serve.app import Service
 
-    return Service(agent, token, host, concurrency, max_bytes, shared_state).app
+    return Service(agent, token, host, concurrency, max_bytes, shared_state, store).app
 
 
 @click.command()
@@ -67,12 +71,20 @@ def app_of(
 @click.option("--concurrency", default=16, show_default=True, help="How many turns run at a time.")
 @click.option("--max-bytes", default=MAX_BYTES, show_default=True, help="The size of the largest body.")
 @click.option("--share-state", metavar="NAME", multiple=True, help="A key of the state that front ends read and write.")
+@click.option("--store", metavar="FILE", help="An SQLite database that keeps the sessions too; made if it is missing.")
 def serve(
-    script: str, host: str, port: int, token_env: str | None, share_state: tuple[str, ...], **limits: int
+    script: str,
+    host: str,
+    port: int,
+    token_env: str | None,
+    share_state: tuple[str, ...],
+    store: str | None,
+    **limits: int,
 ) -> None:
     """Serve the agent of SCRIPT over HTTP."""
     import os
 
+    from connectagent import SqliteStore
     from connectagent.cli.script import agent_of, load
 
     agent = agent_of(load(script))
@@ -82,8 +94,9 @@ def serve(
     if token == "":
         raise click.UsageError(f"the environment variable {token_env} has no token")
     try:
-        app = app_of(agent, token, host=host, shared_state=share_state, **limits)
-    except ConfigError as error:
+        kept = None if store is None else SqliteStore(store)
+        app = app_of(agent, token, host=host, shared_state=share_state, store=kept, **limits)
+    except (ConfigError, OSError) as error:
         raise click.UsageError(str(error)) from None
     sockets = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host

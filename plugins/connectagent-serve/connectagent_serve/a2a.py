@@ -28,6 +28,7 @@ from a2a.types import (  # type: ignore[import-not-found, misc, unused-ignore]
     StringList,
     TaskState,
 )
+from anyio import to_thread
 from pydantic_core import to_jsonable_python
 
 from connectagent import Paused, mask
@@ -97,7 +98,7 @@ class Turns(AgentExecutor):  # type: ignore[import-not-found, misc, unused-ignor
         waits = False
         try:
             with self.sessions.slot(), self.sessions.open(updates.context_id) as session:
-                waits = session.record.exists() and session.sums()[0] == "paused"
+                waits = await to_thread.run_sync(lambda: session.begun and session.sums()[0] == "paused")
                 result = await _take(session, message, _decision(message) if waits else None, updates)
                 await updates.add_artifact([_part(result)], name="result")
                 return TaskState.TASK_STATE_COMPLETED, []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ag_ui.core import RunAgentInput
+from anyio import to_thread
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 from starlette.applications import Starlette
@@ -24,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from connectagent import ConfigError, Paused, mask
+from connectagent import ConfigError, Paused, Store, mask
 from connectagent.output.typed import unattended
 from connectagent_serve.decisions import decision_of, decision_of_agui
 from connectagent_serve.events import chunks, completion, failed, run_events, text_of, usage_of
@@ -55,14 +56,21 @@ class Service:
     """Serves one agent.
 
     Args:
-        agent, token, host, concurrency, max_bytes, shared_state: as for `app_of()`.
+        agent, token, host, concurrency, max_bytes, shared_state, store: as for `app_of()`.
 
     Raises:
         ConfigError: as for `app_of()`.
     """
 
     def __init__(
-        self, agent: Any, token: str | None, host: str, concurrency: int, max_bytes: int, shared_state: Iterable[str]
+        self,
+        agent: Any,
+        token: str | None,
+        host: str,
+        concurrency: int,
+        max_bytes: int,
+        shared_state: Iterable[str],
+        store: Store | None,
     ) -> None:
         if token is not None and not token.strip():
             raise ConfigError("the token is empty")
@@ -75,7 +83,7 @@ class Service:
         self.agent, self.token, self.max_bytes = agent, token, max_bytes
         self.loopback = host in LOOPBACK  # requests must then name this machine as their host
         self.shared = SharedState(shared_state)
-        self.sessions = Sessions(agent, concurrency, self.shared)
+        self.sessions = Sessions(agent, concurrency, self.shared, store)
         self.app = Starlette(
             routes=self._routes(),
             exception_handlers={HTTPException: refused},
@@ -109,13 +117,7 @@ class Service:
     async def session(self, request: Request) -> Response:
         """How a session stands, and what waits in it."""
         with self.sessions.open(request.path_params["id"]) as session:
-            if not session.record.exists():
-                raise no_session()
-            status, cost, tokens = session.sums()
-            shown = {"id": session.key, "status": status, "turns": session.turns, "cost": cost, "tokens": tokens}
-            if status == "paused":
-                shown["waiting"] = _shown(session.waiting)
-            return JSONResponse(mask(shown))
+            return JSONResponse(mask(await to_thread.run_sync(_stands, session)))
 
     async def turn(self, request: Request) -> Response:
         """Take a turn of a session, once."""
@@ -131,7 +133,7 @@ class Service:
         """Decide what waits in a session, and finish its turn."""
         decision = decision_of(await self._body(request))
         with self.sessions.slot(), self.sessions.open(request.path_params["id"]) as session:
-            if not session.record.exists():
+            if not await to_thread.run_sync(lambda: session.begun):
                 raise no_session()
             return _answer(session.key, await _outcome(session, session.aresume, **decision))
 
@@ -155,7 +157,7 @@ class Service:
             outcome = await _outcome(session, session.aturn, prompt, taken, headers=headers)
             if outcome["status"] == "paused":
                 raise paused(outcome["waiting"], headers)
-            usage = usage_of(session.usage(taken or session.turns))
+            usage = usage_of(await to_thread.run_sync(lambda: session.usage(taken or session.turns)))
         made = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.agent.name}
         text = text_of(outcome["result"])
         if not body.get("stream"):
@@ -289,6 +291,19 @@ async def _outcome(
         refusal = refusal_of(error, session.key)
         refusal.headers = {**(refusal.headers or {}), **(headers or {})}
         raise refusal from None
+
+
+def _stands(session: Any) -> dict[str, Any]:
+    """How a session stands.
+
+    Raises:
+        Refused: there is no such session.
+    """
+    if not session.begun:
+        raise no_session()
+    status, cost, tokens = session.sums()
+    shown = {"id": session.key, "status": status, "turns": session.turns, "cost": cost, "tokens": tokens}
+    return {**shown, "waiting": _shown(session.waiting)} if status == "paused" else shown
 
 
 def _answer(key: str, outcome: dict[str, Any]) -> Response:

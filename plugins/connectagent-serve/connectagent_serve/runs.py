@@ -23,7 +23,7 @@ async def taken(session: Any, prompts: list[Any], front: FrontEnd, share: Share)
     brought all that it brings.
     """
     number, is_behind, gives_up = len(prompts), False, False
-    if session.turns == number - 2 and session.record.exists():
+    if session.turns == number - 2 and session.begun:
         is_behind = session.sums()[0] in OPEN
         gives_up = session.number_for(prompts[-1]) == number
     if is_behind and (not gives_up or front.answer(session.waiting)):

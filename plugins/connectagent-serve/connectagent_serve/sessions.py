@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from connectagent import Tool
+from connectagent import Store, Tool
 from connectagent_serve.frontend import speakers
 from connectagent_serve.refusals import Refused
 from connectagent_serve.state import SharedState
@@ -23,12 +23,13 @@ class Sessions:
         agent: whose definition takes the turns.
         concurrency: how many turns run at a time.
         shared: the state that front ends share.
+        store: keeps the sessions too, or None.
     """
 
-    def __init__(self, agent: Any, concurrency: int, shared: SharedState) -> None:
+    def __init__(self, agent: Any, concurrency: int, shared: SharedState, store: Store | None = None) -> None:
         # Not on the terminal: lines of many sessions would stand between each other.
         self.agent = agent.again([shared] if shared.keys else None, quiet=True)
-        self.concurrency, self.ending = concurrency, False
+        self.concurrency, self.ending, self._store = concurrency, False, store
         self._running: list[asyncio.Task[Any] | None] = []  # the task of each turn
 
     def open(self, key: str, tools: list[Tool] | None = None) -> Any:
@@ -42,7 +43,7 @@ class Sessions:
             Refused: it is none.
         """
         check_key(key)
-        session = self.agent.for_session(key)
+        session = self.agent.for_session(key, self._store)
         if tools:
             for agent in speakers(session.agent):
                 agent.add_tool(tools)

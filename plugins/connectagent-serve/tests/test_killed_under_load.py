@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,19 +113,22 @@ class Clients:
         assert told == f"It says {'rejected: never' if prompt.endswith('.2') else f'noted {prompt}'}" or in_doubt
 
 
-def test_nothing_is_lost_or_done_twice_and_each_event_is_valid(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["in the folder", "in a store"])
+def test_nothing_is_lost_or_done_twice_and_each_event_is_valid(kept: str, tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT, "utf-8")
     port, chance = free_port(), random.Random(7)
-    processes = [served(tmp_path, port, more=["--concurrency", "200"])]
+    more = ["--concurrency", "200", *(["--store", "sessions.db"] if kept == "in a store" else [])]
+    processes = [served(tmp_path, port, more=more)]
 
     async def kill(clients: Clients) -> None:
         for _ in range(KILLS):
             await anyio.sleep(chance.uniform(0.3, 1.0))
             processes[-1].kill()
             processes[-1].wait()
-            processes.append(
-                await anyio.to_thread.run_sync(lambda: served(tmp_path, port, more=["--concurrency", "200"]))
-            )
+            if kept == "in a store":
+                with suppress(FileNotFoundError):  # it was killed before its first turn
+                    shutil.rmtree(tmp_path / ".co")
+            processes.append(await anyio.to_thread.run_sync(lambda: served(tmp_path, port, more=more)))
 
     async def talk() -> Clients:
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as http:
