@@ -35,6 +35,8 @@ from connectagent.errors import ConfigError, ProviderError
 from connectagent.records import retention
 from connectagent.records.file import hold
 from connectagent.records.read import read_record
+from connectagent.records.summary import summarise
+from connectagent.records.write import RecordLog
 from connectagent.testing import ScriptedLLM, call, conversation_problems
 
 KILLS = int(os.environ.get("SESSION_KILLS", "6"))
@@ -521,3 +523,23 @@ def test_sessions_with_a_key_do_not_look_through_the_records(monkeypatch: pytest
     for _ in range(40):  # and others look as seldom as if those with a key were of them
         agent.again().input("Go")
     assert 0 < len(looks) <= 6
+
+
+def test_a_turn_counts_once_where_ctrl_c_came_before_its_first_line_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write, pressed = RecordLog._write, list[str]()
+
+    def press(log: RecordLog, text: str) -> None:
+        if '"user_input"' in text and not pressed:
+            pressed.append(text)
+            raise KeyboardInterrupt
+        write(log, text)
+
+    monkeypatch.setattr(RecordLog, "_write", press)
+    session = Agent("a", llm=ScriptedLLM("One."), quiet=True).for_session("k")
+    with pytest.raises(KeyboardInterrupt):
+        session.turn("Go", 1)
+    assert Agent("a", llm=ScriptedLLM("One."), quiet=True).for_session("k").turn("Go", 1) == "One."
+    totals = summarise(session.record).totals
+    assert pressed and totals is not None and (totals.turns, totals.iterations) == (1, 1)

@@ -110,7 +110,7 @@ class RecordFile:
         self.first: Callable[[], bytes] | None = None  # makes what is to be written before the next lines
         self.process = os.getpid()
         self._synced = synced
-        self._pending = (0, head)  # the position, and the data that may not be in the file yet
+        self.pending = (0, head)  # the position, and the data that may not be in the file yet
         self._whole = bool(head)  # else the file's last line may be torn
         self._open_file: FileIO | None = None
         self.kept = False  # whether it stays open and locked between writes: see `Held`
@@ -122,7 +122,7 @@ class RecordFile:
         if self._open_file is None or self._open_file.closed:
             self.open()
         assert self._open_file is not None
-        position, queued = self._pending
+        position, queued = self.pending
         fd = self._open_file.fileno()
         status = os.fstat(fd)
         size = status.st_size
@@ -131,10 +131,10 @@ class RecordFile:
         data = data if self.first is None else self.first() + data
         pending = (position if queued else size, queued + data)
         try:
-            self._pending, self.first = pending, None  # no Ctrl-C comes between
+            self.pending, self.first = pending, None  # no Ctrl-C comes between
             self._flush(fd, status)
         except KeyboardInterrupt:
-            self._pending, self.first = pending, None
+            self.pending, self.first = pending, None
             self._flush(fd)
             raise
 
@@ -142,7 +142,7 @@ class RecordFile:
         """Begin with this head in place of what the file has."""
         assert self._open_file is not None
         os.ftruncate(self._open_file.fileno(), 0)
-        self._pending = (0, head)
+        self.pending = (0, head)
 
     @property
     def has_turns(self) -> bool:
@@ -165,7 +165,7 @@ class RecordFile:
                 self._refuse_others(os.fstat(file.fileno()).st_size)
             else:
                 _drop_torn_line(file.fileno())
-                self._pending = (os.fstat(file.fileno()).st_size, b"")
+                self.pending = (os.fstat(file.fileno()).st_size, b"")
             self._open_file, self._whole = file, True
         except BaseException:
             file.close()
@@ -174,11 +174,11 @@ class RecordFile:
     def fetched(self, elsewhere: Kept) -> None:
         """Write to this store too, from which the open file has just got what it has."""
         assert self._open_file is not None
-        self._pending, self.elsewhere = (os.fstat(self._open_file.fileno()).st_size, b""), elsewhere
+        self.pending, self.elsewhere = (os.fstat(self._open_file.fileno()).st_size, b""), elsewhere
 
     def _refuse_others(self, size: int) -> None:
         """Refuse a file that is longer than this process left it: another process has continued the session."""
-        position, queued = self._pending
+        position, queued = self.pending
         if size > position + len(queued):
             raise OSError(errno.ESTALE, "another agent has written to it since", str(self.path))
         if self.elsewhere is not None and self.elsewhere.size() != position:
@@ -186,7 +186,7 @@ class RecordFile:
 
     def _flush(self, fd: int, status: os.stat_result | None = None) -> None:
         """Write what is pending; `status`: of the file now, if it is known. Each system call lets other threads in."""
-        position, data = self._pending
+        position, data = self.pending
         if self.elsewhere is not None and data:
             self.elsewhere.append(position, data)
         left = len(data) + 1
@@ -210,7 +210,7 @@ class RecordFile:
             status = None
         if self._synced:
             to_disk(fd)
-        self._pending = (position + len(data), b"")
+        self.pending = (position + len(data), b"")
 
     def give_up(self) -> None:
         """Rename the file: what follows is not recorded."""

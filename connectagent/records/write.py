@@ -195,20 +195,30 @@ class RecordLog(MemoryLog):
             if self._withheld:
                 line = self._without_withheld(line)
             text = f"  - {self._encoder.entry(line)}\n"
-            if self._turn is not None:
-                self._turn.count(self._agent, line)
-            elif (spent := spent_in([line], running=True)).calls:  # in a tool that the program executed
-                self._totals.spend(spent.tokens, spent.cost)
-            if self._turn is not None or self._between:
+            if self._turn is None:
+                self._append_between(line, text)
+                return
+            before = self._file and self._file.pending
+            try:
                 self._write(text)
-            elif line["type"] == "tool_execution" or _begins_outside(line) or "undone" in line:
-                item = f"- turn: {self._session['turn']}\n  status: {BETWEEN_TURNS}\n{self._from()}  trace:\n"
-                self._write("".join([item, *self._waiting, text]))
-                self._waiting, self._between = [], True
-            else:
-                self._waiting.append(text)
-            if self._turn is None and self._file is not None:
-                self._file.close()
+            finally:  # Ctrl-C may come before the line is in the file: then it does not count
+                if self._file is None or self._file.pending is not before:
+                    self._turn.count(self._agent, line)
+
+    def _append_between(self, line: TraceEntry, text: str) -> None:
+        """Add a line between turns, of a tool that the program executed or of what it changed."""
+        if (spent := spent_in([line], running=True)).calls:
+            self._totals.spend(spent.tokens, spent.cost)
+        if self._between:
+            self._write(text)
+        elif line["type"] == "tool_execution" or _begins_outside(line) or "undone" in line:
+            item = f"- turn: {self._session['turn']}\n  status: {BETWEEN_TURNS}\n{self._from()}  trace:\n"
+            self._write("".join([item, *self._waiting, text]))
+            self._waiting, self._between = [], True
+        else:
+            self._waiting.append(text)
+        if self._file is not None:
+            self._file.close()
 
     def _from(self) -> str:
         """The line of an item that says where the session was rewound to before it; "" where it was not."""
