@@ -26,6 +26,8 @@ SOURCES = sorted(
 WAITS = {"wait", "get", "join", "acquire", "result"}
 # No wait for a lock, or none of the main thread, by what is called.
 OTHERS = {
+    "_registry.acquire": "before a fork, which Windows has not",
+    "one.lock.acquire": "before a fork, which Windows has not",
     "future.result": "done",
     "job.result": "in a tool's own thread",
     "process.wait": "a process, which gets Ctrl-C too",

@@ -448,8 +448,9 @@ print(found["result"], sys.stdin.readline())  # the program's own terminal is as
 def test_nobody_is_asked_at_the_terminal_of_a_worker(folder: Path) -> None:
     ours, its = os.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", CAREFUL], stdin=its, stdout=subprocess.PIPE, stderr=its, text=True
-    )
+        [sys.executable, "-c", CAREFUL], stdin=its, stdout=subprocess.PIPE, stderr=its, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
     try:
         os.write(ours, b"typed\n")
         assert process.communicate(timeout=60)[0] == "No. typed\n\n" and not (folder / "paid").exists()
