@@ -121,7 +121,7 @@ def test_a_tool_that_was_slow_once_gives_the_slot_up_the_next_time() -> None:
             time.sleep(2 * threads.PATIENCE_S)
             return "seen"
 
-    caller = Worker()
+    caller = Worker(None)
     with threads.slot:
         assert [caller.run_tool(Tool(), {}) for _ in range(2)] == ["seen", "seen"]
     threads.slot.give_up()

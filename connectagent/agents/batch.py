@@ -19,7 +19,7 @@ from typing import Any
 from connectagent.agents.keyed import KeyedSession
 from connectagent.data import TraceEntry
 from connectagent.errors import BatchStopped, Cancelled, ConfigError, DivergenceError, Paused
-from connectagent.hooks.markers import before_each_tool, before_llm, on_trace
+from connectagent.hooks.markers import on_trace
 from connectagent.hooks.options import OwnPlugin
 from connectagent.loop import threads
 from connectagent.loop.caller import Worker
@@ -75,8 +75,8 @@ class Gate:
         self.stopped = threading.Event()
         self._until = 0.0
 
-    @before_llm(tryfirst=True)
     def before_model(self, agent: Any) -> None:
+        """Let a model be asked, as `pass_through()` does; its SDK is loaded first."""
         _load_sdk(agent)  # what is stopped meanwhile asks no model
         self.pass_through()
 
@@ -88,16 +88,17 @@ class Gate:
         """
         while not self.stopped.is_set() and (left_s := self.wait_s) > 0:
             self.stopped.wait(left_s)
-        self._leave()
+        self.before_tool()
 
     @property
     def wait_s(self) -> float:
         """How long no model is asked, as a provider has too many requests; 0 where one may be asked."""
         return max(0.0, self._until - time.monotonic())
 
-    @before_each_tool(tryfirst=True)
     def before_tool(self) -> None:
-        self._leave()
+        """Let a tool be called; raises `Cancelled` where none may be any more."""
+        if self.stopped.is_set():
+            raise Cancelled
 
     @on_trace
     def note(self, entry: TraceEntry) -> None:
@@ -106,10 +107,6 @@ class Gate:
         if status == TOO_MANY:
             wait_s = entry.get("retry_after_s")
             self._until = max(self._until, time.monotonic() + (_WAIT_S if wait_s is None else wait_s))
-
-    def _leave(self) -> None:
-        if self.stopped.is_set():
-            raise Cancelled
 
 
 @dataclass
@@ -247,7 +244,7 @@ class Batch:
 
     def _thread(self, number: int) -> threading.Thread:
         context = copy_context()
-        context.run(CALLER.set, Worker())
+        context.run(CALLER.set, Worker(self.gate))
         work = partial(context.run, self._work)
         return threading.Thread(target=work, name=f"map-{number}", daemon=True)
 

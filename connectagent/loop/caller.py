@@ -97,6 +97,16 @@ class Caller:
         """Whether this is the thread of the program's event loop, where code can only block."""
         return threading.get_ident() == self.thread
 
+    def before_model(self, agent: Any) -> None:
+        """A model call of a turn begins, before its handlers run."""
+        if self.outer is not None:
+            self.outer.before_model(agent)
+
+    def before_tool(self) -> None:
+        """A tool call of a turn begins, before its handlers run."""
+        if self.outer is not None:
+            self.outer.before_tool()
+
     def apart(self) -> Apart | None:
         """What runs a model call in a thread of its own; None on the thread of the event loop."""
         return None if self.is_here else Apart(self)
@@ -160,13 +170,25 @@ class Worker(Caller):
 
     It gives the slot up meanwhile, so that one of the others computes. Only a tool that was never slow keeps the slot,
     since most tools take less time than two changes of threads.
+
+    Args:
+        gate: is asked before each model call and each tool call; what it raises ends the turn.
     """
 
     is_here = False
 
-    def __init__(self) -> None:
+    def __init__(self, gate: Any) -> None:
         super().__init__(None, None, threading.get_ident())
+        self._gate = gate
         self._slow: set[str] = set()
+
+    def before_model(self, agent: Any) -> None:
+        """A model call of a turn begins, before its handlers run."""
+        self._gate.before_model(agent)
+
+    def before_tool(self) -> None:
+        """A tool call of a turn begins, before its handlers run."""
+        self._gate.before_tool()
 
     def apart(self) -> Any:
         """What runs a model call: this thread."""

@@ -36,6 +36,8 @@ def call_model(turn: Turn) -> LLMResponse | None:
         Exception: the error of the last attempt, if no handler recovered it.
     """
     agent, session, hooks = turn.agent, turn.conversation.session, turn.host
+    if (caller := CALLER.get()) is not None:
+        caller.before_model(agent)
     place, tools = f"{session['iteration']}/", agent.tools.offered[1]
     request = LLMRequest(session["messages"], tools, agent.llm.model)
     if turn.past is not None or not hooks.others.isdisjoint(_GIVEN):  # else nobody looks at it

@@ -18,6 +18,7 @@ from connectagent.loop.turn import Turn
 from connectagent.session.journal import TOOL_ENDED
 from connectagent.session.messages import shown_call
 from connectagent.session.snapshot import By, clone
+from connectagent.tools.awaiting import CALLER
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
 
@@ -109,6 +110,8 @@ class ToolRun(ToolOutcome):
     def guard(self) -> None:
         """Let handlers edit, stand in for or reject the call."""
         turn, entry = self.turn, self.entry
+        if (caller := CALLER.get()) is not None:
+            caller.before_tool()
         try:
             if self.rejection is not None:
                 raise self.rejection
