@@ -105,7 +105,9 @@ def _paused_call(entry: TraceEntry) -> Any:
 
 
 def _ran(entry: TraceEntry) -> bool:
-    """Whether the tool's function ran, or a resumed session decided in its place."""
+    """Whether the tool's function ran, or a resumed session decided in its place; a held result has another entry."""
+    if "held" in entry:
+        return False
     return bool(entry.get("timing")) or (entry.get("by") or {}).get("plugin") == RESUME
 
 
