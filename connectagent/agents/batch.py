@@ -74,10 +74,13 @@ class Gate:
     def __init__(self) -> None:
         self.stopped = threading.Event()
         self._until = 0.0
+        self._loaded: set[type] = set()  # the kinds of models whose SDK is
 
     def before_model(self, agent: Any) -> None:
         """Let a model be asked, as `pass_through()` does; its SDK is loaded first."""
-        _load_sdk(agent)  # what is stopped meanwhile asks no model
+        if (kind := type(agent.llm)) not in self._loaded:
+            _load_sdk(agent)  # what is stopped meanwhile asks no model
+            self._loaded.add(kind)
         self.pass_through()
 
     def pass_through(self) -> None:

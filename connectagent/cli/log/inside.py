@@ -32,8 +32,10 @@ def turns_of(line: dict[str, Any]) -> list[str]:
 
 
 def settled(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Entries of one agent's turn, without those that another took the place of: of calls that waited, and of agents
-    that were asked and had paused."""
+    """The entries of one agent's turn that count.
+
+    Where it went on, a later entry replaces that of a call that waited, and that of an agent that paused.
+    """
     keys = [_key(entry) for entry in entries]
     last = {key: number for number, key in enumerate(keys)}
     return [entry for number, entry in enumerate(entries) if keys[number] is None or last[keys[number]] == number]
