@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
+from connectagent.tools.fields import Fields, Parameter, Settled
+from connectagent.tools.forms import ATOMS
 from connectagent.tools.schema import target
+from connectagent.tools.shapes import copied
 
 
 class Check(Protocol):
-    """Makes the keyword arguments of a tool from the arguments that a model sends."""
+    """Brings the arguments that a model sends to their canonical form, and makes the keyword arguments from it."""
 
-    @property
-    def validate(self) -> Callable[[dict[str, Any]], dict[str, Any]]:
-        """Returns the keyword arguments; raises anything where they do not fit."""
-
-    def amended(self, name: str, arguments: dict[str, Any], error: Exception) -> dict[str, Any]:
-        """The keyword arguments of a tool where `validate` raised an error.
+    def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The one JSON form of the arguments of a tool; the same object where they have it already.
 
         Raises:
-            ToolArgumentsError: they cannot be made to fit.
+            ToolArgumentsError: they do not fit.
+        """
+
+    def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments that a tool's function gets, read from the canonical form of the arguments.
+
+        Raises:
+            ToolArgumentsError: they do not fit.
         """
 
 
@@ -33,6 +38,7 @@ def signature_check(
     required: set[str],
     extra: Any,
     fill: dict[str, Callable[[], Any]],
+    hidden: Collection[str],
     refuse: Callable[[str, str], typing.NoReturn],
 ) -> tuple[dict[str, Any], SignatureCheck]:
     """The schema of annotated parameters, and the check that validates and coerces arguments for them.
@@ -42,66 +48,23 @@ def signature_check(
         required: the parameters without a default.
         extra: the type of `**kwargs`, or None where there are none.
         fill: makes the values of parameters that the model left out and the function cannot fill in.
+        hidden: parameters that are given the agent or a resource, which the model must not fill in.
         refuse: raises the error for an annotation that has no schema, given what is wrong and a remedy.
     """
     with libraries():
         import pydantic  # noqa: F401 - else its absence would be blamed on the first annotation
     try:
-        schema, validate = _pydantic_check(annotations, required)
-        validate_extra = None
+        own = Fields(annotations, required)
+        schema = own.schema()
+        more = None
         if extra is not None:
-            more, validate_extra = _pydantic_check({"kwargs": dict[str, extra]}, {"kwargs"})
-            schema["additionalProperties"] = more["properties"]["kwargs"]["additionalProperties"]
-            schema.setdefault("$defs", {}).update(more.get("$defs", {}))
+            more = Fields({"kwargs": dict[str, extra]}, {"kwargs"})
+            described = more.schema()
+            schema["additionalProperties"] = described["properties"]["kwargs"]["additionalProperties"]
+            schema.setdefault("$defs", {}).update(described.get("$defs", {}))
     except Exception as error:
         _refuse_culprit({**annotations, "kwargs": extra}, refuse, error)
-    if validate_extra is not None:
-        validate = functools.partial(_with_extra, schema.setdefault("properties", {}), validate, validate_extra)
-    return schema, SignatureCheck(schema, functools.partial(_filled, fill, validate) if fill else validate)
-
-
-def _with_extra(
-    own: dict[str, Any], validate: Callable[[Any], Any], validate_extra: Callable[[Any], Any], arguments: dict[str, Any]
-) -> dict[str, Any]:
-    values: dict[str, Any] = validate({key: value for key, value in arguments.items() if key in own})
-    extra = {key: value for key, value in arguments.items() if key not in own}
-    return {**values, **validate_extra({"kwargs": extra})["kwargs"]}
-
-
-def _filled(
-    fill: dict[str, Callable[[], Any]], validate: Callable[[Any], Any], arguments: dict[str, Any]
-) -> dict[str, Any]:
-    values: dict[str, Any] = validate(arguments)
-    for key, make in fill.items():
-        if key not in values:
-            values[key] = make()
-    return values
-
-
-def _pydantic_check(annotations: dict[str, Any], required: set[str]) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    # A TypedDict, as its keys may be any names ("schema", "_x", "copy") and left-out ones stay left out: the
-    # function's own defaults apply. Extra keys are forbidden in dataclasses below as well.
-    import typing_extensions
-    from pydantic import ConfigDict, TypeAdapter
-
-    maybe: Any = typing_extensions.NotRequired
-    fields = {name: kind if name in required else maybe[kind] for name, kind in annotations.items()}
-    typed_dict: Any = typing_extensions.TypedDict
-    shape = typed_dict("arguments", fields)
-    shape.__pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
-    adapter: TypeAdapter[Any] = TypeAdapter(shape)
-    return adapter.json_schema(schema_generator=_generator()), adapter.validate_python
-
-
-@functools.lru_cache(maxsize=1)
-def _generator() -> Any:
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class Quiet(GenerateJsonSchema):
-        """A default inside somebody's model that JSON cannot hold is left out of the schema without a warning."""
-
-    Quiet.ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
-    return Quiet
+    return schema, SignatureCheck(schema, own, more, fill, hidden)
 
 
 def _refuse_culprit(
@@ -111,7 +74,7 @@ def _refuse_culprit(
     remedy = "Take text, numbers, lists, dicts, dataclasses or pydantic models, and make the object inside the function"
     for name, kind in annotations.items():
         try:
-            _pydantic_check({name: kind}, {name})
+            Fields({name: kind}, {name}).schema()
         except Exception as found:
             text = getattr(kind, "__qualname__", None) or str(kind)
             reason = str(found).partition("\n")[0].partition(". Set `arbitrary")[0]
@@ -119,35 +82,154 @@ def _refuse_culprit(
     refuse(f"its parameters cannot be described to a model: {error}", remedy)
 
 
-@dataclass(slots=True)
 class SignatureCheck:
-    """Validates arguments with pydantic, in its lax mode: "3" is an int, 3 is a str, "three" is neither."""
+    """Validates arguments with pydantic, in its lax mode: "3" is an int, 3 is a str, "three" is neither.
 
-    schema: dict[str, Any]
-    validate: Callable[[dict[str, Any]], dict[str, Any]]
+    What comes of them has one JSON form, however it was spelled: handlers see that form, and the function gets what
+    pydantic reads from it, strictly.
 
-    def amended(self, name: str, arguments: dict[str, Any], error: Exception) -> dict[str, Any]:
-        """The keyword arguments, if those fit that came as JSON inside a string."""
-        unquoted = _unquoted(arguments, error)
-        if unquoted is not None:
+    Args:
+        schema: the JSON Schema of the arguments.
+        own: the parameters.
+        more: what stands for `**kwargs`, as a dict that is called `kwargs`.
+        fill: makes the values of parameters that the model left out and the function cannot fill in.
+        hidden: parameters that the model must not fill in.
+    """
+
+    def __init__(
+        self,
+        schema: dict[str, Any],
+        own: Fields,
+        more: Fields | None,
+        fill: dict[str, Callable[[], Any]],
+        hidden: Collection[str],
+    ) -> None:
+        self.schema = schema
+        self._own = own
+        self._more = more
+        self._fill = fill
+        self._hidden = hidden
+        self._required = own.required_keys
+        self._extra = None if more is None else more.extra_parameter()
+        self._shapes = {key: one.shape for key, one in own.parameters.items()}
+
+    def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The one JSON form of the arguments; objects that are no JSON stay as they are."""
+        if self._is_plain(arguments):
+            return arguments
+        form = {key: one.form for key, one in self._settled(name, arguments).items()}
+        is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
+        return arguments if is_same else form
+
+    def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The keyword arguments, read from the canonical form of the arguments."""
+        values: dict[str, Any] = {}
+        if self._is_plain(arguments):
+            for key, given in arguments.items():
+                values[key] = given if type(given) in ATOMS else copied(given)
+        else:
+            for key, settled in self._settled(name, arguments).items():
+                parameter = self._parameter(key)
+                try:
+                    values[parameter.name or key] = parameter.value(key, settled)
+                except Exception as error:
+                    raise misfit(name, self.schema, _problems(error, {key: settled.form}, self.schema)) from error
+        for key, make in self._fill.items():
+            if key not in values:
+                values[key] = make()
+        return values
+
+    def _parameter(self, key: str) -> Parameter:
+        """The parameter that a key of the arguments means.
+
+        Raises:
+            KeyError: there is none.
+        """
+        found = self._own.parameters.get(key)
+        if found is None and key not in self._hidden:
+            found = self._extra
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def _is_plain(self, arguments: dict[str, Any]) -> bool:
+        """Whether each argument is JSON of exactly the type of a plain parameter."""
+        shapes = self._shapes
+        for key, given in arguments.items():
+            shape = shapes.get(key)
+            if shape is None or not shape(given):
+                return False
+        return self._required <= arguments.keys()
+
+    def _settled(self, name: str, arguments: dict[str, Any]) -> dict[str, Settled]:
+        """The canonical forms of the arguments, and how each is read.
+
+        Raises:
+            ToolArgumentsError: they do not fit.
+        """
+        known = self._known(arguments)
+        if known is not None:
+            return known
+        sent, values = self._validated(name, arguments)
+        found: dict[str, Settled] = {}
+        problems: list[str] = []
+        for key, given in sent.items():
+            parameter = self._parameter(key)
             try:
-                return self.validate(unquoted)
-            except Exception:
-                unquoted = None  # what was sent is reported, not what was made of it
-        raise misfit(name, self.schema, _problems(error, arguments, self.schema)) from error
+                found[parameter.key or key] = parameter.settle(key, given, values[parameter.name or key])
+            except Exception as error:  # validators of users' models may raise anything
+                problems += _problems(error, sent, self.schema)
+        if problems:
+            raise misfit(name, self.schema, problems)
+        return found
+
+    def _known(self, arguments: dict[str, Any]) -> dict[str, Settled] | None:
+        """The same without validation, for arguments that are known to be canonical."""
+        found: dict[str, Settled] = {}
+        for key, given in arguments.items():
+            try:
+                settled = self._parameter(key).known(key, given)
+            except KeyError:
+                return None
+            if settled is None:
+                return None
+            found[key] = settled
+        return found if self._required <= arguments.keys() else None
+
+    def _validated(self, name: str, arguments: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments and their values; JSON that came inside a string is read where it must be."""
+        try:
+            return arguments, self._values(arguments)
+        except Exception as error:  # validators of users' models may raise anything
+            unquoted = _unquoted(arguments, error)
+            if unquoted is not None:
+                try:
+                    return unquoted, self._values(unquoted)
+                except Exception:
+                    unquoted = None  # what was sent is reported, not what was made of it
+            raise misfit(name, self.schema, _problems(error, arguments, self.schema)) from error
+
+    def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if self._more is None:
+            return self._own.validate(arguments)
+        named = {*self._own.parameters, *self._hidden}  # hidden ones are refused there
+        own = {key: value for key, value in arguments.items() if key in named}
+        values = self._own.validate(own)
+        extra = {key: value for key, value in arguments.items() if key not in own}
+        return {**values, **self._more.validate({"kwargs": extra})["kwargs"]}
 
 
 class NotedCheck:
-    """A check that passes the arguments as they were given to `note` first."""
+    """A check that passes the arguments as they were given to `note` before they are read."""
 
     def __init__(self, check: Check, note: Callable[[dict[str, Any]], None]) -> None:
         self._check, self._note = check, note
-        self.amended = check.amended
+        self.canonical = check.canonical
 
-    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """What the other check makes of them."""
         self._note(arguments)
-        return self._check.validate(arguments)
+        return self._check.read(name, arguments)
 
 
 def _unquoted(arguments: dict[str, Any], error: Exception) -> dict[str, Any] | None:
@@ -276,15 +358,16 @@ class GivenCheck:
 
     schema: dict[str, Any]
 
-    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """A copy of the arguments; raises `ValueError` if they do not fit."""
-        if any(self._problems(arguments)):
-            raise ValueError("they do not fit")
-        return dict(arguments)
+    def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, as they were sent."""
+        problems = list(self._problems(arguments))
+        if problems:
+            raise misfit(name, self.schema, problems)
+        return arguments
 
-    def amended(self, name: str, arguments: dict[str, Any], error: Exception) -> dict[str, Any]:
-        """Refuse them."""
-        raise misfit(name, self.schema, list(self._problems(arguments))) from None
+    def read(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A copy of the arguments."""
+        return dict(self.canonical(name, arguments))
 
     def _problems(self, arguments: dict[str, Any]) -> Iterator[str]:
         properties = self.schema["properties"]

@@ -212,7 +212,10 @@ def _is_hidden(parameter: inspect.Parameter, resources: Collection[str]) -> bool
 def _read(function: Callable[..., Any], name: str, resources: Collection[str] = ()) -> Interface:
     described, documented = docstring(function)
     fields = _Fields(function, name, resources)
-    schema, check = signature_check(fields.annotations, fields.required, fields.extra, fields.fill, fields.refuse)
+    hidden = [*fields.taken, *(["agent"] if fields.takes_agent else [])]
+    schema, check = signature_check(
+        fields.annotations, fields.required, fields.extra, fields.fill, hidden, fields.refuse
+    )
     properties = schema.setdefault("properties", {})
     for parameter, text in {**documented, **fields.notes}.items():
         if parameter in properties and text:

@@ -132,28 +132,43 @@ class Tool:
         options = {name: getattr(self, name) for name in ("read_only", "idempotent", "alone", "timeout_s")}
         return partial(Tool, self.name, self.description, self.parameters, self.function, **options), ()
 
-    def bind(self, arguments: dict[str, Any], agent: Any = None) -> dict[str, Any]:
-        """Validate and coerce the model's arguments into the keyword arguments of the call.
+    def canonical(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Check the model's arguments, and bring them to the one JSON form that their values have.
+
+        However a model spells a value, guards see one form of it, and the function gets what is read from that form.
+        Given a schema, the form is what was sent. Objects that are no JSON stay as they are.
 
         Args:
-            arguments: what the model sent.
+            arguments: what the model sent. They are not changed, and returned themselves where they are canonical.
+
+        Raises:
+            ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
+        """
+        self._refuse_others(arguments)
+        return self._check.canonical(self.name, arguments)
+
+    def bind(self, arguments: dict[str, Any], agent: Any = None) -> dict[str, Any]:
+        """The keyword arguments of the call, read from the canonical form of the model's arguments.
+
+        Args:
+            arguments: what the model sent, or its canonical form.
             agent: what the parameter `agent` receives, and who has the resources.
 
         Raises:
             ToolArgumentsError: something is missing, unknown or of the wrong type; the text is for the model.
         """
-        if not isinstance(arguments, dict):
-            what = f"they must be a JSON object, not {as_json(arguments)}"
-            raise misfit(self.name, self.parameters, [what])
-        try:
-            values = self._check.validate(arguments)
-        except Exception as error:  # validators of users' models may raise anything
-            values = self._check.amended(self.name, arguments, error)
+        self._refuse_others(arguments)
+        values = self._check.read(self.name, arguments)
         if self.takes_agent:
             values["agent"] = agent
         if self.resources:
             values |= agent.resources.give(self.resources, f"tool {self.name!r} ({self.origin})")
         return values
+
+    def _refuse_others(self, arguments: object) -> None:
+        if not isinstance(arguments, dict):
+            what = f"they must be a JSON object, not {as_json(arguments)}"
+            raise misfit(self.name, self.parameters, [what])
 
     def run(self, kwargs: dict[str, Any]) -> Any:
         """Call the function; what it awaits or yields is run to its end.

@@ -1,0 +1,211 @@
+"""The JSON form of a value: what guards see of an argument, and what the function's value is read from."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import decimal
+import enum
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+ATOMS = frozenset((str, int, float, bool, type(None)))
+"""Types whose values are their own JSON form."""
+
+_STATELESS = (list, dict, set, frozenset, tuple, str, int, float, bool)  # factories that make the same value each time
+_MOST_DIGITS = 100  # of a Decimal that is written without an exponent
+
+
+class NoFormError(ValueError):
+    """A value has no JSON form."""
+
+
+def json_form(value: Any, sent: Any = None) -> Any:
+    """The JSON from which a value can be read again, in one spelling for each value.
+
+    It differs from pydantic's dump where that is not for reading: secrets are not masked, excluded fields are
+    there and computed ones are not, names are those that the schema shows, and sets are in order.
+
+    Args:
+        value: what pydantic made of an argument.
+        sent: the JSON it was made from; it tells which fields of a dataclass were left out.
+
+    Raises:
+        NoFormError: there is none. Anything that objects of users raise may come as well.
+    """
+    kind = type(value)
+    if kind in ATOMS:
+        return value
+    if isinstance(value, list | tuple | collections.deque):
+        return [json_form(item, _part(sent, index)) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return _mapping_form(value, sent)
+    if isinstance(value, set | frozenset):
+        return in_order(json_form(item) for item in value)
+    if isinstance(value, enum.Enum):
+        return json_form(value.value)
+    if isinstance(value, decimal.Decimal):
+        return decimal_form(value)
+    if hasattr(kind, "model_fields") and hasattr(value, "model_fields_set"):
+        return _model_form(value, sent)
+    if dataclasses.is_dataclass(value):
+        return _dataclass_form(value, sent)
+    if hasattr(kind, "get_secret_value"):
+        return json_form(value.get_secret_value(), sent)
+    if isinstance(value, Iterator):
+        raise NoFormError("reading it would use it up")
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value)
+
+
+def _part(whole: Any, key: Any) -> Any:
+    """An item of a list or object; None where there is none."""
+    if isinstance(whole, dict):
+        return whole.get(key)
+    if isinstance(whole, list) and isinstance(key, int) and key < len(whole):
+        return whole[key]
+    return None
+
+
+def _mapping_form(value: Mapping[Any, Any], sent: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, item in value.items():
+        name = key if type(key) is str else _key_form(key)
+        if name in made:
+            raise NoFormError("two of its keys are one in JSON")
+        made[name] = json_form(item, _part(sent, name))
+    return made
+
+
+def _key_form(key: Any) -> str:
+    if isinstance(key, decimal.Decimal):
+        return decimal_form(key)
+    from pydantic_core import to_jsonable_python
+
+    (name,) = to_jsonable_python({key: None})
+    return str(name)
+
+
+def in_order(forms: Iterable[Any]) -> list[Any]:
+    """The items of a set, in one order: Python's own differs from process to process."""
+    found = list(forms)
+    kinds = set(map(type, found))
+    if kinds <= {int, float} or kinds == {str}:
+        return sorted(found)
+    return sorted(found, key=lambda form: json.dumps(form, sort_keys=True))
+
+
+def decimal_form(value: decimal.Decimal) -> str:
+    """A number as text, the same for all numbers that are equal: `1000` for 1E+3 and 1000.00."""
+    if not value.is_finite():
+        return str(value)
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)
+    kept = list(digits)
+    while len(kept) > 1 and kept[-1] == 0:
+        kept.pop()
+        exponent += 1
+    if kept == [0]:
+        return "0"
+    shortest = decimal.Decimal((sign, tuple(kept), exponent))
+    is_short = -_MOST_DIGITS <= exponent <= _MOST_DIGITS
+    return format(shortest, "f") if is_short else str(shortest)
+
+
+def _model_form(value: Any, sent: Any) -> Any:
+    kind = type(value)
+    if getattr(kind, "__pydantic_root_model__", False):
+        return json_form(value.root, sent)
+    by_name = kind.model_config.get("validate_by_alias") is False
+    made: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        if name in value.model_fields_set:
+            key = name if by_name else shown_name(field.validation_alias, name)
+            made[key] = json_form(getattr(value, name), _part(sent, key))
+    for key, item in (value.model_extra or {}).items():
+        made[key] = json_form(item, _part(sent, key))
+    return made
+
+
+def shown_name(alias: Any, name: str) -> str:
+    """The name of a field in the schema that the model is shown: an alias for reading, or its own."""
+    for choice in getattr(alias, "choices", [alias]):
+        path = getattr(choice, "path", [choice])
+        if len(path) == 1 and isinstance(path[0], str):
+            return str(path[0])
+    return name
+
+
+def _dataclass_form(value: Any, sent: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        if not field.init:
+            continue
+        key = _dataclass_key(value, field.name)
+        is_left_out = isinstance(sent, dict) and key not in sent
+        if is_left_out and _is_made_anew(field):
+            continue
+        made[key] = json_form(getattr(value, field.name), _part(sent, key))
+    return made
+
+
+def _dataclass_key(value: Any, name: str) -> str:
+    known = getattr(type(value), "__pydantic_fields__", {}).get(name)
+    return name if known is None else shown_name(known.validation_alias, name)
+
+
+def _is_made_anew(field: Any) -> bool:
+    """Whether each reading may give a field that was left out another value, like a number or the time."""
+    factory = field.default_factory
+    if factory is dataclasses.MISSING:
+        factory = getattr(field.default, "default_factory", None)  # `pydantic.Field(default_factory=...)`
+    return factory is not None and factory not in _STATELESS
+
+
+def alike(one: Any, other: Any, form: Any) -> bool:
+    """Whether two values are equal, also in their types; what is made anew at each reading does not count.
+
+    Args:
+        one: a value.
+        other: what was read from its form.
+        form: the form.
+    """
+    kind = type(one)
+    if kind is not type(other):
+        return False
+    if kind in ATOMS:
+        return bool(one == other) or (one != one and other != other)
+    if isinstance(one, list | tuple | collections.deque):
+        if len(one) != len(other):
+            return False
+        return all(alike(a, b, _part(form, index)) for index, (a, b) in enumerate(zip(one, other, strict=True)))
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(alike(one[key], other[key], _part(form, key)) for key in one)
+    if hasattr(kind, "model_fields") and hasattr(one, "model_fields_set"):
+        return _models_alike(one, other, form)
+    if dataclasses.is_dataclass(one):
+        return all(
+            alike(getattr(one, field.name), getattr(other, field.name), _part(form, _dataclass_key(one, field.name)))
+            for field in dataclasses.fields(one)
+            if not (_is_made_anew(field) and isinstance(form, dict) and _dataclass_key(one, field.name) not in form)
+        )
+    if hasattr(kind, "get_secret_value"):
+        return alike(one.get_secret_value(), other.get_secret_value(), form)
+    if hasattr(kind, "utcoffset"):  # equal times may be told in different zones
+        return bool(one == other) and bool(one.utcoffset() == other.utcoffset())
+    return bool(one == other)
+
+
+def _models_alike(one: Any, other: Any, form: Any) -> bool:
+    if one.model_fields_set != other.model_fields_set:
+        return False
+    for name, field in type(one).model_fields.items():
+        is_set = name in one.model_fields_set
+        if not is_set and field.default_factory is not None:
+            continue
+        part = _part(form, shown_name(field.validation_alias, name)) if is_set else None
+        if not alike(getattr(one, name), getattr(other, name), part):
+            return False
+    return alike(one.model_extra or {}, other.model_extra or {}, form)

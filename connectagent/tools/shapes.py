@@ -1,0 +1,181 @@
+"""Plain parameters: JSON of the right type is the value itself, so pydantic need not be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Shape = Callable[[Any], bool]
+"""Whether a value has exactly the JSON type of a plain parameter: it is its own canonical form and is read as it is."""
+
+_NOTES = frozenset(("type", "metadata", "ref"))
+_MOST_DEEP = 10  # a type that is nested deeper is not plain
+
+
+def shape_of(schema: Any, deep: int = 0) -> Shape | None:
+    """The shape of a plain type, from pydantic's core schema; None for any other type.
+
+    What is not known here is not plain: a constraint, a validator, a strict or changed reading.
+    """
+    kind = schema.get("type") if isinstance(schema, dict) and deep < _MOST_DEEP else None
+    make = _MAKERS.get(kind) if isinstance(kind, str) else None
+    return None if make is None else make(schema, deep + 1)
+
+
+def _has_only(schema: dict[str, Any], *keys: str) -> bool:
+    return _NOTES.union(keys).issuperset(schema)
+
+
+def _exactly(kind: type) -> Callable[[dict[str, Any], int], Shape | None]:
+    def make(schema: dict[str, Any], deep: int) -> Shape | None:
+        return (lambda value: type(value) is kind) if _has_only(schema) else None
+
+    return make
+
+
+def is_text(value: Any) -> bool:
+    """Whether a value is text that UTF-8 can hold: a half of a surrogate pair is not."""
+    if type(value) is not str:
+        return False
+    return value.isascii() or _is_utf8(value)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _are_texts(value: Any) -> bool:
+    """Whether a list has texts only."""
+    if type(value) is not list or not {str}.issuperset(map(type, value)):
+        return False
+    text = "".join(value)
+    return text.isascii() or all(map(is_text, value))
+
+
+def _text(schema: dict[str, Any], deep: int) -> Shape | None:
+    return is_text if _has_only(schema) else None
+
+
+def _any(schema: dict[str, Any], deep: int) -> Shape | None:
+    return (lambda value: True) if _has_only(schema) else None
+
+
+def _none(schema: dict[str, Any], deep: int) -> Shape | None:
+    return (lambda value: value is None) if _has_only(schema) else None
+
+
+def _literal(schema: dict[str, Any], deep: int) -> Shape | None:
+    expected = schema.get("expected", ())
+    kinds = frozenset(map(type, expected))
+    if not _has_only(schema, "expected") or not kinds <= {str, int, bool, type(None)}:
+        return None
+    members = frozenset((type(one), one) for one in expected)  # as 1 == True
+    return lambda value: type(value) in kinds and (type(value), value) in members
+
+
+def _nullable(schema: dict[str, Any], deep: int) -> Shape | None:
+    inner = shape_of(schema.get("schema"), deep) if _has_only(schema, "schema") else None
+    return None if inner is None else (lambda value: value is None or inner(value))
+
+
+def _default(schema: dict[str, Any], deep: int) -> Shape | None:
+    keys = ("schema", "default", "default_factory", "default_factory_takes_data")
+    return shape_of(schema.get("schema"), deep) if _has_only(schema, *keys) else None
+
+
+def _list(schema: dict[str, Any], deep: int) -> Shape | None:
+    items = shape_of(schema.get("items_schema", {"type": "any"}), deep)
+    if items is None or not _has_only(schema, "items_schema"):
+        return None
+    if items is is_text:
+        return _are_texts
+    kind = _EXACT.get(schema.get("items_schema", {}).get("type"))
+    if kind is not None:
+        kinds = {kind}
+        return lambda value: type(value) is list and kinds.issuperset(map(type, value))
+    return lambda value: type(value) is list and all(map(items, value))
+
+
+_EXACT = {"int": int, "float": float, "bool": bool}
+
+
+def _dict(schema: dict[str, Any], deep: int) -> Shape | None:
+    keys = shape_of(schema.get("keys_schema", {"type": "any"}), deep)
+    values = shape_of(schema.get("values_schema", {"type": "any"}), deep)
+    if keys is None or values is None or not _has_only(schema, "keys_schema", "values_schema"):
+        return None
+    if schema.get("keys_schema", {}).get("type", "any") not in ("str", "any"):
+        return None  # the keys of JSON are texts
+    return lambda value: type(value) is dict and all(map(is_text, value)) and all(map(values, value.values()))
+
+
+def _union(schema: dict[str, Any], deep: int) -> Shape | None:
+    """A value of exactly one of the types is taken as it is, in pydantic's smart mode."""
+    choices = schema.get("choices", ())
+    if not _has_only(schema, "choices", "mode") or schema.get("mode", "smart") != "smart":
+        return None
+    shapes = [shape_of(choice, deep) for choice in choices]
+    if any(shape is None or choice["type"] not in _IN_UNIONS for shape, choice in zip(shapes, choices, strict=True)):
+        return None
+    return _one_of([shape for shape in shapes if shape is not None])
+
+
+_IN_UNIONS = ("str", "int", "float", "bool", "none", "literal", "list", "dict", "nullable")
+
+
+def _one_of(shapes: Iterable[Shape]) -> Shape:
+    found = tuple(shapes)
+    return lambda value: any(shape(value) for shape in found)
+
+
+_MAKERS: dict[str, Callable[[dict[str, Any], int], Shape | None]] = {
+    "str": _text,
+    "int": _exactly(int),
+    "float": _exactly(float),
+    "bool": _exactly(bool),
+    "none": _none,
+    "any": _any,
+    "literal": _literal,
+    "nullable": _nullable,
+    "default": _default,
+    "list": _list,
+    "dict": _dict,
+    "union": _union,
+}
+
+
+def copied(value: Any) -> Any:
+    """JSON whose lists and objects are new ones, so that a function that changes them changes no others."""
+    if type(value) is list:
+        return [copied(item) for item in value]
+    if type(value) is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return value
+
+
+def is_json(value: Any) -> bool:
+    """Whether a value is made of what JSON is read as, and nothing else."""
+    if type(value) is list:
+        return all(map(is_json, value))
+    if type(value) is dict:
+        return all(map(is_text, value)) and all(map(is_json, value.values()))
+    return is_text(value) or type(value) in (int, float, bool, type(None))
+
+
+def kinds_in(schema: Any) -> set[str]:
+    """The kinds of types that a core schema mentions anywhere."""
+    found: set[str] = set()
+    ahead, seen = [schema], set[int]()
+    while ahead:
+        one = ahead.pop()
+        if not isinstance(one, dict | list | tuple) or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, dict) and isinstance(one.get("type"), str):
+            found.add(one["type"])
+        ahead += one.values() if isinstance(one, dict) else one
+    return found
