@@ -51,11 +51,16 @@ class ToolCall:
     Args:
         id: the provider's id of the call; the result carries the same id.
         name: the name of the tool, as the model wrote it.
-        arguments: keyword arguments by name. Handlers of `before_each_tool` may edit them.
+        arguments: keyword arguments by name, in the tool's one JSON form from `before_tools` on: all spellings that the
+            function gets as one value look the same. Handlers of `before_tools` and `before_each_tool` may edit them.
         error: why the model's arguments could not be read, or None. Such a call is not run.
         approved: whether a person has approved this call after a pause.
         raw: the arguments as the provider sent them. They are sent back unchanged unless a handler has changed
             `arguments`: one different byte misses the provider's cache.
+        misfit: why `arguments` do not fit the tool, as the model would read it, or None. Such a call is not run, unless
+            a handler edits it so that it fits.
+        sent: the arguments as the model sent them, or as the handler wrote that edited them last; None if the form is
+            the same.
     """
 
     id: str
@@ -64,6 +69,8 @@ class ToolCall:
     error: str | None = None
     approved: bool = False
     raw: str | None = None
+    misfit: str | None = field(default=None, repr=False)
+    sent: dict[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True)

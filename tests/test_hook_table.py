@@ -110,6 +110,28 @@ def ending(agent: Any) -> str:
     return "last"
 
 
+def edit_round(agent: Agent) -> None:
+    for pending in agent.session["pending_tools"] or ():
+        pending["arguments"] = {"x": "2"}
+
+
+def edit_call(agent: Agent) -> None:
+    pending = agent.session["pending_tool"]
+    assert pending is not None
+    pending["arguments"] = {"x": 2.0}
+
+
+def misspell_call(agent: Agent) -> None:
+    pending = agent.session["pending_tool"]
+    assert pending is not None
+    pending["arguments"] = {"x": "two"}
+
+
+def asking(agent: Any) -> str:
+    """Ask for another tool."""
+    return str(agent.execute_tool("good", {"x": 1})["result"])
+
+
 def pressed() -> str:
     """Be interrupted."""
     raise KeyboardInterrupt
@@ -135,7 +157,21 @@ PATHS = [
          f"{BEGIN} {ASK} before_tools {FAILED} {RUN} {ROUND_END}"),
     Path("an unknown tool", [("nope", {}), "Done."], [], f"{BEGIN} {ASK} before_tools {NOT_CALLED} {ROUND_END}"),
     Path("arguments that do not fit", [("good", {"x": "two"}), "Done."], [],
-         f"{BEGIN} {ASK} before_tools {FAILED} {ROUND_END}"),
+         f"{BEGIN} {ASK} before_tools {NOT_CALLED} {ROUND_END}"),
+    # Arguments are checked before `before_tools`, and after each edit.
+    Path("arguments that do not fit, repaired", [("good", {"x": "two"}), "Done."], [at("before_tools", do=edit_round)],
+         f"{BEGIN} {ASK} before_tools +change before_tools {RUN} {ROUND_END}"),
+    Path("a round that is edited", [[GOOD, GOOD], "Done."], [at("before_tools", do=edit_round)],
+         f"{BEGIN} {ASK} before_tools +change before_tools {RUN} {RUN} {ROUND_END}"),
+    Path("a call that is edited", [[GOOD, GOOD], "Done."], [at("before_each_tool", do=edit_call)],
+         f"{BEGIN} {ASK} before_tools before_each_tool +change before_each_tool before_tools >tool <tool "
+         f"+tool_execution after_each_tool {RUN} {ROUND_END}"),
+    Path("a call that is edited so that it does not fit", [GOOD, "Done."], [at("before_each_tool", do=misspell_call)],
+         f"{BEGIN} {ASK} before_tools before_each_tool +change before_each_tool before_tools "
+         f"+tool_execution on_error after_each_tool {ROUND_END}"),
+    Path("a call by execute_tool", [("asking", {}), "Done."], [],
+         f"{BEGIN} {ASK} before_tools before_each_tool >tool before_tools {RUN} <tool +tool_execution after_each_tool "
+         f"{ROUND_END}"),
     Path("arguments that are not JSON", [[BROKEN], "Done."], [],
          f"{BEGIN} {ASK} before_tools {NOT_CALLED} {ROUND_END}"),
     Path("arguments that are no object", [[UNREADABLE], "Done."], [],
@@ -253,7 +289,7 @@ def _agent(path: Path, stream: bool) -> tuple[Agent, HookRecorder]:
     recorder = HookRecorder()
     agent = Agent(
         "table",
-        [good, bad, once_bad, ending, pressed],
+        [good, bad, once_bad, ending, asking, pressed],
         llm=ScriptedLLM(*path.script),
         plugins=[recorder, path.handlers],
         max_iterations=path.limit,

@@ -313,6 +313,10 @@ def a_call_that_is_changed_behind_a_guard() -> None:
     agent("renames", [work], ("play", {"x": 2}), "Done.", plugins=[guard, rename]).input("Go")
 
 
+def arguments_in_another_spelling() -> None:
+    agent("spells", [work], ("work", {"x": "2"}), "Done.").input("Go")
+
+
 def a_pause_that_is_decided_elsewhere() -> None:
     def payer(*script: Any) -> Agent:
         @before_each_tool
@@ -482,6 +486,7 @@ SESSIONS: list[Callable[[], None]] = [
     a_shadowed_plugin,
     an_error_that_stops_the_turn,
     a_call_that_is_changed_behind_a_guard,
+    arguments_in_another_spelling,
     a_pause_that_is_decided_elsewhere,
     a_tool_that_is_carried_out_elsewhere,
     pauses_of_other_kinds,

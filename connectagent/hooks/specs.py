@@ -75,15 +75,19 @@ def before_tools(agent: AgentAPI, tool_calls: list[ToolCall]) -> None:
 
     Fires: once per tool round; the assistant's message is in `messages`.
 
+    A handler that let a call pass is asked again about that call alone if it changes, and about each call that
+    `agent.execute_tool` makes.
+
     Args:
         agent: the agent.
-        tool_calls: all calls of the round, in the model's order.
+        tool_calls: all calls of the round, in the model's order; their names and arguments may be edited. A call whose
+            arguments do not fit has a `misfit`.
 
     Returns:
         None.
 
     Raises:
-        ToolRejected: every call of the round is rejected; the model reads the reason.
+        ToolRejected: every one of these calls is rejected; the model reads the reason.
     """
 
 
@@ -95,7 +99,8 @@ def before_each_tool(agent: AgentAPI, tool_call: ToolCall) -> Any:
 
     Args:
         agent: the agent.
-        tool_call: `id`, `name`, `arguments`; the arguments may be edited.
+        tool_call: `id`, `name`, `arguments` in the form that the tool gets; name and arguments may be edited. `misfit`
+            says why arguments do not fit.
 
     Returns:
         None: the tool is called.

@@ -15,6 +15,14 @@ from connectagent.errors import HookResultError, Pause, PluginWarning, ToolRejec
 from connectagent.hooks.handler import Handler, who
 from connectagent.hooks.specs import CONTRACTS
 from connectagent.loop.beside import run_alone
+from connectagent.loop.call_arguments import (
+    CALLS_OF,
+    calls_with,
+    check_edited,
+    refuse_pending,
+    show_pending,
+    take_pending,
+)
 from connectagent.session.changes import take_changes
 from connectagent.session.edits import EDITABLE, as_data, is_as_before, other_calls, peek, put_back
 from connectagent.session.messages import value_problem
@@ -238,6 +246,7 @@ class Boundary:
                     self.agent.keep_session(snapshot.session)  # a tool may change the session, not replace it
                 if not snapshot.unchanged():
                     with contextlib.suppress(*[HookResultError] if interrupted else []):  # Ctrl-C must not be lost
+                        refuse_pending(snapshot, by)
                         self.announce(*take_changes(snapshot, by))
 
     def change_state(self, by: By, change: dict[str, Any]) -> None:
@@ -301,23 +310,48 @@ class Boundary:
             self.roll_back(snapshot, before)
             return
         try:
-            if self.agent.current_session is not snapshot.session:
-                raise HookResultError(f"{who(handler)} replaced agent.current_session; change it in place")
-            if not snapshot.unchanged():
-                self.announce(*take_changes(snapshot, handler.by))
-            edited = []
-            for name, then in before.items():
-                if not is_as_before(then, arguments[name]):
-                    if problem := value_problem(arguments[name]) or other_calls(then, arguments[name]):
-                        raise HookResultError(f"{who(handler)} left {name} in a form that cannot be used: {problem}")
-                    edited.append(_value_entry(handler, name, arguments, then))
+            entries = self._checked_changes(handler, arguments, before, snapshot)
         except (HookResultError, RecursionError) as error:
             self.roll_back(snapshot, before)
             if isinstance(error, RecursionError):
                 error = HookResultError(f"{who(handler)} left something nested too deep, or in a circle")
             raise self.blame(error, handler) from None
+        if entries:
+            self.announce(*entries)
+
+    def _checked_changes(
+        self, handler: Handler, arguments: Arguments, before: Arguments, snapshot: Snapshot
+    ) -> list[TraceEntry]:
+        """Trace what a handler changed in the session; the entries for what it edited in its arguments.
+
+        Raises:
+            HookResultError: a change cannot be used.
+        """
+        if self.agent.current_session is not snapshot.session:
+            raise HookResultError(f"{who(handler)} replaced agent.current_session; change it in place")
+        changed = not snapshot.unchanged()
+        if changed or snapshot.pending_changed:
+            take_pending(handler, arguments, before, snapshot)
+        edited = [name for name, then in before.items() if not is_as_before(then, arguments[name])]
         if edited:
-            self.announce(*edited)
+            self._check_edited(handler, edited, arguments, before)
+        if changed and not snapshot.unchanged():
+            self.announce(*take_changes(snapshot, handler.by))
+        return [_value_entry(handler, name, arguments, before[name]) for name in edited]
+
+    def _check_edited(self, handler: Handler, edited: list[str], given: Arguments, before: Arguments) -> None:
+        """Check what a handler edited, and bring edited calls into the form of their tools for everybody after it.
+
+        Raises:
+            HookResultError: it cannot be used.
+        """
+        for name in edited:
+            if problem := value_problem(given[name]) or other_calls(before[name], given[name]):
+                raise HookResultError(f"{who(handler)} left {name} in a form that cannot be used: {problem}")
+        if CALLS_OF.get(handler.hook) in edited and self.snapshot is not None:
+            calls, then = calls_with(CALLS_OF[handler.hook], given, before)
+            check_edited(calls, then, self.agent.tools)
+            show_pending(self.snapshot, calls, then)
 
     def roll_back(self, snapshot: Snapshot, before: dict[str, Any] | None) -> None:
         self.agent.current_session = snapshot.session

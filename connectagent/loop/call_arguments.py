@@ -12,6 +12,7 @@ from connectagent.session.messages import shown_call
 from connectagent.session.snapshot import By, Snapshot, clone, same
 from connectagent.session.state import alike
 from connectagent.tools.registry import ToolRegistry
+from connectagent.tools.tool import Tool
 
 CALLS_OF = {"before_tools": "tool_calls", "before_each_tool": "tool_call", "around_tool": "tool_call"} | {
     "on_error": "tool_call"
@@ -31,17 +32,13 @@ def check_arguments(tools: ToolRegistry, call: ToolCall, edited: bool = True) ->
     """
     if call.error is not None:
         return
-    if edited and call.sent is not None and alike(_form(tools, call.name, call.sent), call.arguments):
-        return  # nobody wrote them since
+    tool = tools.by_name.get(call.name) if isinstance(call.name, str) else None
     written = call.arguments if edited or call.sent is None else call.sent
-    form = _form(tools, call.name, written)
-    call.misfit = None
-    if isinstance(form, ToolArgumentsError):
-        call.misfit = str(form)
-        form = written
-    is_form = form is written or alike(form, written)
-    call.arguments = written if is_form else form
-    call.sent = None if is_form else written
+    call.arguments, call.misfit = _form(tool, written)
+    if call.arguments is not written:
+        call.sent = written
+    elif call.sent is not None and not (edited and alike(_form(tool, call.sent)[0], written)):
+        call.sent = None
 
 
 def refuse_unfit(call: ToolCall) -> None:
@@ -56,15 +53,14 @@ def refuse_unfit(call: ToolCall) -> None:
         raise ToolArgumentsError(call.misfit)
 
 
-def _form(tools: ToolRegistry, name: object, written: dict[str, Any]) -> dict[str, Any] | ToolArgumentsError:
-    """The form of arguments for a tool, or why they do not fit; without a tool, they are in no other form."""
-    tool = tools.by_name.get(name) if isinstance(name, str) else None
+def _form(tool: Tool | None, written: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """The form of arguments for a tool, and why they do not fit; they themselves if they do not, or are in it."""
     if tool is None:
-        return written
+        return written, None
     try:
-        return tool.canonical(written)
+        return tool.canonical(written), None
     except ToolArgumentsError as error:
-        return error
+        return written, str(error)
 
 
 def repeat_edit(tools: ToolRegistry, call: ToolCall, name: Any, arguments: Any) -> None:

@@ -15,7 +15,7 @@ ENDED = NOT_RUN.format(reason="the turn was ended")
 OF_ATTEMPT = (
     *("status", "result", "error", "error_type", "raised_at", "result_type", "original", "ended_turn", "timing"),
     "duration_ms",
-    *("tool_name", "arguments", "original_tool_name", "original_arguments"),
+    *("tool_name", "arguments", "original_tool_name", "original_arguments", "sent_arguments"),
     *("attempt", "attempts", "started", "ended", "handoff", "by"),
 )
 """The keys of the entry that a later attempt replaces."""

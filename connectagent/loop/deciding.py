@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import ToolRejected
 from connectagent.hooks.executor import HandlerValue
-from connectagent.loop.hook_run import call_of, is_call
+from connectagent.loop.call_arguments import check_arguments
+from connectagent.loop.hook_run import HookRun, are_calls, calls_of
 from connectagent.loop.stored import input_digest
 from connectagent.session.snapshot import clone
 from connectagent.session.state import alike
@@ -34,21 +36,140 @@ def refused(turn: Any, rejected: ToolRejected) -> dict[str, Any]:
     return {"status": "rejected", "result": f"rejected: {rejected}", "by": by}
 
 
-class Decisions:
-    """The decisions of `before_each_tool` handlers about one call, and about changed forms of it.
+class Decided(NamedTuple):
+    """What the handlers of `before_tools` made of a call in its round.
 
-    The turn that its methods are given is a `Remote` while the call runs in parallel.
+    Args:
+        passed: the call as they let it pass: see `calls_of`.
+        editors: the handlers that changed calls of the round.
+    """
+
+    passed: tuple[Any, ...]
+    editors: Sequence[list[Any]]
+
+
+def decide_round(turn: Any, calls: list[ToolCall], place: str) -> list[Decided]:
+    """Let `before_tools` handlers see, edit or refuse the calls of a round, until all that let them pass agree.
+
+    Args:
+        turn: the turn.
+        calls: the calls.
+        place: the place of the round, with a `/` at the end.
+
+    Raises:
+        ToolRejected: one of them refuses the round, or they never agree.
+        Waiting: one of them waits for a person.
+    """
+    asked = _Asked("before_tools", place, turn.host.is_last)
+    asked.ask(turn, calls, place)
+    return [Decided((passed,), asked.editors) for passed in asked.about or ()]
+
+
+class _Asked:
+    """The handlers of one hook that decide about calls.
+
+    Args:
+        hook: `before_tools` or `before_each_tool`.
+        place: where they are asked first, with a `/` at the end.
+        is_last: whether a handler runs after all others.
+
+    Attributes:
+        about: the calls as the handlers let them pass: see `calls_of`. None if they were not asked.
+        editors: the handlers that changed the calls. They do not run again, since they would change them twice.
+        changed: whether the handlers changed the calls when they were asked last.
+    """
+
+    changed = False
+
+    def __init__(self, hook: str, place: str, is_last: Callable[[str, Any], bool]) -> None:
+        self.hook = hook
+        self._place = place
+        self.about: tuple[Any, ...] | None = None
+        self.editors: list[list[Any]] = []
+        self._is_last = is_last
+        self._times: dict[str, int] = {}  # by place: how often they were asked there
+
+    def agrees(self, turn: Any, call: ToolCall) -> bool:
+        """Whether the handlers let the call pass as it is now."""
+        if self.hook not in turn.host.active:
+            return True
+        return self.about is not None and are_calls({"agent": turn.agent, "tool_call": call}, self.about)
+
+    def ask(
+        self,
+        turn: Any,
+        calls: Sequence[ToolCall],
+        place: str,
+        over: Sequence[list[Any]] = (),
+        found: tuple[Any, ...] | None = None,
+    ) -> HookRun:
+        """Ask the handlers until all of them have let pass the same calls.
+
+        Args:
+            turn: the turn.
+            calls: the calls that they decide about.
+            place: where they are asked, with a `/` at the end.
+            over: handlers to leave out.
+            found: the calls as they are now, if that is known: see `calls_of`.
+
+        Raises:
+            ToolRejected: one of them refuses, or they never agree.
+            Waiting: one of them waits for a person.
+        """
+        given: dict[str, Any] = {"tool_calls": list(calls)} if self.hook == "before_tools" else {"tool_call": calls[0]}
+        over = [*self.editors, *over]
+        self.changed = False
+        for _ in range(MAX_DECISIONS):
+            suffix = self._suffix(place, calls)
+            run: HookRun = turn.first(self.hook, place, result_content, suffix, over, found, **given)
+            found = None
+            self.editors += run.editors(partial(self._is_last, self.hook))
+            self.changed = self.changed or run.decided is not run.found
+            if run.by is not None or run.again is None:
+                self.about = run.decided  # not the calls as they are now: a thread may have changed them meanwhile
+                return run
+            over = run.again
+            for call in calls:
+                call.approved = False
+        raise turn.rejection(_NEVER, {"plugin": "connectagent"})
+
+    def _suffix(self, place: str, calls: Sequence[ToolCall]) -> str:
+        """A suffix that distinguishes decisions about different forms of the calls at one place."""
+        times = self._times[place] = self._times.get(place, 0) + 1
+        if times == 1 and place == self._place:
+            return ""
+        digest = input_digest([[call.name, call.arguments] for call in calls])
+        return f"{times if times > 1 else ''}~{digest}"
+
+
+class Decisions:
+    """The decisions of handlers about one call, and about changed forms of it.
+
+    Handlers of `before_tools` decided about the whole round. If the call changes afterwards, they are asked about it
+    alone, as handlers of `before_each_tool` are. The turn that its methods are given is a `Remote` while the call runs
+    in parallel.
 
     Args:
         call: the call.
         place: its place in the turn.
-        is_last: whether a handler runs after all others.
+        is_last: whether a handler of a hook runs after all others.
+        decided: what the handlers of `before_tools` made of the call in its round, if it is in one.
     """
 
-    def __init__(self, call: ToolCall, place: str, is_last: Callable[[Any], bool]) -> None:
-        self._call, self._place, self._is_last = call, place, is_last
-        self._about: Any = None  # the call as it was decided
-        self._editors: list[list[Any]] = []  # the handlers that changed it
+    def __init__(
+        self,
+        call: ToolCall,
+        place: str,
+        is_last: Callable[[str, Any], bool],
+        decided: Decided | None = None,
+    ) -> None:
+        self._call, self._place = call, place
+        self._round = _Asked("before_tools", place, is_last)
+        if decided is not None:
+            self._round.about = decided.passed
+            self._round.editors += decided.editors
+        self._each = _Asked("before_each_tool", place, is_last)
+        self._agreed: tuple[Any, ...] | None = None  # the call as all of them let it pass
 
     def take(self, turn: Any) -> HandlerValue | None:
         """Let handlers edit, stand in for or reject the call.
@@ -71,30 +192,32 @@ class Decisions:
         Raises:
             StoodIn: a handler stands in for it.
         """
-        changed = self._about is not None and not is_call(self._given(turn), self._about)
+        changed = self._agreed is not None and not are_calls(self._given(turn), self._agreed)
         if changed:
             self._call.approved = False
-            place = f"{self._place}tool{number}/"  # it begins and ends with the attempt
-            answer = self._asked(turn, place, self._digest())
+            check_arguments(turn.agent.tools, self._call)  # a thread may have changed it, or the tool
+            answer = self._asked(turn, f"{self._place}tool{number}/")  # it begins and ends with the attempt
             if answer is not None:
                 raise StoodIn(answer)
         if changed or entry is not first:  # the first entry shows the call as it was decided
             self.show(entry, first)
 
-    def _asked(self, turn: Any, place: str, suffix: str = "") -> HandlerValue | None:
-        over = list(self._editors)
-        if "before_each_tool" not in turn.host.active:
-            self._about = call_of(self._given(turn))
-            return None
-        for number in range(1, MAX_DECISIONS + 1):
-            given: dict[str, Any] = {"tool_call": self._call}
-            run = turn.first("before_each_tool", place, result_content, suffix, over, **given)
-            self._editors += run.editors(self._is_last)
-            if run.by is not None or run.again is None:
-                self._about = run.decided  # not the call as it is now: a thread may have changed it meanwhile
-                return None if run.by is None else HandlerValue(run.value, run.by)
-            self._call.approved, over = False, run.again
-            suffix = f"{number + 1}{self._digest()}"
+    def _asked(self, turn: Any, place: str) -> HandlerValue | None:
+        """Ask the handlers of both hooks until they agree; what one of them supplies as the result."""
+        call = self._call
+        for _ in range(MAX_DECISIONS):
+            if not self._round.agrees(turn, call):
+                self._round.ask(turn, [call], place, _asking(turn))
+            if self._each.agrees(turn, call):
+                self._agreed = self._each.about or self._round.about or calls_of(self._given(turn))
+                return None
+            run = self._each.ask(turn, [call], place, found=self._round.about)
+            if run.by is not None:
+                return HandlerValue(run.value, run.by)
+            if not self._each.changed or self._round.agrees(turn, call):
+                self._agreed = self._each.about
+                return None
+            call.approved = False
         raise turn.rejection(_NEVER, {"plugin": "connectagent"})
 
     def _given(self, turn: Any) -> dict[str, Any]:
@@ -108,6 +231,8 @@ class Decisions:
                 entry[f"original_{key}"] = entry.get(f"original_{key}", first.get(f"original_{key}", before))
                 entry[key] = clone(now)
 
-    def _digest(self) -> str:
-        """A suffix that distinguishes decisions about different forms of the call."""
-        return f"~{input_digest([self._call.name, self._call.arguments])}"
+
+def _asking(turn: Any) -> list[list[Any]]:
+    """The handlers of `before_tools` whose own code asks for the call: they do not decide about it."""
+    running = [by for by in turn.boundary.running if by is not None and by.get("hook") == "before_tools"]
+    return [[by["plugin"], by["handler"]] for by in running]

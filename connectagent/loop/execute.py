@@ -9,6 +9,7 @@ from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
 from connectagent.errors import Abandoned, Pause, Waiting
 from connectagent.frame import Frame
+from connectagent.loop.call_arguments import check_arguments
 from connectagent.loop.ending import Given, tear_down
 from connectagent.loop.remote import Remote
 from connectagent.loop.tool_call import ToolRun
@@ -25,6 +26,7 @@ def execute_inside(turn: Turn, call: ToolCall, key: str | None) -> TraceEntry:
         turn.conversation.take_changes()
     with turn.alone(asked):
         id = turn.key(asked, "exec", call.name, call.arguments, key)
+        check_arguments(turn.agent.tools, call)
         run = ToolRun(turn, call, f"{id.removeprefix(turn.id + '/')}/")
         try:
             return run.whole() if asked.body is None else _from_body(asked, run)
@@ -100,6 +102,7 @@ def execute_outside(agent: Any, call: ToolCall, number: int) -> TraceEntry:
         log = agent.open_log()
         agent.conversation.take_over()
         turn = Turn(agent, Given({"role": "user", "content": ""}, "", 1), f"B{agent.conversation.session['turn']}", log)
+        check_arguments(agent.tools, call)
         run = ToolRun(turn, call, f"{number}/")
         try:
             entry = run.whole()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from connectagent.data import Continue, ToolCall, TraceEntry, Wait
 from connectagent.errors import ConfigError, Pause, ToolRejected, Waiting
 from connectagent.hooks.executor import HandlerValue, HookCall
 from connectagent.hooks.specs import CONTRACTS
+from connectagent.loop.call_arguments import check_arguments, show_pending
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import RESUMED, STOPPED, Ending
 from connectagent.loop.stored import (
@@ -22,10 +23,13 @@ from connectagent.loop.stored import (
     input_digest,
     no_values,
 )
-from connectagent.session.edits import as_data
+from connectagent.session.edits import as_data, peek_one
 from connectagent.session.journal import CLOSED, HANDLERS, WAIT, Journal
 from connectagent.session.snapshot import By, copy_of
 from connectagent.session.state import alike
+
+DECIDING = ("before_tools", "before_each_tool")
+"""The hooks whose handlers decide about calls: whoever let a call pass decides again if it changes."""
 
 
 class HookRun:
@@ -35,7 +39,8 @@ class HookRun:
         over: the handlers to skip, as `[plugin, handler]`.
         passed: the handlers that have run; `last` is the newest, and the first `known` ran before the turn stopped.
         value, by: the decision, and the handler that made it; of a chain, the value so far.
-        decided: of `before_each_tool`, the call as the last handler left it: see `call_of`.
+        found: of hooks that decide about calls, the calls before the handlers.
+        decided: of hooks that decide about calls, the calls as the last handler left them: see `calls_of`.
         again: if a tool call was changed after handlers allowed it, the handlers that need not decide about the
             changed call, as `[plugin, handler, whether it changed the call]`; else None.
     """
@@ -50,7 +55,14 @@ class HookRun:
     again: list[list[Any]] | None = None
     turn: Any = None  # the turn whose operation it is
 
-    def __init__(self, hook: str, place: str, given: HookCall, convert: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        hook: str,
+        place: str,
+        given: HookCall,
+        convert: Callable[[Any], Any] | None = None,
+        found: tuple[Any, ...] | None = None,
+    ) -> None:
         self.hook, self.place, self.given, self.convert = hook, place, given, convert or _unchanged
         contract = CONTRACTS[hook]
         self.chained, self.kind = contract.chained, contract.kind
@@ -58,7 +70,8 @@ class HookRun:
         self.original = given[self.chained] if self.chained else None
         self.over: list[list[Any]] = []
         self.passed: list[list[Any]] = []
-        self.decided = call_of(given) if hook == "before_each_tool" else None
+        self.found = calls_of(given) if found is None and hook in DECIDING else found
+        self.decided = self.found
         self._left: list[tuple[By, Any, bool]] = []  # by handler: the call afterwards, and whether it changed it
 
     def run(self, turn: Any) -> HookRun:
@@ -87,7 +100,8 @@ class HookRun:
         except Pause as pause:
             raise self._wait(pause) from None
         except Waiting as waiting:
-            waiting.by, waiting.call = turn.boundary.owner_of(waiting) or {}, self.given.get("tool_call")
+            waiting.by = turn.boundary.owner_of(waiting) or {}
+            waiting.call = only_call(self.given)
             raise
         except Exception as error:
             self._fail(error)
@@ -103,9 +117,17 @@ class HookRun:
             self.last = by
             self.passed.append([by.get("plugin"), by.get("handler")])
         if self.decided is not None and by.get("hook") == self.hook:
-            changed = not is_call(self.given, self.decided)
-            self.decided = call_of(self.given) if changed else self.decided
+            changed = not are_calls(self.given, self.decided)
+            if changed:
+                self._check_calls(self.decided)
+                self.decided = calls_of(self.given)
             self._left.append((by, self.decided, changed))
+
+    def _check_calls(self, before: tuple[Any, ...]) -> None:
+        """Bring changed calls into the form of their tools; the boundary has done so, but for 1 in place of True."""
+        for call, (_, _, _, arguments) in zip(_calls_in(self.given), before, strict=True):
+            if not alike(call.arguments, arguments):
+                check_arguments(self.given["agent"].tools, call)
 
     def leave_out(self, over: Iterable[list[Any]]) -> None:
         """Skip handlers: `[plugin, handler]`, and optionally whether it changed a call that others had allowed."""
@@ -116,9 +138,13 @@ class HookRun:
 
     def edit_again(self, changes: list[TraceEntry]) -> None:
         """Repeat the edits of the handlers that ran before the turn stopped."""
-        edit_again(self.given, changes)
-        self.decided = call_of(self.given) if self.hook == "before_each_tool" else None
-        edits = [_key(change.get("by") or {}) for change in changes if change.get("of") == "tool_call"]
+        if changes:
+            calls = _calls_in(self.given)
+            then = list(map(peek_one, calls))
+            edit_again(self.given, changes)
+            show_pending(self.turn.conversation.snapshot, calls, then)
+            self.decided = calls_of(self.given) if self.hook in DECIDING else None
+        edits = [_key(change.get("by") or {}) for change in changes if change.get("of") in ("tool_call", "tool_calls")]
         last = max((at for at, key in enumerate(self.passed) if key in edits), default=-1)
         for at, (plugin, handler) in enumerate(self.passed or edits):
             by, left = {"plugin": plugin, "handler": handler}, self.decided if at >= last else None
@@ -131,7 +157,7 @@ class HookRun:
             self.value, self.by = value, agent.by
         elif self.kind == "first" and self.given.decided is not None:
             self.value, self.by = self.convert(self.given.decided.value), self.given.decided.by
-        elif self.hook == "before_each_tool":
+        elif self.hook in DECIDING:
             self.again = self._outdated(partial(host.is_last, self.hook))
         return self
 
@@ -145,7 +171,7 @@ class HookRun:
     def _outdated(self, is_last: Callable[[By], bool]) -> list[list[Any]] | None:
         """The value of `again`."""
         last = self.decided  # most handlers leave the call as the last one does
-        outdated = [by for by, left, _ in self._left if left is not last and not is_call(self.given, left)]
+        outdated = [by for by, left, _ in self._left if left is not last and not are_calls(self.given, left)]
         if not outdated:
             return None
         done = self.editors(is_last)
@@ -193,7 +219,7 @@ class HookRun:
         turn = self.turn
         if turn.past is not None and not line:
             finish(turn, self.id, None if self.kind == "around" else self.passed[self.known :])
-        if self.kind != "observe":
+        if self.kind != "observe" or self.again is not None:
             line = {**self.as_data(self.hook != "before_llm" or turn.has_changes(self.id)), **line}
         if turn.ended is not ended:
             line |= self._ending()
@@ -240,7 +266,7 @@ class HookRun:
         self.begin()
         turn = self.turn
         by = turn.boundary.owner_of(pause) or {}
-        call = self.given.get("tool_call")
+        call = only_call(self.given)
         shown = None if call is None else as_data(call)
         line: TraceEntry = {"type": WAIT, "id": f"{self.id}/wait:{by.get('handler')}", "hook": self.id, "of": self.hook}
         line |= {"agent": turn.agent.name, "call": shown, "reason": pause.reason, "by": by}
@@ -311,8 +337,8 @@ class HookRun:
         turn, past = self.turn, self.turn.past
         if part["id"] not in past.decided:
             waits = [one for one in past.pending() if one.id == part["id"]]
-            raise Waiting(waits, self.given.get("tool_call"), part.get("by"))
-        turn.require_shown(part, self.id, self.given.get("tool_call"))
+            raise Waiting(waits, only_call(self.given), part.get("by"))
+        turn.require_shown(part, self.id, only_call(self.given))
         decision = past.lines[past.decided[part["id"]]]
         if "reject" in decision:
             if self.hook == "before_llm":
@@ -336,24 +362,41 @@ def _key(by: By) -> list[Any]:
     return [by.get("plugin"), by.get("handler")]
 
 
-def call_of(given: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What is decided about the tool call among the arguments of a hook: the tool, and what it is called with; or None.
+def calls_of(given: dict[str, Any]) -> tuple[Any, ...]:
+    """What is decided about the tool calls among the arguments of a hook: of each its tool, and what it is called with.
 
     A call with an `error` is let pass since it is not run, and so is one of a tool that is not there.
     """
-    call = given.get("tool_call")
-    return (_tool_of(given), call.name, call.error, copy_of(call.arguments)) if isinstance(call, ToolCall) else None
+    tools: Mapping[str, Any] = given["agent"].tools.by_name
+    return tuple([(_tool_of(tools, call), call.name, call.error, copy_of(call.arguments)) for call in _calls_in(given)])
 
 
-def is_call(given: dict[str, Any], other: Any) -> bool:
-    """Whether the tool call among the arguments of a hook is still what `call_of` returned."""
-    call = given["tool_call"]
-    if not isinstance(call, ToolCall) or other is None or _tool_of(given) is not other[0]:
+def are_calls(given: dict[str, Any], others: tuple[Any, ...] | None) -> bool:
+    """Whether the tool calls among the arguments of a hook are still what `calls_of` returned."""
+    calls = _calls_in(given)
+    if others is None or len(calls) != len(others):
         return False
-    _, name, error, arguments = other
-    return alike(call.name, name) and alike(call.error, error) and alike(call.arguments, arguments)
+    tools: Mapping[str, Any] = given["agent"].tools.by_name
+    for call, (tool, name, error, arguments) in zip(calls, others, strict=True):
+        if call.name != name or _tool_of(tools, call) is not tool or type(call.name) is not type(name):
+            return False
+        if not alike(call.error, error) or not alike(call.arguments, arguments):
+            return False
+    return True
 
 
-def _tool_of(given: dict[str, Any]) -> Any:
-    name = given["tool_call"].name
-    return given["agent"].tools.get(name) if isinstance(name, str) else None
+def only_call(given: dict[str, Any]) -> ToolCall | None:
+    """The tool call among the arguments of a hook; None where there is none, or where a round has several."""
+    calls = _calls_in(given)
+    return calls[0] if len(calls) == 1 else None
+
+
+def _calls_in(given: dict[str, Any]) -> list[ToolCall]:
+    if "tool_calls" in given:
+        return [call for call in given["tool_calls"] if isinstance(call, ToolCall)]
+    call = given.get("tool_call")
+    return [call] if isinstance(call, ToolCall) else []
+
+
+def _tool_of(tools: Mapping[str, Any], call: ToolCall) -> Any:
+    return tools.get(call.name) if isinstance(call.name, str) else None

@@ -8,7 +8,9 @@ from typing import Any
 from connectagent import frame
 from connectagent.data import LLMResponse, ToolCall, TraceEntry
 from connectagent.errors import Diverged, DivergenceError, Paused, ToolRejected, Unrecorded, Waiting, short_path
+from connectagent.loop.call_arguments import check_arguments
 from connectagent.loop.call_entry import ENDED
+from connectagent.loop.deciding import Decided, decide_round
 from connectagent.loop.divergence import finish
 from connectagent.loop.ending import Ending, Given, tear_down
 from connectagent.loop.model_call import call_model
@@ -81,16 +83,15 @@ def iterate(turn: Turn) -> LLMResponse | None:
 
 def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
     """Run one round of tools; every call is answered, however the round ends."""
-    conversation, rejection, stopped = turn.conversation, None, None
+    conversation = turn.conversation
+    stopped: str | None = None
     place = f"{conversation.session['iteration']}/"
+    for call in calls:
+        check_arguments(turn.agent.tools, call)
     conversation.session["pending_tools"] = list(map(shown_call, calls))
     try:
         if turn.ended is None:
-            try:
-                turn.notify("before_tools", place, tool_calls=list(calls))
-            except ToolRejected as rejected:
-                rejection = rejected
-            entries = run_round(turn, calls, place, rejection)
+            entries = run_round(turn, decided_runs(turn, calls, place))
             if not turn.stopped:  # else some of them run when the turn is resumed
                 turn.notify("after_tools", place, entries[-1], entries=entries)
         elif not turn.stopped:
@@ -104,13 +105,27 @@ def run_tools(turn: Turn, calls: list[ToolCall]) -> None:
         conversation.close_round(calls, stopped)
 
 
-def run_round(turn: Turn, calls: list[ToolCall], place: str, rejection: ToolRejected | None) -> list[TraceEntry]:
+def decided_runs(turn: Turn, calls: list[ToolCall], place: str) -> list[ToolRun]:
+    """The calls of a round, on which the handlers of `before_tools` have decided."""
+    rejection: ToolRejected | None = None
+    decided: list[Decided] = []
+    if "before_tools" in turn.host.active:
+        try:
+            decided = decide_round(turn, calls, place)
+        except ToolRejected as rejected:
+            rejection = rejected
+    runs: list[ToolRun] = []
+    for number, call in enumerate(calls):
+        of_round = decided[number] if decided else None
+        runs.append(ToolRun(turn, call, f"{place}c{number + 1}/", rejection, of_round))
+    return runs
+
+
+def run_round(turn: Turn, runs: list[ToolRun]) -> list[TraceEntry]:
     """Run the calls of a round, one after the other or several at the same time; their trace entries."""
-    entries, runs = [], []
-    for number, call in enumerate(calls, 1):
-        runs.append(ToolRun(turn, call, f"{place}c{number}/", rejection))
-    if len(runs) > 1 and (turn.agent.parallel_tools > 1 or runs_together(turn, calls)):
+    if len(runs) > 1 and (turn.agent.parallel_tools > 1 or runs_together(turn, [run.call for run in runs])):
         return Round(turn, runs).run()
+    entries: list[TraceEntry] = []
     for run in runs:
         entries.append(run.whole())
     return entries

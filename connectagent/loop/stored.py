@@ -7,6 +7,7 @@ from typing import Any
 
 from connectagent.data import LLMRequest, LLMResponse, Retry, TokenUsage, ToolCall, TraceEntry
 from connectagent.errors import ConfigError
+from connectagent.loop.call_arguments import repeat_edit
 from connectagent.output.masking import current
 from connectagent.records.sent import difference, rebuilt
 from connectagent.session.edits import shown_options
@@ -148,7 +149,7 @@ def edit_again(given: dict[str, Any], changes: list[TraceEntry]) -> None:
             for call in calls:
                 for edited in listed:
                     if isinstance(edited, dict) and edited.get("id") == call.id:
-                        call.name, call.arguments = edited["name"], clone(edited["arguments"])
+                        repeat_edit(given["agent"].tools, call, edited["name"], edited["arguments"])
         elif (
             change.get("of") == "response"
             and isinstance(value, dict)

@@ -8,10 +8,11 @@ from typing import Any
 
 from connectagent import frame
 from connectagent.data import ToolCall, TraceEntry
-from connectagent.errors import Pause, ToolArgumentsError, ToolRejected, TurnEnded, Waiting
+from connectagent.errors import Pause, ToolRejected, TurnEnded, Waiting
 from connectagent.loop.beside import Body
+from connectagent.loop.call_arguments import refuse_unfit
 from connectagent.loop.call_entry import BEGUN, DATA, ENDED, HELD
-from connectagent.loop.deciding import Decisions, refused
+from connectagent.loop.deciding import Decided, Decisions, refused
 from connectagent.loop.divergence import finish
 from connectagent.loop.tool_outcome import ToolOutcome
 from connectagent.loop.turn import Turn
@@ -22,6 +23,8 @@ from connectagent.tools.awaiting import CALLER
 from connectagent.tools.results import failure, interruption, result_content
 from connectagent.tools.tool import Tool
 
+_DECIDING = ("before_tools", "around_tool", "on_error")  # hooks whose handlers may decide about the call, or change it
+
 
 class ToolRun(ToolOutcome):
     """One tool call: its guards, its body, and the handlers after it.
@@ -31,12 +34,20 @@ class ToolRun(ToolOutcome):
         call: the call of the model, a handler or a tool.
         place: the place of the call in the turn, with a `/` at the end.
         rejection: set if `before_tools` rejected the whole round.
+        decided: what the handlers of `before_tools` made of the call in its round, if it is in one.
 
     Attributes:
         entry: its trace entry.
     """
 
-    def __init__(self, turn: Turn, call: ToolCall, place: str, rejection: ToolRejected | None = None) -> None:
+    def __init__(
+        self,
+        turn: Turn,
+        call: ToolCall,
+        place: str,
+        rejection: ToolRejected | None = None,
+        decided: Decided | None = None,
+    ) -> None:
         self.turn, self.call, self.place, self.rejection = turn, call, place, rejection
         self.id = f"{turn.id}/{place}".rstrip("/")
         self.entry = {
@@ -48,11 +59,13 @@ class ToolRun(ToolOutcome):
             "iteration": turn.conversation.session["iteration"],
             "timestamp": time.time(),
         }
+        if call.sent is not None:
+            self.entry["sent_arguments"] = clone(call.sent)
         self.own = {}
         self.decisions: Decisions | None = None  # None if no handler can decide or change the call
         host = turn.host
-        if "before_each_tool" in host.active or not host.others.isdisjoint(("around_tool", "on_error")):
-            self.decisions = Decisions(call, place, partial(host.is_last, "before_each_tool"))
+        if "before_each_tool" in host.active or not host.others.isdisjoint(_DECIDING):
+            self.decisions = Decisions(call, place, host.is_last, decided)
 
     def whole(self) -> TraceEntry:
         """Take the call from `before_each_tool` to `after_each_tool`; its trace entry."""
@@ -169,8 +182,7 @@ class ToolRun(ToolOutcome):
                 return None
             if tool is None:
                 raise turn.agent.tools.missing(call.name)
-            if call.error:
-                raise ToolArgumentsError(f"the arguments could not be read: {call.error}; send one JSON object")
+            refuse_unfit(call)
             turn.began(id, call_id=call.id, tool_name=call.name, arguments=clone(call.arguments))
             with turn.frame.inside(id, call):
                 if "around_tool" in turn.host.active:
@@ -198,6 +210,7 @@ class ToolRun(ToolOutcome):
             if self.decisions is not None:
                 self.decisions.decide_again(turn, number, entry, self.entry)
             tool = turn.agent.tools.get(self.call.name)
+            refuse_unfit(self.call)
         if tool is None:
             raise turn.agent.tools.missing(self.call.name)
         arguments = tool.bind(self.call.arguments, agent=turn.agent)

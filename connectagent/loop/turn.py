@@ -136,9 +136,11 @@ class Turn(Operations):
         run = self.first(hook, place, convert, suffix, over, **given)
         return None if run.by is None else HandlerValue(run.value, run.by)
 
-    def first(self, hook: str, place: str, convert: Any, suffix: Any, over: Any, **given: Any) -> HookRun:
-        """Like `decide`, but returns the run of the handlers."""
-        run = HookRun(hook, f"{place}{hook}{suffix}", HookCall({"agent": self.agent, **given}), convert)
+    def first(
+        self, hook: str, place: str, convert: Any, suffix: Any, over: Any, found: Any = None, **given: Any
+    ) -> HookRun:
+        """Like `decide`, but returns the run of the handlers; `found`: `calls_of` its calls, where they are known."""
+        run = HookRun(hook, f"{place}{hook}{suffix}", HookCall({"agent": self.agent, **given}), convert, found)
         if over:
             run.leave_out(over)
         return run.run(self)

@@ -16,6 +16,7 @@ from connectagent.session.journal import WAIT, Journal
 from connectagent.settings.own import mark
 
 _ATTEMPT = re.compile(r".*/tool\d+", re.DOTALL)
+_ITERATION = re.compile(r".*/\d+", re.DOTALL)  # where `before_tools` decides about a round; elsewhere about one call
 _WAIT = "/wait:"
 
 
@@ -80,7 +81,7 @@ class RecordedJournal(Journal):
         place, _, hook = id.rpartition("/") if _is_guard(id) else (id, "", "")
         if _ATTEMPT.fullmatch(place):
             return self._has_result(place)
-        if not hook.startswith("before_tools"):
+        if not hook.startswith("before_tools") or not _ITERATION.fullmatch(place):
             return self._has_result(f"{place}/tool1")
         answers = (self.lines[number] for id, number in self.closed.items() if id.startswith(f"{place}/model"))
         most = max((len(line.get("tool_calls") or ()) for line in answers), default=0)

@@ -58,6 +58,8 @@ def _take_changes(snapshot: Snapshot, by: By) -> list[TraceEntry]:
     if delta:
         entries.append({"type": "state_delta", "by": by, **delta})
         snapshot.deltas[id(by)] = joined(snapshot.deltas.get(id(by), {}), delta)
+    if not changed.keys().isdisjoint(("pending_tool", "pending_tools")):
+        snapshot.pending_changed = True
     if changed:
         entries.append({"type": "session_delta", "by": by, "delta": changed})
     if restored := traced.take(added, copies):

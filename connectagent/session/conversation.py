@@ -307,6 +307,7 @@ class Conversation:
     def note_pending(self, call: dict[str, Any] | None) -> None:
         """Set the call that is being run, as a change by the loop even inside a tool or handler."""
         self.session["pending_tool"] = call
+        self.snapshot.pending = call
         self.snapshot.copy["pending_tool"] = call and clone(call)
 
     def answer(self, call: ToolCall, content: Any, entry: TraceEntry | None = None) -> None:

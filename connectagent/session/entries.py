@@ -130,6 +130,7 @@ class ToolExecution(Entry, StateChange, _From, total=False):
     original_tool_name: str
     arguments: Required[dict[str, Any]]
     original_arguments: dict[str, Any]
+    sent_arguments: dict[str, Any]
     call_id: Required[str]
     result: Required[str | list[dict[str, Any]]]
     result_type: str

@@ -118,6 +118,8 @@ class Snapshot:
         self.copy: dict[str, Any] = {"messages": messages, "state": state}
         self.deltas: dict[int, dict[str, Any]] = {}  # by id(by): what its call has changed in the state
         self.traced = FollowedTrace(self.trace, start)
+        self.pending: dict[str, Any] | None = session.get("pending_tool")  # the object that the loop has put there
+        self.pending_changed = False  # whether a handler has changed pending calls, and asked for something since
         self.sync()
 
     def replaced(self, start: int, end: int, count: int) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 from connectagent.errors import ConfigError
 from connectagent.session.snapshot import ATOMS, copy_of, same
 
+_ABSENT = object()
+
 
 def alike(left: Any, right: Any) -> bool:
     """Whether two values are equal and of the same types, in all that they hold.
@@ -20,13 +22,22 @@ def alike(left: Any, right: Any) -> bool:
         return left is right or bool(left == right)
     try:
         if kind is dict:
-            return left.keys() == right.keys() and all(map(alike, left.values(), map(right.__getitem__, left)))
+            return len(left) == len(right) and _alike_items(left, right)
         if kind in (list, tuple):
             return len(left) == len(right) and all(map(alike, left, right))
     except Exception:
         return False
     plain = next((one for one in (str, int, float, bytes) if isinstance(left, one)), None)
     return same(left, right) if plain is None or kind is plain else bool(plain.__eq__(left, right))
+
+
+def _alike_items(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
+    """Whether two dicts of one length have alike values; most values are the same objects, which needs no call."""
+    for key, value in left.items():
+        other = right.get(key, _ABSENT)
+        if value is not other and not alike(value, other):
+            return False
+    return True
 
 
 def initial_state(state: Any) -> dict[str, Any] | None:
