@@ -30,6 +30,9 @@ from connectagent import (
     shadow,
 )
 from connectagent.testing import ScriptedLLM, call
+from connectagent.testing.replay.playing import agent_of as agent_of_record
+from connectagent.testing.replay.recording import Recording
+from connectagent.testing.replay.replay import replay
 
 got: list[Any] = []
 
@@ -663,3 +666,32 @@ def test_a_shadowed_handler_is_shown_the_edit_that_it_would_have_made(edit: Any)
     (dry_run,) = entries(agent, "shadow")
     (change,) = dry_run["would"]["changes"]
     assert (change["of"], change["value"]["arguments"]) == ("tool_call", {"amount": 7})
+
+
+# -- replay ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tools", ["of the agent", "of the record alone", "of an older record"])
+def test_handlers_of_a_replay_see_what_handlers_saw_then(tools: str) -> None:
+    seen: list[Any] = []
+
+    @before_each_tool
+    def sees(tool_call: ToolCall) -> None:
+        seen.append((tool_call.arguments, tool_call.misfit))
+
+    agent = agent_of(sees, script=[[call("pay", amount="1_0"), call("pay", amount="all")], "Done."], log=None)
+    agent.input("Go.")
+    then = list(seen)
+    seen.clear()
+    path = agent.record
+    assert path is not None
+    if tools == "of an older record":  # which has the arguments as they were sent
+        text = path.read_text().replace('"sent_arguments": {"amount": "1_0"}, ', "")
+        path.write_text(text.replace('"arguments": {"amount": 10}', '"arguments": {"amount": "1_0"}'))
+    made = agent_of(sees)
+    if tools == "of the record alone":
+        made = agent_of_record(Recording(path), plugins=[sees])
+    played = replay(path, made)
+    assert exact(seen) == exact(then)
+    assert played.divergence is None
+    assert played.not_recorded == []

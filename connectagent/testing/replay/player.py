@@ -15,7 +15,7 @@ from connectagent.agents.agent import Agent
 from connectagent.agents.agent_tool import AskAgent, TransferTool
 from connectagent.agents.runtime import Runtime
 from connectagent.data import ConfigurableLLM, LLMResponse, Message, TraceEntry, WordByWord
-from connectagent.errors import Pause, ProviderError
+from connectagent.errors import Pause, ProviderError, ToolArgumentsError
 from connectagent.hooks.connectonion import UNORDERED
 from connectagent.hooks.handler import Handler
 from connectagent.loop.ending import Ending
@@ -26,10 +26,11 @@ from connectagent.session.moments import Moment
 from connectagent.session.requests import names_of
 from connectagent.session.snapshot import clone
 from connectagent.testing.replay.answers import model_answer, run_outcome
+from connectagent.testing.replay.recorded_check import RecordedCheck
 from connectagent.testing.replay.recording import PROGRAM, RecordedTurn, Sent, is_step, request_changes
 from connectagent.testing.replay.requests import Requests
 from connectagent.testing.replay.runs import Run
-from connectagent.tools.arguments import NotedCheck
+from connectagent.tools.arguments import Check, NotedCheck
 from connectagent.tools.registry import ToolRegistry, collect_tools
 from connectagent.tools.tool import Tool
 
@@ -161,6 +162,7 @@ class Player:
         self.options: dict[str, Any] | None = None  # of the request, where the agent's LLM takes some
         self.is_made = False  # whether the agent was made from the record alone
         self._arguments: Any = {}
+        self._recorded_check = RecordedCheck()
         agent.llm = stand_in(self, agent.llm)
         recorded = partial(RecordedLLM, self)
         agent.runtime = Runtime(recorded, recorded, partial(stand_in, self), lambda after_s: None, replays=True)
@@ -181,6 +183,7 @@ class Player:
         if not isinstance(tools, RecordedTools):
             return
         tools.gone.clear()
+        self._recorded_check.begin(turn.entries)
         first = turn.sent[0].tools if turn.sent else None
         for name in dict.fromkeys((first or ran) if offered else ran):
             if name not in tools:
@@ -300,7 +303,9 @@ class Player:
         if asked is not None:
             functools.update_wrapper(recorded, asked, assigned=(), updated=())
         made.function = PlayedAgent(asked.agent, self) if isinstance(asked, AskAgent) else recorded
-        made._check, made.resources = NotedCheck(tool._check, note), ()  # what does not run makes none
+        check: Check = self._recorded_check if asked is _no_function else tool._check
+        made._check = NotedCheck(check, note)
+        made.resources = ()  # what does not run makes none
         return made
 
     def plays(self, agent: Agent, prompt: str) -> bool:
@@ -359,13 +364,21 @@ class Player:
             return None, "it ran with other arguments then"
         return None, "it ran once less then" if runs else "it did not run then"
 
+    def _form_of(self, run: Run) -> Any:
+        """The arguments of a run in the form of the tool as it is now: older records have them as they were sent."""
+        tool = self.agent.tools.get(run.name)
+        try:
+            return run.arguments if tool is None else tool.canonical(run.arguments)
+        except ToolArgumentsError:
+            return run.arguments
+
     def _left_of(self, name: str, arguments: str) -> list[Run]:
         """The runs with these arguments that were not taken yet."""
         turn = self.turn
         if turn is not None and self._runs is None:
             self._runs = {}
             for run in turn.runs:
-                self._runs.setdefault((run.name, canonical(run.arguments)), []).append(run)
+                self._runs.setdefault((run.name, canonical(self._form_of(run))), []).append(run)
         left = [run for run in (self._runs or {}).get((name, arguments), ()) if not run.used]
         if left and self._runs is not None:
             self._runs[name, arguments] = left
