@@ -148,24 +148,6 @@ _MAKERS: dict[str, Callable[[dict[str, Any], int], Shape | None]] = {
 }
 
 
-def copied(value: Any) -> Any:
-    """JSON whose lists and objects are new ones, so that a function that changes them changes no others."""
-    if type(value) is list:
-        return [copied(item) for item in value]
-    if type(value) is dict:
-        return {key: copied(item) for key, item in value.items()}
-    return value
-
-
-def is_json(value: Any) -> bool:
-    """Whether a value is made of what JSON is read as, and nothing else."""
-    if type(value) is list:
-        return all(map(is_json, value))
-    if type(value) is dict:
-        return all(map(is_text, value)) and all(map(is_json, value.values()))
-    return is_text(value) or type(value) in (int, float, bool, type(None))
-
-
 def kinds_in(schema: Any) -> set[str]:
     """The kinds of types that a core schema mentions anywhere."""
     found: set[str] = set()
