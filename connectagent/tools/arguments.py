@@ -6,10 +6,10 @@ import json
 import typing
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from connectagent.errors import ToolArgumentsError, cut, libraries, nearest
-from connectagent.tools.fields import Fields, Parameter, Settled, json_text
+from connectagent.tools.fields import Fields, Parameter, json_text
 from connectagent.tools.forms import ATOMS
 from connectagent.tools.schema import target
 
@@ -110,7 +110,9 @@ class SignatureCheck:
         self._hidden = hidden
         self._required = own.required_keys
         self._extra = None if more is None else more.extra_parameter()
-        self._shapes = {key: one.shape for key, one in own.parameters.items()}
+        self._named = {*own.parameters, *hidden}  # what goes there is validated as a parameter, or refused
+        self._shapes = {key: own.parameters[key].shape if key in own.parameters else None for key in self._named}
+        self._extra_shape = None if self._extra is None else self._extra.shape
 
     def canonical(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """The one JSON form of the arguments; objects that are no JSON stay as they are."""
@@ -133,7 +135,7 @@ class SignatureCheck:
         """Whether each argument is known to be canonical by its type alone."""
         shapes = self._shapes
         for key, given in arguments.items():
-            shape = shapes.get(key)
+            shape = shapes.get(key, self._extra_shape)
             if shape is None or not shape(given):
                 return False
         return self._required <= arguments.keys()
@@ -144,7 +146,7 @@ class SignatureCheck:
         Raises:
             ToolArgumentsError: they do not fit.
         """
-        texts: dict[str, str | None] = {}
+        texts: dict[str, str] = {}
         known = self._known(arguments, texts)
         if known is not None:
             return known
@@ -154,12 +156,13 @@ class SignatureCheck:
         problems: list[str] = []
         for key, given in sent.items():
             parameter = self._parameter(key)
-            text = texts[key] if key in texts and given is arguments[key] else json_text({key: given})
+            text = texts.get(key) if given is arguments.get(key) else None
             try:
+                settled = parameter.settle(key, given, text, values[parameter.name or key])
                 shown = parameter.key or key
-                form[shown], is_strict = parameter.settle(key, given, text, values[parameter.name or key])
-                if is_strict and text is not None:
-                    strict[shown] = text
+                form[shown] = settled.form
+                if settled.strict is not None:
+                    strict[shown] = settled.strict
             except Exception as error:  # validators of users' models may raise anything
                 problems += _problems(error, sent, self.schema)
         if problems:
@@ -167,7 +170,7 @@ class SignatureCheck:
         is_same = form.keys() == arguments.keys() and all(form[key] is arguments[key] for key in form)
         return Settled(arguments if is_same else form, strict)
 
-    def _known(self, arguments: dict[str, Any], texts: dict[str, str | None]) -> Settled | None:
+    def _known(self, arguments: dict[str, Any], texts: dict[str, str]) -> Settled | None:
         """The arguments themselves, if they are known to be canonical by their types or since they were found so.
 
         Args:
@@ -182,10 +185,14 @@ class SignatureCheck:
                 return None
             if parameter.shape is not None and parameter.shape(given):
                 continue
-            text = texts[key] = json_text({key: given})
-            is_strict = None if text is None else parameter.found.get(text)
+            text = json_text({key: given}) if parameter.found else None
+            if text is None:
+                is_known = False
+                continue
+            texts[key] = text
+            is_strict = parameter.found.get(text)
             is_known = is_known and is_strict is not None
-            if is_strict and text is not None:
+            if is_strict:
                 strict[key] = text
         return Settled(arguments, strict) if is_known else None
 
@@ -232,11 +239,17 @@ class SignatureCheck:
     def _values(self, arguments: dict[str, Any]) -> dict[str, Any]:
         if self._more is None:
             return self._own.validate(arguments)
-        named = {*self._own.parameters, *self._hidden}  # hidden ones are refused there
-        own = {key: value for key, value in arguments.items() if key in named}
+        own = {key: value for key, value in arguments.items() if key in self._named}
         values = self._own.validate(own)
         extra = {key: value for key, value in arguments.items() if key not in own}
         return {**values, **self._more.validate({"kwargs": extra})["kwargs"]}
+
+
+class Settled(NamedTuple):
+    """The canonical form of arguments; and of those that are read strictly, the JSON text that is read."""
+
+    form: dict[str, Any]
+    strict: dict[str, str]
 
 
 class NotedCheck:

@@ -27,12 +27,12 @@ def json_text(value: Any) -> str | None:
 
 
 class Settled(NamedTuple):
-    """The canonical form of arguments, and how it is read."""
+    """The canonical form of an argument, and how its value is read from it."""
 
-    form: dict[str, Any]
-    strict: dict[str, str]
-    """The arguments that keep the JSON that was sent, as their values are not read back: each a text of an object
-    that has the argument under its key. They are read in pydantic's strict JSON mode, all others in its lax mode."""
+    form: Any
+    strict: str | None = None
+    """None for pydantic's lax mode. Else JSON text, an object that has the argument under its key, which is read in
+    the strict mode: what was sent is kept, as the value is not read back from a form of its own."""
 
 
 class Found:
@@ -41,13 +41,16 @@ class Found:
     def __init__(self) -> None:
         self._strict: dict[str | bytes, bool] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._strict)
+
     def get(self, text: str) -> bool | None:
         """Whether an argument that was found canonical is read strictly; None if it was not found.
 
         Args:
             text: the argument as JSON.
         """
-        return self._strict.get(self._key(text)) if self._strict else None
+        return self._strict.get(self._key(text))
 
     def add(self, text: str, is_strict: bool) -> None:
         """Keep that an argument is canonical."""
@@ -86,22 +89,23 @@ class Parameter:
         self.found = Found()
         self._fields = fields
 
-    def settle(self, key: str, given: Any, sent: str | None, value: Any) -> tuple[Any, bool]:
-        """The canonical form of an argument, and whether it is read strictly.
+    def settle(self, key: str, given: Any, sent: str | None, value: Any) -> Settled:
+        """The canonical form of an argument.
 
         Args:
             key: what it was called.
             given: what was sent.
-            sent: the same as JSON text, as an object that has it under its key; None if it is no JSON.
+            sent: JSON text of an object that has it under its key, if that is made already.
             value: what pydantic made of it in its lax mode.
 
         Raises:
             Exception: the value is not read back from JSON, and what was sent does not fit when it is read strictly.
         """
         if self.shape is not None and self.shape(value):
-            return given if self.shape(given) else value, False
+            return Settled(given if self.shape(given) else value)
+        sent = json_text({key: given}) if sent is None else sent
         if sent is None:
-            return given, False
+            return Settled(given)  # it is no JSON
         shown = self.key or key
         for form in self._forms(value, given):
             text = json_text({shown: form})
@@ -109,10 +113,10 @@ class Parameter:
                 continue
             if text == sent or self._reads_back(shown, form, text, value):
                 self.found.add(text, False)
-                return given if text == sent else form, False
+                return Settled(given if text == sent else form)
         self.strict(key, sent)
         self.found.add(sent, True)
-        return given, True
+        return Settled(given, sent)
 
     def strict(self, key: str, text: str) -> Any:
         """The value of an argument that is read strictly.
